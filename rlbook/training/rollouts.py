@@ -1,0 +1,137 @@
+"""Rollouts: what was sampled, from which policy, and what it earned."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlbook.tasks import Problem
+
+
+@dataclass
+class Rollout:
+    """One completion with its full provenance.
+
+    `logps[t]` is the behaviour policy's log-probability of `token_ids[t]`; `versions[t]` is the
+    number of optimizer steps its weights had taken. `rewards` keeps the reward's parts by name.
+    """
+
+    problem: Problem
+    group: int
+    prompt_ids: list[int]
+    token_ids: list[int]
+    logps: list[float]
+    versions: list[int]
+    finish_reason: str
+    text: str
+    correct: bool = False
+    format_ok: bool = False
+    rewards: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def reward(self) -> float:
+        """Sum of the reward's parts."""
+        return float(sum(self.rewards.values()))
+
+    @property
+    def length(self) -> int:
+        """Completion length in tokens, the EOS included."""
+        return len(self.token_ids)
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+
+@dataclass
+class Batch:
+    """Right-padded tensors of N rollouts; every (N, T) tensor is aligned to the token itself.
+
+    `mask` is True on trained completion tokens; `logp_old` holds the anchor's log-probabilities;
+    `advantages` is (N,) or (N, T). Optional fields are None when the method has no use for them.
+    """
+
+    ids: Int[Tensor, "N T"]
+    mask: Bool[Tensor, "N T"]
+    logp_old: Float[Tensor, "N T"]
+    rewards: Float[Tensor, " N"]
+    groups: Int[Tensor, " N"]
+    advantages: Tensor | None = None
+    logp_ref: Float[Tensor, "N T"] | None = None
+    values_old: Float[Tensor, "N T"] | None = None
+    returns: Float[Tensor, "N T"] | None = None
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    def to(self, device) -> "Batch":
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Batch(**{k: v if v is None else v.to(device) for k, v in moved.items()})
+
+    def select(self, rows: Tensor) -> "Batch":
+        """The given rows, with columns that are padding in all of them cut off."""
+        width = int(lengths_of(self.mask[rows]).max().clamp(min=1))
+        chosen = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None:
+                chosen[f.name] = value[rows, :width] if value.ndim == 2 else value[rows]
+        return replace(self, **chosen)
+
+
+def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Batch:
+    """Rollouts as right-padded tensors, prompt and completion contiguous from column 0."""
+    if not rollouts:
+        raise ValueError("collate needs at least one rollout")
+    n, width = len(rollouts), max(len(r.prompt_ids) + r.length for r in rollouts)
+    ids = torch.full((n, width), pad_id)
+    mask = torch.zeros(n, width, dtype=torch.bool)
+    logp_old = torch.zeros(n, width)
+    for row, r in enumerate(rollouts):
+        start, stop = len(r.prompt_ids), len(r.prompt_ids) + r.length
+        ids[row, :stop] = torch.tensor(r.prompt_ids + r.token_ids)
+        mask[row, start:stop] = True
+        logp_old[row, start:stop] = torch.tensor(r.logps)
+    rewards = torch.tensor([r.reward for r in rollouts])
+    return Batch(ids, mask, logp_old, rewards, torch.tensor([r.group for r in rollouts]))
+
+
+def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
+    """Columns up to and including each row's last trained token; 0 for an empty row."""
+    columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return (mask * columns).amax(dim=1)
+
+
+def micro_batches(batch: Batch, max_tokens: int) -> Iterator[Batch]:
+    """Slices of similar length whose padded size stays within `max_tokens` (one row at least).
+
+    Sorting by length removes most padding; the summed gradient does not depend on the slicing
+    because the loss is divided by the totals of the whole minibatch.
+    """
+    lengths = lengths_of(batch.mask)
+    order = torch.argsort(lengths, stable=True)
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and (stop + 1 - start) * int(lengths[order[stop]]) <= max_tokens:
+            stop += 1
+        yield batch.select(order[start:stop])
+        start = stop
+
+
+def minibatches(batch: Batch, count: int, generator: torch.Generator) -> Iterator[Batch]:
+    """Shuffled minibatches of whole groups, as equal in number of groups as `count` allows.
+
+    Raises `ValueError` if there are fewer groups than minibatches.
+    """
+    group_ids = batch.groups.unique()
+    if len(group_ids) < count:
+        raise ValueError(
+            f"{count} minibatches need at least {count} prompts with rollouts; "
+            f"this batch has {len(group_ids)}: lower `minibatches` or raise `prompts`"
+        )
+    shuffled = group_ids[torch.randperm(len(group_ids), generator=generator)]
+    for part in shuffled.tensor_split(count):
+        yield batch.select(torch.isin(batch.groups, part).nonzero().squeeze(1))
