@@ -1,7 +1,7 @@
 """Rollouts: what was sampled, from which policy, and what it earned."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -67,18 +67,16 @@ class Batch:
         return self.ids.shape[0]
 
     def to(self, device) -> "Batch":
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Batch(**{k: v if v is None else v.to(device) for k, v in moved.items()})
+        return self._map(lambda tensor: tensor.to(device))
 
     def select(self, rows: Tensor) -> "Batch":
         """The given rows, with columns that are padding in all of them cut off."""
         width = int(lengths_of(self.mask[rows]).max().clamp(min=1))
-        chosen = {}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if value is not None:
-                chosen[f.name] = value[rows, :width] if value.ndim == 2 else value[rows]
-        return replace(self, **chosen)
+        return self._map(lambda tensor: tensor[rows][..., :width] if tensor.ndim == 2 else tensor[rows])
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Batch(**{name: t if t is None else change(t) for name, t in present.items()})
 
 
 def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Batch:
@@ -104,8 +102,8 @@ def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
     return (mask * columns).amax(dim=1)
 
 
-def micro_batches(batch: Batch, max_tokens: int) -> Iterator[Batch]:
-    """Slices of similar length whose padded size stays within `max_tokens` (one row at least).
+def micro_batch_rows(batch: Batch, max_tokens: int) -> Iterator[Tensor]:
+    """Row indices of slices of similar length, each at most `max_tokens` padded (one row at least).
 
     Sorting by length removes most padding; the summed gradient does not depend on the slicing
     because the loss is divided by the totals of the whole minibatch.
@@ -117,7 +115,7 @@ def micro_batches(batch: Batch, max_tokens: int) -> Iterator[Batch]:
         stop = start + 1
         while stop < len(order) and (stop + 1 - start) * int(lengths[order[stop]]) <= max_tokens:
             stop += 1
-        yield batch.select(order[start:stop])
+        yield order[start:stop]
         start = stop
 
 

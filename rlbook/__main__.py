@@ -1,0 +1,78 @@
+"""`python -m rlbook`: train, pretrain, experiments, bench and book from a shell."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from pydantic import ValidationError
+
+from rlbook.training.config import TrainConfig
+
+app = tyro.extras.SubcommandApp()
+
+
+@app.command
+def train(
+    config: Annotated[TrainConfig, tyro.conf.arg(name="")],
+    out: Path = Path("runs/train"),
+    save_every: int = 20,
+    resume: bool = False,
+    tensorboard: bool = False,
+) -> None:
+    """Train a policy with one of the book's methods and write its log and checkpoints.
+
+    Args:
+        config: Settings of the run.
+        out: Folder of the run log and the checkpoints.
+        save_every: Steps between checkpoints.
+        resume: Continue the run in `out` with its own settings.
+        tensorboard: Also log to TensorBoard.
+    """
+    from rlbook.policy import set_threads
+    from rlbook.training import RunLog, Trainer
+
+    set_threads()
+    trainer = Trainer.resume(out) if resume else Trainer(config)
+    log = RunLog(out, trainer.step, tensorboard)
+    for metrics in trainer.progress(f"{trainer.method.name} on {trainer.task.name}"):
+        log(metrics)
+        if trainer.step % save_every == 0 or trainer.step == trainer.config.steps:
+            trainer.save(out)
+    log.close()
+    print(f"{trainer.step} steps; log in {log.path}, checkpoints in {out}")
+
+
+@app.command
+def experiments(name: str, seeds: tuple[int, ...] | None = None, workers: int = 0) -> None:
+    """Run a reference experiment (resumable) and write its tables to data/results.
+
+    Args:
+        name: Experiment, for example `baselines`; `list` prints them all.
+        seeds: Seeds to run; the experiment's own if absent.
+        workers: Processes, one thread each; 0 means one per core.
+    """
+    from rlbook.experiments import EXPERIMENTS, run_experiment
+
+    if name == "list":
+        for key, experiment in EXPERIMENTS.items():
+            print(f"{key:<14} {experiment.question}")
+    else:
+        print(f"wrote {run_experiment(name, seeds, workers)}")
+
+
+def main() -> None:
+    try:
+        app.cli(prog="rlbook")
+    except ValidationError as error:
+        for problem in error.errors():
+            field = ".".join(map(str, problem["loc"])) or "settings"
+            print(f"rlbook: {field}: {problem['msg']}", file=sys.stderr)
+        sys.exit(2)
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        print(f"rlbook: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The reference experiments: several seeds of every arm, one process per core, resumable.
+
+`python -m rlbook experiments baselines` runs what is missing and writes
+`data/results/baselines.csv` (a row per step), `baselines_eval.csv` (a row per run, on held-out
+prompts) and `baselines.manifest.json`. Chapters draw their evidence from these files.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+from tqdm import tqdm
+
+from rlbook.analysis import pass_at_k
+from rlbook.manifest import write_manifest
+from rlbook.objectives import METHODS, Method, NoTrustRegion
+from rlbook.paths import data_dir
+from rlbook.policy import set_threads
+from rlbook.tasks import get_task
+from rlbook.training import RunLog, TrainConfig, Trainer, collect_rollouts, read_jsonl, write_csv
+from rlbook.training.metrics import group_by, mean
+
+EVAL_SEED = 1_000_003  # training seeds stay small, so held-out prompts never meet a training run
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One line of a figure: a label and what it trains."""
+
+    label: str
+    config: TrainConfig
+    method: Method
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A question, the arms that answer it, and the seeds each arm is run with."""
+
+    question: str
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+
+
+def arm(label: str, method: str | Method, **settings) -> Arm:
+    row = METHODS[method] if isinstance(method, str) else method
+    return Arm(label, TrainConfig(method=row.name, **settings), row)
+
+
+ON_POLICY = {"minibatches": 1, "lr": 4e-4, "steps": 60}
+REUSE = {"minibatches": 4, "epochs": 4, "lr": 2e-4, "steps": 20}
+UNCLIPPED = replace(METHODS["ppo"], trust_region=NoTrustRegion())
+
+EXPERIMENTS = {
+    "baselines": Experiment(
+        "Does REINFORCE need a baseline, and when?",
+        (
+            arm("none", "reinforce", **ON_POLICY),
+            arm("EMA", "reinforce_ema", **ON_POLICY),
+            arm("batch mean", "reinforce_batch_mean", **ON_POLICY),
+            *(
+                arm(
+                    f"{name}, R in {{{low}, {high}}}",
+                    method,
+                    reward_wrong=low,
+                    reward_right=high,
+                    **ON_POLICY,
+                )
+                for name, method in (("none", "reinforce"), ("batch mean", "reinforce_batch_mean"))
+                for low, high in ((1, 2), (-1, 1))
+            ),
+        ),
+    ),
+}
+
+
+def run_experiment(name: str, seeds: Iterable[int] | None = None, workers: int = 0) -> Path:
+    """Run the missing runs of an experiment and write its tables; returns the CSV's path.
+
+    `workers` processes (0: one per core), each on one thread. A finished run is never repeated.
+    Raises `ValueError` for an unknown name.
+    """
+    experiment = find_experiment(name)
+    seeds = tuple(seeds or experiment.seeds)
+    pending = [
+        (index, seed)
+        for seed in seeds
+        for index, arm in enumerate(experiment.arms)
+        if not eval_path(name, arm, seed).is_file()
+    ]
+    workers = workers or os.cpu_count() or 1
+    with ProcessPoolExecutor(workers, get_context("spawn"), set_threads, (1,)) as pool:
+        futures = [pool.submit(run_arm, name, index, seed) for index, seed in pending]
+        for done in tqdm(as_completed(futures), total=len(futures), desc=name):
+            done.result()
+    return write_tables(name, seeds)
+
+
+def run_arm(name: str, index: int, seed: int) -> None:
+    """Train one arm with one seed; its log and its evaluation appear under `runs/experiments`."""
+    arm = find_experiment(name).arms[index]
+    trainer = Trainer(arm.config.model_copy(update={"seed": seed}), arm.method)
+    log = RunLog(run_folder(name, arm, seed))
+    for metrics in trainer:
+        log(metrics)
+    log.close()
+    result = evaluate(trainer)
+    partial = eval_path(name, arm, seed).with_suffix(".partial")
+    partial.write_text(json.dumps(result))
+    os.replace(partial, eval_path(name, arm, seed))
+
+
+def evaluate(
+    trainer: Trainer, prompts: int = 96, n: int = 16, ks: tuple[int, ...] = (1, 4, 8, 16)
+) -> dict[str, float]:
+    """Unbiased pass@k, length and truncation on held-out prompts, from the current policy."""
+    config = trainer.config
+    trainer.push_weights()
+    rollouts = collect_rollouts(
+        trainer.engine,
+        trainer.tokenizer,
+        trainer.task,
+        trainer.task.sample(EVAL_SEED, prompts, config.levels),
+        n,
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+        seed=EVAL_SEED,
+    )
+    right = [sum(r.correct for r in g) for g in group_by(rollouts, lambda r: r.group).values()]
+    return {
+        **{f"pass@{k}": mean(pass_at_k(n, c, k) for c in right) for k in ks},
+        "length": mean(r.length for r in rollouts),
+        "truncated": mean(r.truncated for r in rollouts),
+    }
+
+
+def write_tables(name: str, seeds: tuple[int, ...]) -> Path:
+    """Gather finished runs into `data/results/<name>.csv`, `_eval.csv` and the manifest."""
+    experiment, folder = find_experiment(name), data_dir() / "results"
+    steps, evals = [], []
+    for arm in experiment.arms:
+        for seed in seeds:
+            key = {"arm": arm.label, "seed": seed}
+            log = read_jsonl(run_folder(name, arm, seed) / "metrics.jsonl")
+            steps += [{**key, **rounded(row)} for row in log]
+            evals.append({**key, **rounded(json.loads(eval_path(name, arm, seed).read_text()))})
+    write_csv(folder / f"{name}.csv", steps)
+    write_csv(folder / f"{name}_eval.csv", evals)
+    write_manifest(
+        folder / f"{name}.manifest.json",
+        question=experiment.question,
+        seeds=list(seeds),
+        arms={a.label: {"method": a.method.name, **overrides(a.config)} for a in experiment.arms},
+    )
+    return folder / f"{name}.csv"
+
+
+def overrides(config: TrainConfig) -> dict:
+    """The settings that differ from the defaults."""
+    return config.model_dump(exclude_defaults=True)
+
+
+def rounded(row: dict, digits: int = 5) -> dict:
+    return {k: float(f"{v:.{digits}g}") if isinstance(v, float) else v for k, v in row.items()}
+
+
+def find_experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ValueError(f"unknown experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def run_folder(name: str, arm: Arm, seed: int) -> Path:
+    slug = "".join(c if c.isalnum() else "-" for c in arm.label)
+    return Path("runs/experiments") / name / slug / f"seed{seed}"
+
+
+def eval_path(name: str, arm: Arm, seed: int) -> Path:
+    return run_folder(name, arm, seed) / "eval.json"

@@ -1,0 +1,59 @@
+"""Settings of a single-process training run, typed and validated."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class TrainConfig(BaseModel):
+    """Everything that decides a run: the same config and seed give the same run on one thread."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: str = Field("grpo", description="row of rlbook.objectives.METHODS")
+    policy: str = Field("tiny", description='"tiny", a model folder, or a hub name')
+    task: str = Field("sums", description='"sums" or "reasoning_gym:<dataset>"')
+    levels: tuple[int, ...] | None = Field(None, description="difficulty levels; all if absent")
+
+    steps: int = Field(60, ge=1, description="rollout batches")
+    prompts: int = Field(16, ge=1, description="prompts per step")
+    group_size: int = Field(8, ge=1, description="completions per prompt")
+    max_new_tokens: int = Field(80, ge=1, description="completion limit in tokens")
+    temperature: float = Field(1.0, gt=0, description="of sampling and of every log-probability")
+
+    minibatches: int = Field(4, ge=1, description="optimizer updates per pass over the rollouts")
+    epochs: int = Field(1, ge=1, description="passes over each rollout batch")
+    lr: float = Field(1.5e-4, gt=0, description="AdamW learning rate of the policy")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW moments")
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping threshold")
+    micro_batch_tokens: int = Field(8192, ge=1, description="padded tokens per forward pass")
+
+    reward_right: float = Field(1.0, description="reward of a correct completion")
+    reward_wrong: float = Field(0.0, description="reward of any other completion")
+    reward_format: float = Field(0.0, description="added when the format is right")
+
+    anchor: Literal["sampler", "recomputed"] = Field(
+        "sampler", description="π_old: the sampler's log-probs μ, or recomputed by the trainer"
+    )
+    sampler_refresh: int = Field(1, ge=1, description="steps between weight pushes to the sampler")
+    gamma: float = Field(1.0, ge=0, le=1, description="discount of GAE")
+    lam: float = Field(1.0, ge=0, le=1, description="λ of GAE")
+    critic_lr: float = Field(3e-4, gt=0, description="AdamW learning rate of the critic")
+    value_clip: float | None = Field(0.2, gt=0, description="range of the clipped value loss")
+
+    seed: int = Field(0, ge=0)
+    device: str = Field("cpu", description='"cpu", "cuda", "cuda:0", …')
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainConfig":
+        if self.reward_right <= self.reward_wrong:
+            raise ValueError(
+                f"reward_right ({self.reward_right}) must exceed reward_wrong ({self.reward_wrong})"
+            )
+        if self.minibatches > self.prompts:
+            raise ValueError(
+                f"minibatches ({self.minibatches}) cannot exceed prompts ({self.prompts}): "
+                "a minibatch holds whole groups"
+            )
+        return self

@@ -1,0 +1,68 @@
+"""The run log: one row of metrics a step, as JSONL always and CSV or TensorBoard on request."""
+
+import csv
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class RunLog:
+    """Appends each step's metrics to `<folder>/metrics.jsonl`, flushed at once.
+
+    `resume_step` drops rows of steps the resumed run will take again.
+    """
+
+    def __init__(self, folder: Path, resume_step: int = 0, tensorboard: bool = False):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "metrics.jsonl"
+        kept = [row for row in read_jsonl(self.path) if row["step"] <= resume_step]
+        rewritten = self.path.with_suffix(".partial")
+        rewritten.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        os.replace(rewritten, self.path)
+        self._file = self.path.open("a")
+        self._board = _summary_writer(folder) if tensorboard else None
+
+    def __call__(self, metrics: dict) -> None:
+        self._file.write(json.dumps(metrics) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in metrics.items():
+                self._board.add_scalar(name, value, metrics["step"])
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_jsonl(path: Path) -> list[dict]:
+    """Rows of a run log; an unfinished last line (a killed run) is left out."""
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def write_csv(path: Path, rows: Iterable[dict]) -> None:
+    """Rows as CSV with the union of their columns, in order of first appearance."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _summary_writer(folder: Path):
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError("TensorBoard logging needs `pip install tensorboard`") from error
+    return SummaryWriter(folder / "tensorboard")
