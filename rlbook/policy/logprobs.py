@@ -1,0 +1,166 @@
+"""Log-probabilities of given tokens under the policy, with gradient."""
+
+from typing import NamedTuple
+from weakref import WeakSet
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+CHUNK_ELEMENTS = 2**23
+
+
+class TokenStats(NamedTuple):
+    """Per-token log-probability and entropy in nats, both (N, T), 0 where the mask is False."""
+
+    logp: Float[Tensor, "N T"]
+    entropy: Float[Tensor, "N T"]
+
+
+def logprobs(
+    model: PreTrainedModel,
+    ids: Int[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+    temperature: float = 1.0,
+    fp32_head: bool = True,
+    chunk: int | None = None,
+) -> Float[Tensor, "N T"]:
+    """log π(ids[n, t] | ids[n, :t]) where `mask` is True, 0 elsewhere; differentiable.
+
+    π = softmax(logits / temperature). Sequences start at column 0 and are padded on the right, so
+    causal attention alone keeps the padding out. Only masked positions pass the language-model
+    head, `chunk` of them at a time. With `fp32_head` the head's product is computed in float32
+    whatever the model's dtype (ScaleRL, arXiv:2510.13786, section 3.2).
+    Raises `ValueError` for mismatched shapes, a mask on column 0, or temperature ≤ 0.
+    """
+    hidden, targets = _before_each_target(model, ids, mask, temperature)
+    head = _head_weight(model, hidden, fp32_head)
+    logp, _ = _ChunkedHead.apply(hidden.to(head), head, targets, temperature, chunk, False)
+    return _scatter(logp, mask)
+
+
+def token_stats(
+    model: PreTrainedModel,
+    ids: Int[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+    temperature: float = 1.0,
+    fp32_head: bool = True,
+    chunk: int | None = None,
+    entropy_grad: bool = False,
+) -> TokenStats:
+    """`logprobs` together with the entropy of each next-token distribution, H = -Σ_v π_v log π_v.
+
+    The entropy carries a gradient only if `entropy_grad` asks for it (an entropy bonus).
+    """
+    hidden, targets = _before_each_target(model, ids, mask, temperature)
+    head = _head_weight(model, hidden, fp32_head)
+    logp, entropy = _ChunkedHead.apply(hidden.to(head), head, targets, temperature, chunk, True)
+    entropy = entropy if entropy_grad else entropy.detach()
+    return TokenStats(_scatter(logp, mask), _scatter(entropy, mask))
+
+
+class _ChunkedHead(torch.autograd.Function):
+    """Log-probability and entropy from hidden states; logits exist for one chunk at a time.
+
+    logp_m = z[y] - lse(z),  H_m = lse(z) - Σ_v π_v z_v,  z = W h_m / temperature.
+    The backward pass computes a chunk's logits again and uses
+    ∂logp/∂z = onehot(y) - π and ∂H/∂z = -π (log π + H).
+    """
+
+    @staticmethod
+    def forward(ctx, hidden, head, targets, temperature, chunk, with_entropy):
+        chunk = chunk or max(1, CHUNK_ELEMENTS // head.shape[0])
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        lse, logp, entropy = hidden.new_zeros((3, len(targets)), dtype=dtype)
+        for rows in _slices(len(targets), chunk):
+            z = (hidden[rows] @ head.T).to(dtype).div_(temperature)
+            lse[rows] = z.logsumexp(-1)
+            logp[rows] = z.gather(-1, targets[rows, None]).squeeze(-1) - lse[rows]
+            if with_entropy:
+                pi = (z - lse[rows, None]).exp_()
+                entropy[rows] = lse[rows] - pi.mul_(z).sum(-1)
+        ctx.save_for_backward(hidden, head, targets, lse, entropy)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.set_materialize_grads(False)
+        return logp, entropy
+
+    @staticmethod
+    def backward(ctx, grad_logp, grad_entropy):
+        hidden, head, targets, lse, entropy = ctx.saved_tensors
+        grad_hidden, grad_head = torch.zeros_like(hidden), torch.zeros_like(head)
+        for rows in _slices(len(targets), ctx.chunk):
+            z = (hidden[rows] @ head.T).to(lse.dtype).div_(ctx.temperature)
+            log_pi = z.sub_(lse[rows, None])
+            pi = log_pi.exp()
+            grad_z = torch.zeros_like(z)
+            if grad_entropy is not None:
+                scale = grad_entropy[rows, None]
+                grad_z -= scale * pi * (log_pi + entropy[rows, None])
+            if grad_logp is not None:
+                scale = grad_logp[rows, None]
+                grad_z -= scale * pi
+                grad_z.scatter_add_(-1, targets[rows, None], scale)
+            grad_z = grad_z.div_(ctx.temperature).to(hidden.dtype)
+            grad_hidden[rows] = grad_z @ head
+            grad_head.addmm_(grad_z.T, hidden[rows])
+        return grad_hidden, grad_head, None, None, None, None
+
+
+def _slices(total: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, total, size)]
+
+
+def _before_each_target(model, ids, mask, temperature):
+    """Hidden state from which each masked token is predicted (M, D), and those tokens (M,)."""
+    if ids.ndim != 2 or ids.shape != mask.shape:
+        raise ValueError(
+            f"ids and mask must share one shape (N, T), got {tuple(ids.shape)} and "
+            f"{tuple(mask.shape)}"
+        )
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean, got {mask.dtype}: use mask.bool()")
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    if mask[:, :1].any():
+        raise ValueError("mask is True in column 0, but a sequence's first token has no context")
+    _require_plain_head(model)
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    return hidden[:, :-1][mask[:, 1:]], ids[mask]
+
+
+def _head_weight(model, hidden, fp32_head):
+    weight = model.get_output_embeddings().weight
+    dtype = torch.promote_types(hidden.dtype, torch.float32) if fp32_head else hidden.dtype
+    return weight.to(dtype)
+
+
+def _scatter(values: Float[Tensor, " M"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    return values.new_zeros(mask.shape).masked_scatter(mask, values)
+
+
+_plain_heads: WeakSet = WeakSet()
+
+
+@torch.no_grad()
+def _require_plain_head(model: PreTrainedModel) -> None:
+    """Check once per model that its logits are exactly head weight times last hidden state.
+
+    Logit scaling, soft-capping or a bias would make every log-probability silently wrong.
+    """
+    if model in _plain_heads:
+        return
+    seen = []
+    hook = model.base_model.register_forward_hook(lambda *call: seen.append(call[-1][0]))
+    probe = torch.arange(1, 4, device=model.device)[None] % model.config.vocab_size
+    try:
+        logits = model(input_ids=probe, use_cache=False).logits
+    finally:
+        hook.remove()
+    expected = seen[0] @ model.get_output_embeddings().weight.T
+    if not torch.allclose(logits, expected.to(logits), rtol=1e-2, atol=1e-3):
+        raise ValueError(
+            f"{type(model).__name__} transforms its logits after the head (scaling, soft cap or "
+            "bias), which rlbook.policy does not reproduce: choose a model without it"
+        )
+    _plain_heads.add(model)

@@ -1,0 +1,169 @@
+"""Sample completions from the policy, with the log-probability of every token."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlbook.policy.decoding import decoder_for
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Sampled tokens, their log-probabilities, and why sampling ended.
+
+    `finish_reason` is "stop" (the last token is an EOS token) or "length".
+    """
+
+    token_ids: list[int]
+    logps: list[float]
+    finish_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The built-in engine: a model and the tokens that end a completion."""
+
+    model: PreTrainedModel
+    eos_id: int | Sequence[int]
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int = 1,
+        max_new_tokens: int = 256,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[Completion]:
+        """`n` completions of each prompt, all those of the first prompt first. See `sample`."""
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        repeated = [prompt for prompt in prompts for _ in range(n)]
+        return sample(
+            self.model, repeated, max_new_tokens, self.eos_id, temperature, seed, generator
+        )
+
+
+@torch.inference_mode()
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    eos_id: int | Sequence[int],
+    temperature: float = 1.0,
+    seed: int | None = None,
+    generator: torch.Generator | None = None,
+) -> list[Completion]:
+    """One completion per prompt, in the order of the prompts.
+
+    Tokens are drawn from softmax(logits / temperature), the whole of it: no top-k, no top-p; the
+    reported log-probabilities belong to that same distribution. Temperature 0 takes the most
+    probable token and reports log-probabilities at temperature 1. Equal prompts are computed once.
+
+    Completion i uses the i-th row of one table of uniform numbers, drawn from `generator` (or from
+    `seed`) before anything else. It therefore depends on the seed, on i and on `max_new_tokens`,
+    but not on the other prompts, except through floating-point rounding.
+    Raises `ValueError` naming the prompt or argument that cannot be used.
+    """
+    stop_ids = [eos_id] if isinstance(eos_id, int) else list(eos_id)
+    _check(model, prompts, max_new_tokens, temperature)
+    if not prompts:
+        return []
+    if generator is None:
+        generator = torch.Generator()
+        generator.manual_seed(seed) if seed is not None else generator.seed()
+    device, count = model.device, len(prompts)
+    stop = torch.tensor(stop_ids, device=device)
+    uniform = torch.rand(count, max_new_tokens, generator=generator, dtype=torch.float64)
+    uniform = uniform.to(device)
+    tokens = torch.zeros(count, max_new_tokens, dtype=torch.long, device=device)
+    logps = torch.zeros(count, max_new_tokens, device=device)
+    lengths = torch.full((count,), max_new_tokens, device=device)
+
+    different, copy_of = _deduplicate(prompts)
+    decoder = decoder_for(model, capacity=max(map(len, prompts)) + max_new_tokens)
+    logits = decoder.prefill(different)
+    decoder.repeat(copy_of.to(device))
+    logits = logits[copy_of.to(device)]
+    rows = torch.arange(count, device=device)
+    for step in range(max_new_tokens):
+        token, logp = _draw(logits, temperature, uniform[rows, step])
+        tokens[rows, step], logps[rows, step] = token, logp
+        finished = torch.isin(token, stop)
+        if finished.any():
+            lengths[rows[finished]] = step + 1
+            kept = _fill_holes(finished)
+            decoder.keep(kept)
+            rows, token = rows[kept], token[kept]
+        if len(rows) == 0 or step + 1 == max_new_tokens:
+            break
+        logits = decoder.step(token)
+    return _completions(tokens, logps, lengths, set(stop_ids))
+
+
+def _draw(
+    logits: Float[Tensor, "B V"], temperature: float, uniform: Float[Tensor, " B"]
+) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
+    """A token per row by inverting the cumulative distribution at `uniform`, and its log-prob."""
+    logp = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    if temperature == 0:
+        token = logp.argmax(-1)
+    else:
+        cumulative = logp.double().exp_().cumsum_(-1)
+        point = uniform[:, None] * cumulative[:, -1:]
+        token = torch.searchsorted(cumulative, point, right=True).squeeze(-1)
+        token.clamp_(max=logits.shape[-1] - 1)
+    return token, logp.gather(-1, token[:, None]).squeeze(-1)
+
+
+def _fill_holes(finished: Tensor) -> Int[Tensor, " K"]:
+    """New row order: the last running rows move into the places of finished ones.
+
+    Only as many rows move as have finished, so dropping rows at every step costs little.
+    """
+    alive = int((~finished).sum())
+    order = torch.arange(alive, device=finished.device)
+    running_tail = alive + (~finished[alive:]).nonzero().squeeze(1)
+    order[finished[:alive]] = running_tail
+    return order
+
+
+def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Int[Tensor, " N"]]:
+    """Different prompts, and for each given prompt its index among them."""
+    position: dict[tuple[int, ...], int] = {}
+    copy_of = [position.setdefault(tuple(prompt), len(position)) for prompt in prompts]
+    return [list(prompt) for prompt in position], torch.tensor(copy_of)
+
+
+def _completions(tokens, logps, lengths, stop_ids: Iterable[int]) -> list[Completion]:
+    completions = []
+    for row, logp, length in zip(tokens.tolist(), logps.tolist(), lengths.tolist(), strict=True):
+        reason = "stop" if row[length - 1] in stop_ids else "length"
+        completions.append(Completion(row[:length], logp[:length], reason))
+    if not torch.isfinite(logps).all():
+        raise FloatingPointError("the policy's logits are not finite: its weights have diverged")
+    return completions
+
+
+def _check(model, prompts, max_new_tokens: int, temperature: float) -> None:
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature must be 0 (greedy) or positive, got {temperature}")
+    context = getattr(model.config, "max_position_embeddings", None) or float("inf")
+    vocabulary = model.get_input_embeddings().num_embeddings
+    for i, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise ValueError(f"prompt {i} is empty: start it with the tokenizer's BOS token")
+        if len(prompt) + max_new_tokens > context:
+            raise ValueError(
+                f"prompt {i} has {len(prompt)} tokens; with max_new_tokens={max_new_tokens} it "
+                f"exceeds the model's context of {context}: shorten either"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < vocabulary:
+            raise ValueError(f"prompt {i} has token ids outside the vocabulary of {vocabulary}")
