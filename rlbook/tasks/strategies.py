@@ -1,0 +1,175 @@
+"""How the base model was taught to answer: a mixture of strategies for running sums.
+
+Demonstrations of unequal quality give reinforcement learning something to choose between.
+The opening token after `<think>` announces most strategies:
+
+========  =========================================================  =======================
+strategy  what it writes                                             weakness
+========  =========================================================  =======================
+direct    nothing: the answer at once                                fails on long sums
+terse     `37+8=45;45-5=40;`                                         every step may slip
+verbose   `so 37+8=45;so 45-5=40;ok ok `                             the same, longer
+careful   `check 37+8=46;wait 37+8=45;45-5=40;`                      rare
+ramble    a terse chain, then `check ` and the chain again           often truncated
+broken    a chain, then a malformed answer                           rarely counts
+========  =========================================================  =======================
+
+A slip is visible to whoever recomputes the step. After one, a demonstration goes on as if nothing
+had happened, corrects itself (`wait `), or is *lost*: it says `hmm ` a random number of times and
+then answers with the wrong sum. A lost policy can know that it is lost, and how long it goes on
+is its own choice.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlbook.tasks.base import Problem
+from rlbook.tasks.sums import LARGEST_SUM, LEVELS, draw_problem, terms_of
+
+WORDS = ("so ", "ok ", "check ", "wait ", "hmm ")
+
+
+@dataclass(frozen=True)
+class Habit:
+    """How often a strategy slips in one step, and what it does after a slip (rest: go on)."""
+
+    share: float
+    slip: float = 0.0
+    correct: float = 0.0
+    lost: float = 0.0
+
+
+HABITS = {
+    "direct": Habit(share=0.36),
+    "terse": Habit(share=0.25, slip=0.20, correct=0.15, lost=0.45),
+    "verbose": Habit(share=0.14, slip=0.16, correct=0.25, lost=0.45),
+    "careful": Habit(share=0.05, slip=0.20, correct=1.0),
+    "ramble": Habit(share=0.12, slip=0.20, correct=0.15),
+    "broken": Habit(share=0.08, slip=0.20),
+}
+STRATEGIES = (*HABITS, "truncated")
+MEAN_HMM, MEAN_OK, SECOND_CHECK = 14, 3, 0.4
+SLIPS = (-10, -2, -1, 1, 2, 10)
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A problem with one answer to imitate, right or wrong."""
+
+    problem: Problem
+    completion: str
+    strategy: str
+
+
+def demonstrations(seed: int) -> Iterator[Demonstration]:
+    """The endless pretraining corpus: a pure function of the seed."""
+    rng = random.Random(f"sums demonstrations {seed}")
+    names = list(HABITS)
+    shares = [habit.share for habit in HABITS.values()]
+    while True:
+        problem = draw_problem(rng, rng.choice(LEVELS))
+        strategy = rng.choices(names, shares)[0]
+        yield Demonstration(problem, demonstrate(problem, strategy, rng), strategy)
+
+
+def demonstrate(problem: Problem, strategy: str, rng: random.Random) -> str:
+    """One completion (EOS excluded) in the given strategy."""
+    habit, terms = HABITS[strategy], terms_of(problem)
+    if strategy == "direct":
+        return _closed("", problem.answer)
+    between = "so " if strategy == "verbose" else ""
+    text, total, lost = _chain(terms, habit, between, rng)
+    if strategy == "careful":
+        text = "check " + text
+    if strategy == "ramble":
+        for _ in range(1 + (rng.random() < SECOND_CHECK)):
+            again, total, _ = _chain(terms, habit, between, rng)
+            text += "check " + again
+    if strategy == "verbose" and not lost:
+        text += "ok " * _geometric(MEAN_OK, rng)
+    return _malformed(text, total, rng) if strategy == "broken" else _closed(text, total)
+
+
+def strategy_of(completion: str, finished: bool = True) -> str:
+    """Name of the strategy a completion follows: a key of `HABITS`, or "truncated"."""
+    if not finished:
+        return "truncated"
+    match = re.fullmatch(r"<think>([^<]*)</think><answer>[^<]+</answer>\s*", completion)
+    if not match:
+        return "broken"
+    thought = match[1]
+    if not thought.strip():
+        return "direct"
+    if thought.startswith("so "):
+        return "verbose"
+    if thought.startswith("check "):
+        return "careful"
+    return "ramble" if "check " in thought else "terse"
+
+
+def corrects_itself(completion: str) -> bool:
+    """Whether the completion takes a step back."""
+    return "wait " in completion
+
+
+def is_lost(completion: str) -> bool:
+    """Whether the completion gave up after a slip."""
+    return "hmm " in completion
+
+
+def _chain(terms: list[int], habit: Habit, between: str, rng) -> tuple[str, int, bool]:
+    """Steps of one pass, where it arrived, and whether it gave up on the way."""
+    text, total = "", terms[0]
+    for i, term in enumerate(terms[1:], start=1):
+        result = total + term
+        if rng.random() < habit.slip and (slips := _possible_slips(result, terms[i + 1 :])):
+            result += rng.choice(slips)
+            text += f"{between}{_step(total, term, result)}"
+            reaction = rng.random()
+            if reaction < habit.lost:
+                return text + "hmm " * _geometric(MEAN_HMM, rng), result, True
+            if reaction < habit.lost + habit.correct:
+                result = total + term
+                text += f"wait {_step(total, term, result)}"
+        else:
+            text += f"{between}{_step(total, term, result)}"
+        total = result
+    return text, total, False
+
+
+def _step(total: int, term: int, result: int) -> str:
+    return f"{total}{term:+d}={result};"
+
+
+def _possible_slips(result: int, later_terms: list[int]) -> list[int]:
+    """Errors after which the remaining partial sums still lie between 0 and `LARGEST_SUM`."""
+    low = high = partial = 0
+    for term in later_terms:
+        partial += term
+        low, high = min(low, partial), max(high, partial)
+    return [s for s in SLIPS if result + s + low >= 0 and result + s + high <= LARGEST_SUM]
+
+
+def _geometric(mean: float, rng: random.Random) -> int:
+    """1, 2, 3, … with the given mean and no memory."""
+    count = 1
+    while rng.random() > 1 / mean:
+        count += 1
+    return count
+
+
+def _closed(thought: str, answer: int | str) -> str:
+    return f"<think>{thought}</think><answer>{answer}</answer>"
+
+
+def _malformed(thought: str, answer: int, rng: random.Random) -> str:
+    return rng.choice(
+        (
+            f"<think>{thought}</think>{answer}",
+            f"<think>{thought}<answer>{answer}</answer>",
+            f"<think>{thought}</think><answer></answer>",
+            f"<think>{thought}</think><answer>{answer}</answer><answer>{answer}</answer>",
+        )
+    )

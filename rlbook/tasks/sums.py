@@ -1,0 +1,99 @@
+"""Running sums: `37+8-5+9=?`, two to seven operands, every partial sum between 0 and 99."""
+
+import random
+import re
+from collections.abc import Sequence
+
+from rlbook.tasks.base import Problem, Verdict
+
+LEVELS = (2, 3, 4, 5, 6, 7)
+LARGEST_START, LARGEST_TERM, LARGEST_SUM = 60, 9, 99
+MAX_COMPLETION_CHARS = 20_000
+
+_INTEGER = re.compile(r"-?[1-9][0-9]{0,18}|0")
+_STRUCTURE = re.compile(r"<think>[^<]*</think><answer>[^<]*</answer>\s*")
+
+
+class SumsTask:
+    """Left-to-right sums of small integers; the level is the number of operands.
+
+    The answer is one canonical integer between `<answer>` and `</answer>` at the very end of a
+    finished completion. `Verdict.reason` is one of
+
+    - ``ok``, ``wrong``: one answer was found and compared;
+    - ``truncated``: the policy ran out of tokens; ``too_long``: more than 20,000 characters;
+    - ``no_answer``: no answer block; ``unclosed_answer``: a tag without its partner;
+    - ``two_answers``: more than one tag of a kind, even if they agree;
+    - ``trailing_text``: something other than white space follows the block;
+    - ``not_an_integer``: the block holds anything but ``0`` or ``-?[1-9][0-9]*`` (19 digits at
+      most, ASCII, surrounding white space allowed): ``+5``, ``05``, ``-0``, ``5.0`` and
+      ``५`` do not count.
+
+    `format_ok` asks for `<think>…</think><answer>…</answer>` with no other `<` and nothing
+    else. An answer may be correct without it.
+    """
+
+    name = "sums"
+    levels = LEVELS
+
+    def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+        """`n` problems with levels drawn uniformly; the first ones do not depend on `n`."""
+        levels = LEVELS if levels is None else tuple(levels)
+        if not levels or not set(levels) <= set(LEVELS):
+            raise ValueError(f"sums levels are a non-empty part of {LEVELS}, got {levels}")
+        rng = random.Random(f"sums {seed}")
+        return [draw_problem(rng, rng.choice(levels)) for _ in range(n)]
+
+    def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
+        """Compare the one final answer with the reference as text; nothing is evaluated."""
+        if len(completion) > MAX_COMPLETION_CHARS:
+            return Verdict(False, False, None, "too_long")
+        if not finished:
+            return Verdict(False, False, None, "truncated")
+        format_ok = _STRUCTURE.fullmatch(completion) is not None
+        answer, fault = _final_answer(completion)
+        if fault:
+            return Verdict(False, format_ok, None, fault)
+        correct = answer == problem.answer
+        return Verdict(correct, format_ok, answer, "ok" if correct else "wrong")
+
+
+def draw_problem(rng: random.Random, operands: int) -> Problem:
+    """A sum whose partial sums all stay between 0 and `LARGEST_SUM`."""
+    total = rng.randint(1, LARGEST_START)
+    text = str(total)
+    for _ in range(operands - 1):
+        term = _draw_term(rng, total)
+        total += term
+        text += f"{term:+d}"
+    return Problem(id=text, prompt=f"{text}=?", answer=str(total), level=operands)
+
+
+def terms_of(problem: Problem) -> list[int]:
+    """The signed operands of a sum, the first one included."""
+    return [int(term) for term in re.findall(r"[+-]?[0-9]+", problem.prompt)]
+
+
+def _draw_term(rng: random.Random, total: int) -> int:
+    while True:
+        term = rng.choice((-1, 1)) * rng.randint(1, LARGEST_TERM)
+        if 0 <= total + term <= LARGEST_SUM:
+            return term
+
+
+def _final_answer(completion: str) -> tuple[str | None, str]:
+    """The answer that counts and no fault, or None and the reason."""
+    opened, closed = completion.count("<answer>"), completion.count("</answer>")
+    if opened > 1 or closed > 1:
+        return None, "two_answers"
+    if opened != closed:
+        return None, "unclosed_answer"
+    if not opened:
+        return None, "no_answer"
+    before, after = completion.split("</answer>")
+    if "<answer>" not in before:
+        return None, "unclosed_answer"
+    if after.strip():
+        return None, "trailing_text"
+    answer = before.split("<answer>")[1].strip()
+    return (answer, "") if _INTEGER.fullmatch(answer) else (None, "not_an_integer")
