@@ -51,7 +51,7 @@ def collect_rollouts(
 
     `version` is the number of updates the engine's weights have taken.
     """
-    prompts = [tokenizer(p.prompt, add_special_tokens=False).input_ids for p in problems]
+    prompts = [tokenizer(p.prompt).input_ids for p in problems]
     completions = engine.generate(
         prompts, n=n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
     )
