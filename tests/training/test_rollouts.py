@@ -1,0 +1,76 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlbook.training import Batch, collate, micro_batch_rows, minibatches
+from rlbook.training.rollouts import lengths_of
+
+
+def test_collate_aligns_every_tensor_with_its_token(make_rollout):
+    short = make_rollout(group=4, prompt=(1, 5), tokens=(6, 2), logps=[-0.1, -0.2], reward=0.5)
+    long = make_rollout(group=7, prompt=(1, 5, 6), tokens=(7, 8, 2), logps=[-1.0, -2.0, -3.0])
+    batch = collate([short, long])
+    assert batch.ids.tolist() == [[1, 5, 6, 2, 0, 0], [1, 5, 6, 7, 8, 2]]
+    assert batch.mask.long().tolist() == [[0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1]]
+    assert batch.logp_old[0, 2:4].tolist() == pytest.approx([-0.1, -0.2])
+    assert batch.logp_old[1, 3:].tolist() == [-1.0, -2.0, -3.0]
+    assert batch.logp_old[~batch.mask].abs().sum() == 0
+    assert batch.rewards.tolist() == [0.5, 1.0]
+    assert batch.groups.tolist() == [4, 7]
+
+
+def test_collate_of_nothing_is_an_error():
+    with pytest.raises(ValueError, match="at least one rollout"):
+        collate([])
+
+
+def test_select_cuts_common_padding_but_no_token(make_rollout):
+    rollouts = [make_rollout(tokens=range(3, 3 + n)) for n in (1, 5, 2)]
+    batch = collate(rollouts)
+    picked = batch.select(torch.tensor([2, 0]))
+    assert picked.ids.shape == (2, 5)
+    assert picked.ids[0].tolist() == [1, 9, 10, 3, 4]
+    assert picked.mask.sum(1).tolist() == [2, 1]
+
+
+def ragged_batch(lengths):
+    width = max(lengths)
+    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+    blank = torch.zeros(len(lengths), width)
+    ids = torch.arange(len(lengths))[:, None].expand(-1, width)
+    return Batch(ids, mask, blank, blank[:, 0], torch.arange(len(lengths)))
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 80))
+def test_micro_batches_partition_the_rows_within_budget(lengths, budget):
+    batch = ragged_batch(lengths)
+    slices = list(micro_batch_rows(batch, budget))
+    assert sorted(torch.cat(slices).tolist()) == list(range(len(lengths)))
+    for rows in slices:
+        padded = len(rows) * max(lengths[i] for i in rows)
+        assert padded <= budget or len(rows) == 1
+
+
+@given(st.integers(1, 6), st.integers(0, 5))
+def test_minibatches_keep_groups_whole(count, seed):
+    groups = torch.tensor([3, 3, 8, 8, 8, 1, 5, 5, 9, 2, 2])
+    batch = ragged_batch([4] * len(groups))
+    batch.groups = groups
+    parts = list(minibatches(batch, count, torch.Generator().manual_seed(seed)))
+    seen = [set(part.groups.tolist()) for part in parts]
+    assert len(parts) == count
+    assert sum(len(part) for part in parts) == len(groups)
+    assert sum(len(s) for s in seen) == len(set(groups.tolist()))
+    assert max(map(len, seen)) - min(map(len, seen)) <= 1
+
+
+def test_too_many_minibatches_is_named():
+    batch = ragged_batch([2, 2])
+    with pytest.raises(ValueError, match="3 minibatches need at least 3 prompts"):
+        list(minibatches(batch, 3, torch.Generator()))
+
+
+def test_length_of_a_row_without_trained_tokens_is_zero():
+    mask = torch.tensor([[False, False, False], [False, True, False]])
+    assert lengths_of(mask).tolist() == [0, 2]

@@ -1,0 +1,144 @@
+import math
+
+import pytest
+import torch
+
+from rlbook.objectives import METHODS
+from rlbook.policy.tiny import build_model, build_tokenizer
+from rlbook.training import TrainConfig, Trainer, collate
+from rlbook.training.checkpoint import pack_optimizer
+
+SMALL = {"prompts": 4, "group_size": 4, "minibatches": 2, "steps": 4, "max_new_tokens": 12}
+
+
+def small_policy():
+    torch.manual_seed(0)
+    return build_model().eval(), build_tokenizer()
+
+
+class ParityTrainer(Trainer):
+    """Rewards an even sum of token ids: a random policy has something to learn from."""
+
+    def collect(self):
+        rollouts = super().collect()
+        for rollout in rollouts:
+            rollout.rewards = {"even": float(sum(rollout.token_ids) % 2 == 0)}
+        return rollouts
+
+
+def small_trainer(method="grpo", **changes):
+    return ParityTrainer(TrainConfig(method=method, **SMALL | changes), policy=small_policy())
+
+
+def weights(trainer):
+    models = trainer.models.values()
+    return torch.cat([p.detach().flatten() for m in models for p in m.parameters()])
+
+
+@pytest.mark.parametrize("name", ["reinforce_ema", "ppo", "grpo"])
+def test_resume_is_bit_identical(name, tmp_path):
+    whole = small_trainer(name)
+    expected = list(whole)
+
+    first = small_trainer(name)
+    half = [first.train_one(), first.train_one()]
+    first.save(tmp_path)
+    second = ParityTrainer.resume(tmp_path, policy=small_policy())
+    rest = list(second)
+
+    assert [m["step"] for m in half + rest] == [1, 2, 3, 4]
+    for got, want in zip(half + rest, expected, strict=True):
+        assert got.keys() == want.keys()
+        for key in want:
+            assert got[key] == want[key] or (math.isnan(got[key]) and math.isnan(want[key])), key
+    assert torch.equal(weights(second), weights(whole))
+    for key in whole.optimizers:
+        ours, theirs = pack_optimizer(second.optimizers[key]), pack_optimizer(whole.optimizers[key])
+        assert ours[1] == theirs[1]
+        assert all(torch.equal(ours[0][k], theirs[0][k]) for k in theirs[0])
+
+
+def test_an_interrupted_save_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
+    trainer = small_trainer()
+    trainer.train_one()
+    trainer.save(tmp_path)
+    saved = weights(trainer).clone()
+    trainer.train_one()
+
+    def disk_full(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("rlbook.training.checkpoint.os.replace", disk_full)
+    with pytest.raises(OSError, match="No space"):
+        trainer.save(tmp_path)
+    monkeypatch.undo()
+    assert torch.equal(weights(Trainer.resume(tmp_path, policy=small_policy())), saved)
+
+
+def test_missing_checkpoint_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        Trainer.resume(tmp_path / "nowhere")
+
+
+def test_first_update_is_exactly_on_policy():
+    metrics = small_trainer(minibatches=1, temperature=0.7).train_one()
+    assert metrics["ratio_min"] == pytest.approx(1, abs=1e-5)
+    assert metrics["ratio_max"] == pytest.approx(1, abs=1e-5)
+    assert metrics["kl"] == pytest.approx(0, abs=1e-8)
+    assert metrics["staleness"] == 0
+
+
+def test_recomputed_anchor_agrees_with_the_sampler():
+    trainer = small_trainer(temperature=0.7)
+    rollouts = trainer.collect()
+    sampled = collate(rollouts).logp_old
+    recomputed = trainer.logprobs(trainer.model, collate(rollouts))
+    torch.testing.assert_close(recomputed, sampled, rtol=0, atol=1e-5)
+
+
+def test_stale_sampler_is_reported():
+    trainer = small_trainer(sampler_refresh=3)
+    assert [m["staleness"] for m in trainer] == [0, 2, 4, 0]
+
+
+def test_non_finite_rewards_are_named_and_left_out():
+    trainer = small_trainer()
+    rollouts = trainer.collect()
+    rollouts[5].rewards = {"answer": float("nan")}
+    with pytest.warns(RuntimeWarning, match=r"step 1: .* not finite: {'answer': nan}"):
+        batch = trainer.prepare(rollouts)
+    assert len(batch) == 15
+    assert torch.isfinite(batch.advantages).all()
+
+
+def test_no_finite_reward_at_all_is_an_error():
+    trainer = small_trainer()
+    rollouts = trainer.collect()
+    for rollout in rollouts:
+        rollout.rewards = {"answer": float("inf")}
+    with pytest.warns(RuntimeWarning), pytest.raises(ValueError, match="no rollout has a finite"):
+        trainer.prepare(rollouts)
+
+
+def test_terminal_reward_sits_on_the_last_trained_token(make_rollout):
+    trainer = small_trainer("ppo")
+    batch = collate([make_rollout(tokens=(4, 5, 2), reward=3.0), make_rollout(tokens=(4,))])
+    batch.logp_ref = batch.logp_old.clone()
+    rewards = trainer.token_rewards(batch)
+    assert rewards.tolist() == [[0, 0, 0, 0, 0, 3.0], [0, 0, 0, 1.0, 0, 0]]
+
+
+def test_kl_in_the_reward_lowers_drifted_tokens_only(make_rollout):
+    method = METHODS["rloo"]
+    assert method.kl is not None and method.kl.where == "reward"
+    trainer = small_trainer("rloo")
+    batch = collate([make_rollout(tokens=(4, 5, 2), reward=1.0)])
+    batch.logp_ref = batch.logp_old.clone()
+    batch.logp_ref[0, 4] -= 0.5
+    rewards = trainer.token_rewards(batch)[0, 3:]
+    assert rewards.tolist() == pytest.approx([0, -0.5 * method.kl.beta, 1.0])
+
+
+def test_unknown_method_lists_the_choices():
+    with pytest.raises(ValueError, match=r"unknown method 'gpro'; choose from .*grpo"):
+        Trainer(TrainConfig(method="gpro"), policy=small_policy())
