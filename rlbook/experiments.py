@@ -20,7 +20,6 @@ from rlbook.manifest import write_manifest
 from rlbook.objectives import METHODS, Method, NoTrustRegion
 from rlbook.paths import data_dir
 from rlbook.policy import set_threads
-from rlbook.tasks import get_task
 from rlbook.training import RunLog, TrainConfig, Trainer, collect_rollouts, read_jsonl, write_csv
 from rlbook.training.metrics import group_by, mean
 

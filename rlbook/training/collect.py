@@ -14,7 +14,13 @@ class Engine(Protocol):
     """Anything that completes token prompts: the built-in sampler, or a vLLM server."""
 
     def generate(
-        self, prompts: list[list[int]], *, n: int, max_new_tokens: int, temperature: float, seed: int
+        self,
+        prompts: list[list[int]],
+        *,
+        n: int,
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
     ) -> list[Completion]:
         """`n` completions per prompt, those of one prompt adjacent, in the order given."""
 

@@ -72,7 +72,9 @@ class Batch:
     def select(self, rows: Tensor) -> "Batch":
         """The given rows, with columns that are padding in all of them cut off."""
         width = int(lengths_of(self.mask[rows]).max().clamp(min=1))
-        return self._map(lambda tensor: tensor[rows][..., :width] if tensor.ndim == 2 else tensor[rows])
+        return self._map(
+            lambda tensor: tensor[rows][..., :width] if tensor.ndim == 2 else tensor[rows]
+        )
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         present = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -133,7 +133,7 @@ class Trainer:
         return finite
 
     def token_rewards(self, batch: Batch) -> Tensor:
-        """(N, T): the verifier's reward on the last token, minus β·KL per token where configured."""
+        """(N, T): the verdict's reward on the last token, minus β·KL on each where configured."""
         position = batch.mask.cumsum(1)
         last = batch.mask & (position == position[:, -1:])
         rewards = batch.rewards[:, None] * last
@@ -190,7 +190,9 @@ class Trainer:
 
     def logprobs(self, model: nn.Module, batch: Batch) -> Tensor:
         temperature = self.config.temperature
-        return self.in_micro_batches(lambda ids, mask: logprobs(model, ids, mask, temperature), batch)
+        return self.in_micro_batches(
+            lambda ids, mask: logprobs(model, ids, mask, temperature), batch
+        )
 
     @torch.no_grad()
     def in_micro_batches(self, compute: Callable[[Tensor, Tensor], Tensor], batch: Batch) -> Tensor:
