@@ -130,7 +130,7 @@ def evaluate(
     )
     right = [sum(r.correct for r in g) for g in group_by(rollouts, lambda r: r.group).values()]
     return {
-        **{f"pass@{k}": mean(pass_at_k(n, c, k) for c in right) for k in ks},
+        **{f"pass@{k}": float(pass_at_k(n, right, k).mean()) for k in ks},
         "length": mean(r.length for r in rollouts),
         "truncated": mean(r.truncated for r in rollouts),
     }
