@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from rlbook.tasks.base import Problem, Verdict
+from rlbook.tasks.formats import tagged_answer
 
 LEVELS = (2, 3, 4, 5, 6, 7)
 LARGEST_START, LARGEST_TERM, LARGEST_SUM = 60, 9, 99
@@ -51,9 +52,11 @@ class SumsTask:
         if not finished:
             return Verdict(False, False, None, "truncated")
         format_ok = _STRUCTURE.fullmatch(completion) is not None
-        answer, fault = _final_answer(completion)
+        answer, fault = tagged_answer(completion)
         if fault:
             return Verdict(False, format_ok, None, fault)
+        if not _INTEGER.fullmatch(answer):
+            return Verdict(False, format_ok, None, "not_an_integer")
         correct = answer == problem.answer
         return Verdict(correct, format_ok, answer, "ok" if correct else "wrong")
 
@@ -79,21 +82,3 @@ def _draw_term(rng: random.Random, total: int) -> int:
         term = rng.choice((-1, 1)) * rng.randint(1, LARGEST_TERM)
         if 0 <= total + term <= LARGEST_SUM:
             return term
-
-
-def _final_answer(completion: str) -> tuple[str | None, str]:
-    """The answer that counts and no fault, or None and the reason."""
-    opened, closed = completion.count("<answer>"), completion.count("</answer>")
-    if opened > 1 or closed > 1:
-        return None, "two_answers"
-    if opened != closed:
-        return None, "unclosed_answer"
-    if not opened:
-        return None, "no_answer"
-    before, after = completion.split("</answer>")
-    if "<answer>" not in before:
-        return None, "unclosed_answer"
-    if after.strip():
-        return None, "trailing_text"
-    answer = before.split("<answer>")[1].strip()
-    return (answer, "") if _INTEGER.fullmatch(answer) else (None, "not_an_integer")
