@@ -1,15 +1,21 @@
 """Token-by-token evaluation of a decoder model over a cache with one row per sequence."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+BLOCK = 32
+
 
 def decoder_for(model: PreTrainedModel, capacity: int) -> "Decoder":
     """The decoder for `model`, with room for `capacity` tokens per sequence."""
-    return Decoder(model, capacity)
+    from rlbook.policy.llama_decode import LlamaDecoder
+
+    kind = LlamaDecoder if LlamaDecoder.supports(model) else Decoder
+    return kind(model, capacity)
 
 
 class Decoder:
@@ -23,13 +29,13 @@ class Decoder:
         if unknown := layer_types - {"full_attention", "sliding_attention"}:
             raise ValueError(f"the sampler has no cache for layers of type {sorted(unknown)}")
         layers = model.config.num_hidden_layers
-        self.model = model
-        self.cache = Cache(layers=[BufferedLayer(capacity) for _ in range(layers)])
+        self.model, self.capacity = model, capacity
+        self.cache = Cache(layers=[BufferedLayer() for _ in range(layers)])
 
     def prefill(self, prompts: list[list[int]]) -> Float[Tensor, "P V"]:
         """Read the prompts; logits of each one's next token."""
         ids, present = left_pad(prompts, self.model.device)
-        self.present = present.new_ones(len(prompts), self.cache.layers[0].capacity)
+        self.present = present.new_ones(len(prompts), BufferedLayer.width(self.capacity))
         self.present[:, : ids.shape[1]] = present
         self.position = (present.cumsum(-1) - 1).clamp_(min=0)
         return self._forward(ids)
@@ -65,51 +71,56 @@ class Decoder:
 
 
 class BufferedLayer(CacheLayerMixin):
-    """Keys and values of one layer in buffers allocated once, (rows, heads, capacity, head_dim)."""
+    """Keys and values of one layer, (rows, heads, columns, head_dim), allocated in blocks.
+
+    Room for the next `BLOCK` columns is allocated at once. Buffers much wider than what they hold
+    would be slow to read: the gaps between one row's columns and the next row's defeat prefetching.
+    """
 
     is_sliding = False
 
-    def __init__(self, capacity: int):
+    def __init__(self):
         super().__init__()
-        self.capacity, self.length, self.rows = capacity, 0, 0
+        self.length = 0
 
     def lazy_initialization(self, keys: Tensor, values: Tensor) -> None:
-        rows, heads, _, dim = keys.shape
-        self.keys = keys.new_empty(rows, heads, self.capacity, dim)
-        self.values = values.new_empty(rows, heads, self.capacity, values.shape[-1])
-        self.rows, self.is_initialized = rows, True
+        self.keys, self.values = keys[:, :, :0], values[:, :, :0]
+        self.is_initialized = True
 
     def update(self, keys: Tensor, values: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
         """Write new columns; views of all columns so far."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
-        end = self.length + keys.shape[2]
-        self.keys[: self.rows, :, self.length : end] = keys
-        self.values[: self.rows, :, self.length : end] = values
-        self.length = end
-        return self.keys[: self.rows, :, :end], self.values[: self.rows, :, :end]
+        start, self.length = self.length, self.length + keys.shape[2]
+        if self.length > self.keys.shape[2]:
+            self.keys, self.values = self._widened(self.keys), self._widened(self.values)
+        self.keys[:, :, start : self.length] = keys
+        self.values[:, :, start : self.length] = values
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    @staticmethod
+    def width(length: int) -> int:
+        """Columns allocated for `length` tokens."""
+        return -(-length // BLOCK) * BLOCK
+
+    def _widened(self, old: Tensor) -> Tensor:
+        return F.pad(old, (0, 0, 0, self.width(self.length) - old.shape[2]))
 
     def repeat(self, rows: Int[Tensor, " B"]) -> None:
-        self.rows = len(rows)
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_empty(self.rows, *old.shape[1:])
-            new[:, :, : self.length] = old[rows, :, : self.length]
-            setattr(self, name, new)
+        self.keys, self.values = self.keys[rows], self.values[rows]
 
     def keep(self, rows: Int[Tensor, " K"]) -> None:
-        self.rows = len(rows)
-        place = torch.arange(self.rows, device=rows.device)
+        place = torch.arange(len(rows), device=rows.device)
         moved = rows != place
-        source, target = rows[moved], place[moved]
         for buffer in (self.keys, self.values):
-            buffer[target, :, : self.length] = buffer[source, :, : self.length]
+            buffer[place[moved]] = buffer[rows[moved]]
+        self.keys, self.values = self.keys[: len(rows)], self.values[: len(rows)]
 
     def get_seq_length(self) -> int:
         return self.length
 
     def get_max_length(self) -> int:
-        return self.capacity
+        return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
