@@ -7,17 +7,18 @@ The opening token after `<think>` announces most strategies:
 strategy  what it writes                                             weakness
 ========  =========================================================  =======================
 direct    nothing: the answer at once                                fails on long sums
-terse     `37+8=45;45-5=40;`                                         every step may slip
+terse     `37+8=45;45-5=40;`                                         slips, gets stuck
 verbose   `so 37+8=45;so 45-5=40;ok ok `                             the same, longer
-careful   `check 37+8=46;wait 37+8=45;45-5=40;`                      rare
+careful   `check 37+8=?;wait 37+8=45;45-5=40;`                       rare
 ramble    a terse chain, then `check ` and the chain again           often truncated
 broken    a chain, then a malformed answer                           rarely counts
 ========  =========================================================  =======================
 
-A slip is visible to whoever recomputes the step. After one, a demonstration goes on as if nothing
-had happened, corrects itself (`wait `), or is *lost*: it says `hmm ` a random number of times and
-then answers with the wrong sum. A lost policy can know that it is lost, and how long it goes on
-is its own choice.
+A step can go wrong in two ways. A *slip* is a wrong result, taken for right. A *stuck* step ends
+in `=?;`: the answer so far shows that something is missing. Then the demonstration tries again
+(`wait 37+8=45;`), or it is *lost*: it says `hmm ` a random number of times and answers with the
+last sum it knows, which is almost always wrong. So a lost policy can know that it is lost, and how
+long it goes on is its own choice.
 """
 
 import random
@@ -33,21 +34,24 @@ WORDS = ("so ", "ok ", "check ", "wait ", "hmm ")
 
 @dataclass(frozen=True)
 class Habit:
-    """How often a strategy slips in one step, and what it does after a slip (rest: go on)."""
+    """How often a strategy is used; how often a step slips or is stuck; how it then goes on.
+
+    `give_up` is the probability of getting lost once stuck; otherwise it tries again.
+    """
 
     share: float
     slip: float = 0.0
-    correct: float = 0.0
-    lost: float = 0.0
+    stuck: float = 0.0
+    give_up: float = 0.0
 
 
 HABITS = {
     "direct": Habit(share=0.36),
-    "terse": Habit(share=0.25, slip=0.20, correct=0.15, lost=0.45),
-    "verbose": Habit(share=0.14, slip=0.16, correct=0.25, lost=0.45),
-    "careful": Habit(share=0.05, slip=0.20, correct=1.0),
-    "ramble": Habit(share=0.12, slip=0.20, correct=0.15),
-    "broken": Habit(share=0.08, slip=0.20),
+    "terse": Habit(share=0.25, slip=0.12, stuck=0.12, give_up=0.7),
+    "verbose": Habit(share=0.15, slip=0.12, stuck=0.12, give_up=0.6),
+    "careful": Habit(share=0.04, slip=0.02, stuck=0.15),
+    "ramble": Habit(share=0.12, slip=0.18),
+    "broken": Habit(share=0.08, slip=0.18),
 }
 STRATEGIES = (*HABITS, "truncated")
 MEAN_HMM, MEAN_OK, SECOND_CHECK = 14, 3, 0.4
@@ -110,12 +114,12 @@ def strategy_of(completion: str, finished: bool = True) -> str:
 
 
 def corrects_itself(completion: str) -> bool:
-    """Whether the completion takes a step back."""
+    """Whether the completion tries a step again."""
     return "wait " in completion
 
 
 def is_lost(completion: str) -> bool:
-    """Whether the completion gave up after a slip."""
+    """Whether the completion gave up on a step."""
     return "hmm " in completion
 
 
@@ -123,23 +127,21 @@ def _chain(terms: list[int], habit: Habit, between: str, rng) -> tuple[str, int,
     """Steps of one pass, where it arrived, and whether it gave up on the way."""
     text, total = "", terms[0]
     for i, term in enumerate(terms[1:], start=1):
+        text += between
+        if rng.random() < habit.stuck:
+            text += _step(total, term, "?")
+            if rng.random() < habit.give_up:
+                return text + "hmm " * _geometric(MEAN_HMM, rng), total, True
+            text += "wait "
         result = total + term
         if rng.random() < habit.slip and (slips := _possible_slips(result, terms[i + 1 :])):
             result += rng.choice(slips)
-            text += f"{between}{_step(total, term, result)}"
-            reaction = rng.random()
-            if reaction < habit.lost:
-                return text + "hmm " * _geometric(MEAN_HMM, rng), result, True
-            if reaction < habit.lost + habit.correct:
-                result = total + term
-                text += f"wait {_step(total, term, result)}"
-        else:
-            text += f"{between}{_step(total, term, result)}"
+        text += _step(total, term, result)
         total = result
     return text, total, False
 
 
-def _step(total: int, term: int, result: int) -> str:
+def _step(total: int, term: int, result: int | str) -> str:
     return f"{total}{term:+d}={result};"
 
 

@@ -15,8 +15,8 @@ from rlbook.manifest import manifest
 from rlbook.policy import Sampler, load_policy
 from rlbook.tasks import Problem, SumsTask, corrects_itself, is_lost, strategy_of
 
-_STEP = re.compile(r"([0-9]{1,3})([+-][0-9])=([0-9]{1,3});(wait |hmm |)")
-REACTIONS = {"wait ": "corrects", "hmm ": "lost", "": "goes_on"}
+_STEP = re.compile(r"([0-9]{1,3})([+-][0-9])=([0-9]{1,3}|\?);(wait |hmm |)")
+REACTIONS = {"wait ": "tries_again", "hmm ": "lost", "": "goes_on"}
 
 
 @dataclass(frozen=True)
@@ -174,22 +174,29 @@ def summary(answers: Sequence[Answer], total: int) -> dict:
 
 
 def step_statistics(answers: Iterable[Answer]) -> dict:
-    """How often a written step is wrong, and what the policy does right after either kind."""
-    reactions = {"right": Counter(), "wrong": Counter()}
+    """How often a written step is wrong or stuck, and what the policy does right after it."""
+    reactions = {kind: Counter() for kind in ("right", "wrong", "stuck")}
     for answer in answers:
         for left, term, result, reaction in _STEP.findall(answer.text):
-            kind = "right" if int(left) + int(term) == int(result) else "wrong"
-            reactions[kind][REACTIONS[reaction]] += 1
+            reactions[kind_of_step(left, term, result)][REACTIONS[reaction]] += 1
     total = sum(counts.total() for counts in reactions.values())
     return {
-        "wrong_share": round(reactions["wrong"].total() / max(total, 1), 4),
-        **{
-            f"after_{kind}_step": {
-                name: round(counts[name] / max(counts.total(), 1), 4) for name in REACTIONS.values()
-            }
-            for kind, counts in reactions.items()
-        },
+        kind: {
+            "share": round(counts.total() / max(total, 1), 4),
+            **{
+                f"then_{name}": round(counts[name] / max(counts.total(), 1), 4)
+                for name in REACTIONS.values()
+            },
+        }
+        for kind, counts in reactions.items()
     }
+
+
+def kind_of_step(left: str, term: str, result: str) -> str:
+    """ "right", "wrong" or "stuck" for one step `left term = result`."""
+    if result == "?":
+        return "stuck"
+    return "right" if int(left) + int(term) == int(result) else "wrong"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -27,7 +27,7 @@ class PretrainConfig:
 
     out: Path = Path("data/tiny-sums")
     seed: int = 0
-    steps: int = 1500
+    steps: int = 1300
     batch: int = 64
     micro_batches: int = 8
     lr: float = 2e-3
