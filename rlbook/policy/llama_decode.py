@@ -6,7 +6,7 @@ around it, which costs more than the arithmetic when a model is small.
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -38,13 +38,12 @@ class LlamaDecoder(Decoder):
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         self.position = self.position[:, -1:] + 1
         body = self.model.model
-        angle = self.position * body.rotary_emb.inv_freq
-        turn = torch.polar(torch.ones_like(angle), angle)[:, None]
+        cos, sin = rotation(self.position * body.rotary_emb.inv_freq)
         hidden_columns = self._hidden_columns()
         x = body.embed_tokens(token)
         for layer, qkv, cache in zip(body.layers, self.qkv, self.cache.layers, strict=True):
             new = F.linear(norm(layer.input_layernorm, x), qkv)
-            mixed = attend(layer.self_attn, new, turn, hidden_columns, cache)
+            mixed = attend(layer.self_attn, new, cos, sin, hidden_columns, cache)
             x = x + F.linear(mixed, layer.self_attn.o_proj.weight)
             x = x + feed_forward(layer.mlp, norm(layer.post_attention_layernorm, x))
         return F.linear(norm(body.norm, x), self.model.lm_head.weight)
@@ -60,7 +59,8 @@ class LlamaDecoder(Decoder):
 def attend(
     weights: nn.Module,
     qkv: Float[Tensor, "B heads_dim"],
-    turn: Complex[Tensor, "B 1 half"],
+    cos: Float[Tensor, "B 1 head_dim"],
+    sin: Float[Tensor, "B 1 head_dim"],
     hidden_columns: Float[Tensor, "B 1 1 C"],
     cache: BufferedLayer,
 ) -> Float[Tensor, "B D"]:
@@ -71,19 +71,29 @@ def attend(
     rows, dim, shared = len(qkv), weights.head_dim, weights.num_key_value_groups
     kv_heads = qkv.shape[1] // dim // (shared + 2)
     qk, value = qkv.view(rows, -1, dim).split([(shared + 1) * kv_heads, kv_heads], dim=1)
-    query, key = rotate(qk, turn).split([shared * kv_heads, kv_heads], dim=1)
+    query, key = rotate(qk, cos, sin).split([shared * kv_heads, kv_heads], dim=1)
     cache.update(key[:, :, None], value[:, :, None])
     query = query.mul_(weights.scaling).reshape(rows, kv_heads, shared, dim)
     scores = (query @ cache.keys.transpose(2, 3)).add_(hidden_columns)
     return (scores.softmax(-1) @ cache.values).view(rows, -1)
 
 
+def rotation(
+    angle: Float[Tensor, "B half"],
+) -> tuple[Float[Tensor, "B 1 head_dim"], Float[Tensor, "B 1 head_dim"]]:
+    """Factors with which `rotate` turns the pair of dimensions (i, i + half) by angle i."""
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((cos, cos), -1)[:, None], torch.cat((-sin, sin), -1)[:, None]
+
+
 def rotate(
-    x: Float[Tensor, "B heads head_dim"], turn: Complex[Tensor, "B 1 half"]
+    x: Float[Tensor, "B heads head_dim"],
+    cos: Float[Tensor, "B 1 head_dim"],
+    sin: Float[Tensor, "B 1 head_dim"],
 ) -> Float[Tensor, "B heads head_dim"]:
-    """Rotary position embedding: pair (i, i + head_dim/2) turns like one complex number."""
-    turned = torch.complex(*x.chunk(2, dim=-1)) * turn
-    return torch.cat((turned.real, turned.imag), dim=-1)
+    """Rotary position embedding: (a, b) -> (a cos - b sin, b cos + a sin), pair by pair."""
+    other = x.roll(x.shape[-1] // 2, dims=-1)
+    return torch.addcmul(x * cos, other, sin)
 
 
 def feed_forward(weights: nn.Module, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
