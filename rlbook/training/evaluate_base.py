@@ -213,7 +213,8 @@ def main() -> None:
     import tyro
 
     config = tyro.cli(EvaluateConfig, description=__doc__)
-    card = evaluate(config) | {"manifest": manifest()}
+    command = f"python -m rlbook.training.evaluate_base --model {config.model}"
+    card = evaluate(config) | {"manifest": manifest(command=command)}
     (config.model / "card.json").write_text(json.dumps(card, indent=1) + "\n")
     print(json.dumps(card, indent=1))
 

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 
@@ -131,7 +131,20 @@ def save_base(model: LlamaForCausalLM, config: PretrainConfig, **facts) -> None:
     model.save_pretrained(config.out)
     build_tokenizer().save_pretrained(config.out)
     settings = json.loads(json.dumps(asdict(config), default=str))
-    write_manifest(config.out / "manifest.json", pretrain=settings, **facts)
+    write_manifest(
+        config.out / "manifest.json", command=command_of(config), pretrain=settings, **facts
+    )
+
+
+def command_of(config: PretrainConfig) -> str:
+    """The shell command that repeats a run."""
+    changed = {
+        field.name: getattr(config, field.name)
+        for field in fields(config)
+        if field.name == "out" or getattr(config, field.name) != field.default
+    }
+    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items())
+    return f"python -m rlbook.training.pretrain {options}"
 
 
 def main() -> None:
