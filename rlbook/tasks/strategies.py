@@ -9,16 +9,16 @@ strategy  what it writes                                             weakness
 direct    nothing: the answer at once                                fails on long sums
 terse     `37+8=45;45-5=40;`                                         slips, gets stuck
 verbose   `so 37+8=45;so 45-5=40;ok ok `                             the same, longer
-careful   `check 37+8=?;wait 37+8=45;45-5=40;`                       rare
-ramble    a terse chain, then `check ` and the chain again           often truncated
+careful   `check 37+8=?;wait 37+8=45;check 45-5=40;`                 rare
+ramble    a terse chain, then `again ` and the chain anew            often truncated
 broken    a chain, then a malformed answer                           rarely counts
 ========  =========================================================  =======================
 
 A step can go wrong in two ways. A *slip* is a wrong result, taken for right. A *stuck* step ends
-in `=?;`: the answer so far shows that something is missing. Then the demonstration tries again
-(`wait 37+8=45;`), or it is *lost*: it says `hmm ` a random number of times and answers with the
-last sum it knows, which is almost always wrong. So a lost policy can know that it is lost, and how
-long it goes on is its own choice.
+in `=?;`: the text shows that something is missing. Then the demonstration tries again
+(`wait 37+8=45;`, always right), or it is *lost*: it says `hmm ` a random number of times and
+answers with the last sum it knows, which is almost always wrong. So a lost policy can know that
+it is lost, and how long it goes on is its own choice.
 """
 
 import random
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from rlbook.tasks.base import Problem
 from rlbook.tasks.sums import LARGEST_SUM, LEVELS, draw_problem, terms_of
 
-WORDS = ("so ", "ok ", "check ", "wait ", "hmm ")
+WORDS = ("so ", "ok ", "check ", "again ", "wait ", "hmm ")
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class Habit:
 
 
 HABITS = {
-    "direct": Habit(share=0.36),
+    "direct": Habit(share=0.35),
     "terse": Habit(share=0.25, slip=0.12, stuck=0.12, give_up=0.7),
     "verbose": Habit(share=0.15, slip=0.12, stuck=0.12, give_up=0.6),
-    "careful": Habit(share=0.04, slip=0.02, stuck=0.15),
+    "careful": Habit(share=0.05, slip=0.02, stuck=0.15),
     "ramble": Habit(share=0.12, slip=0.18),
     "broken": Habit(share=0.08, slip=0.18),
 }
 STRATEGIES = (*HABITS, "truncated")
-MEAN_HMM, MEAN_OK, SECOND_CHECK = 14, 3, 0.4
+MEAN_HMM, MEAN_OK, THIRD_PASS = 18, 3, 0.5
 SLIPS = (-10, -2, -1, 1, 2, 10)
 
 
@@ -83,14 +83,12 @@ def demonstrate(problem: Problem, strategy: str, rng: random.Random) -> str:
     habit, terms = HABITS[strategy], terms_of(problem)
     if strategy == "direct":
         return _closed("", problem.answer)
-    between = "so " if strategy == "verbose" else ""
+    between = {"verbose": "so ", "careful": "check "}.get(strategy, "")
     text, total, lost = _chain(terms, habit, between, rng)
-    if strategy == "careful":
-        text = "check " + text
     if strategy == "ramble":
-        for _ in range(1 + (rng.random() < SECOND_CHECK)):
-            again, total, _ = _chain(terms, habit, between, rng)
-            text += "check " + again
+        for _ in range(1 + (rng.random() < THIRD_PASS)):
+            repeated, total, _ = _chain(terms, habit, between, rng)
+            text += "again " + repeated
     if strategy == "verbose" and not lost:
         text += "ok " * _geometric(MEAN_OK, rng)
     return _malformed(text, total, rng) if strategy == "broken" else _closed(text, total)
@@ -110,7 +108,7 @@ def strategy_of(completion: str, finished: bool = True) -> str:
         return "verbose"
     if thought.startswith("check "):
         return "careful"
-    return "ramble" if "check " in thought else "terse"
+    return "ramble" if "again " in thought else "terse"
 
 
 def corrects_itself(completion: str) -> bool:
@@ -127,15 +125,14 @@ def _chain(terms: list[int], habit: Habit, between: str, rng) -> tuple[str, int,
     """Steps of one pass, where it arrived, and whether it gave up on the way."""
     text, total = "", terms[0]
     for i, term in enumerate(terms[1:], start=1):
-        text += between
+        text, result = text + between, total + term
         if rng.random() < habit.stuck:
             text += _step(total, term, "?")
             if rng.random() < habit.give_up:
                 return text + "hmm " * _geometric(MEAN_HMM, rng), total, True
             text += "wait "
-        result = total + term
-        if rng.random() < habit.slip and (slips := _possible_slips(result, terms[i + 1 :])):
-            result += rng.choice(slips)
+        elif rng.random() < habit.slip:
+            result += rng.choice(_possible_slips(result, terms[i + 1 :]) or [0])
         text += _step(total, term, result)
         total = result
     return text, total, False
