@@ -160,15 +160,23 @@ def summary(answers: Sequence[Answer], total: int) -> dict:
     """Share, accuracy (overall and by level) and mean length of some of the answers."""
     if not answers:
         return {"share": 0.0}
-    levels = sorted({a.problem.level for a in answers})
+    levels: dict[int, list[Answer]] = {level: [] for level in SumsTask.levels}
+    for answer in answers:
+        levels[answer.problem.level].append(answer)
     return {
         "share": round(len(answers) / total, 4),
         "accuracy": round(_mean([a.correct for a in answers]), 4),
         "length": round(_mean([a.length for a in answers]), 1),
         "truncated": round(_mean([not a.finished for a in answers]), 4),
         "accuracy_by_level": {
-            level: round(_mean([a.correct for a in answers if a.problem.level == level]), 3)
-            for level in levels
+            level: round(_mean([a.correct for a in part]), 3)
+            for level, part in levels.items()
+            if part
+        },
+        "length_by_level": {
+            level: round(_mean([a.length for a in part]), 1)
+            for level, part in levels.items()
+            if part
         },
     }
 
@@ -199,6 +207,63 @@ def kind_of_step(left: str, term: str, result: str) -> str:
     return "right" if int(left) + int(term) == int(result) else "wrong"
 
 
+def markdown(card: dict) -> str:
+    """The card's tables, as `data/README.md` shows them."""
+    levels = [str(level) for level in card["by_level"]]
+    ks = [name for name in card["pass_at_k"] if not name.endswith("_se")]
+    rows = [
+        [
+            k,
+            f"{card['pass_at_k'][k]:.3f} ± {card['pass_at_k'][f'{k}_se']:.3f}",
+            *(f"{rates[k]:.2f}" for rates in card["by_level"].values()),
+        ]
+        for k in ks
+    ]
+    tables = [_table(["", "all", *(f"{level} operands" for level in levels)], rows)]
+    parts = {f"strategy: {name}": part for name, part in card["strategies"].items()}
+    parts |= {name.replace("_", "-"): card[name] for name in ("all", "self_correcting", "lost")}
+    rows = [
+        [
+            name,
+            f"{part['share']:.1%}",
+            f"{part['accuracy']:.2f}",
+            f"{part['length']:.1f}",
+            *_by_level(part["accuracy_by_level"], levels, ".2f"),
+        ]
+        for name, part in parts.items()
+        if part["share"]
+    ]
+    tables.append(_table(["answers", "share", "accuracy", "tokens", *levels], rows))
+    rows = [
+        [
+            name,
+            f"{card[name]['length']:.1f}",
+            *_by_level(card[name]["length_by_level"], levels, ".1f"),
+        ]
+        for name in ("right", "wrong")
+    ]
+    tables.append(_table(["tokens of answers", "all", *levels], rows))
+    rates = card["per_prompt_pass_rate"]
+    tables.append(
+        _table(["pass rate of a prompt", *rates], [["prompts", *map(str, rates.values())]])
+    )
+    rows = [[kind, *(f"{part[name]:.1%}" for name in part)] for kind, part in card["steps"].items()]
+    columns = [name.replace("_", " ") for name in next(iter(card["steps"].values()))]
+    tables.append(_table(["written step", *columns], rows))
+    return "\n\n".join(tables)
+
+
+def _by_level(values: dict, levels: Sequence[str], form: str) -> list[str]:
+    """One cell per level, empty where there was no answer; JSON turns level keys into text."""
+    named = {str(level): value for level, value in values.items()}
+    return [format(named[level], form) if level in named else "" for level in levels]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
@@ -216,7 +281,7 @@ def main() -> None:
     command = f"python -m rlbook.training.evaluate_base --model {config.model}"
     card = evaluate(config) | {"manifest": manifest(command=command)}
     (config.model / "card.json").write_text(json.dumps(card, indent=1) + "\n")
-    print(json.dumps(card, indent=1))
+    print(markdown(card))
 
 
 if __name__ == "__main__":
