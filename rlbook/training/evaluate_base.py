@@ -209,54 +209,53 @@ def kind_of_step(left: str, term: str, result: str) -> str:
 
 def markdown(card: dict) -> str:
     """The card's tables, as `data/README.md` shows them."""
-    levels = [str(level) for level in card["by_level"]]
-    ks = [name for name in card["pass_at_k"] if not name.endswith("_se")]
+    rates = card["per_prompt_pass_rate"]
+    prompts = _table(["pass rate of a prompt", *rates], [["prompts", *map(str, rates.values())]])
+    kinds = [[kind, *(f"{v:.1%}" for v in part.values())] for kind, part in card["steps"].items()]
+    columns = [name.replace("_", " ") for name in card["steps"]["stuck"]]
+    steps = _table(["written step", *columns], kinds)
+    return "\n\n".join(
+        [_pass_table(card), _answers_table(card), _length_table(card), prompts, steps]
+    )
+
+
+def _pass_table(card: dict) -> str:
+    overall, by_level = card["pass_at_k"], card["by_level"]
     rows = [
         [
             k,
-            f"{card['pass_at_k'][k]:.3f} ± {card['pass_at_k'][f'{k}_se']:.3f}",
-            *(f"{rates[k]:.2f}" for rates in card["by_level"].values()),
+            f"{overall[k]:.3f} ± {overall[f'{k}_se']:.3f}",
+            *(f"{rates[k]:.2f}" for rates in by_level.values()),
         ]
-        for k in ks
+        for k in overall
+        if not k.endswith("_se")
     ]
-    tables = [_table(["", "all", *(f"{level} operands" for level in levels)], rows)]
+    return _table(["", "all", *(f"{level} operands" for level in by_level)], rows)
+
+
+def _answers_table(card: dict) -> str:
     parts = {f"strategy: {name}": part for name, part in card["strategies"].items()}
     parts |= {name.replace("_", "-"): card[name] for name in ("all", "self_correcting", "lost")}
-    rows = [
-        [
-            name,
-            f"{part['share']:.1%}",
-            f"{part['accuracy']:.2f}",
-            f"{part['length']:.1f}",
-            *_by_level(part["accuracy_by_level"], levels, ".2f"),
-        ]
-        for name, part in parts.items()
-        if part["share"]
-    ]
-    tables.append(_table(["answers", "share", "accuracy", "tokens", *levels], rows))
-    rows = [
-        [
-            name,
-            f"{card[name]['length']:.1f}",
-            *_by_level(card[name]["length_by_level"], levels, ".1f"),
-        ]
-        for name in ("right", "wrong")
-    ]
-    tables.append(_table(["tokens of answers", "all", *levels], rows))
-    rates = card["per_prompt_pass_rate"]
-    tables.append(
-        _table(["pass rate of a prompt", *rates], [["prompts", *map(str, rates.values())]])
-    )
-    rows = [[kind, *(f"{part[name]:.1%}" for name in part)] for kind, part in card["steps"].items()]
-    columns = [name.replace("_", " ") for name in next(iter(card["steps"].values()))]
-    tables.append(_table(["written step", *columns], rows))
-    return "\n\n".join(tables)
+    rows = []
+    for name, part in parts.items():
+        if part["share"]:
+            figures = f"{part['share']:.1%}", f"{part['accuracy']:.2f}", f"{part['length']:.1f}"
+            rows.append([name, *figures, *_by_level(card, part["accuracy_by_level"], ".2f")])
+    return _table(["answers", "share", "accuracy", "tokens", *map(str, card["by_level"])], rows)
 
 
-def _by_level(values: dict, levels: Sequence[str], form: str) -> list[str]:
-    """One cell per level, empty where there was no answer; JSON turns level keys into text."""
-    named = {str(level): value for level, value in values.items()}
-    return [format(named[level], form) if level in named else "" for level in levels]
+def _length_table(card: dict) -> str:
+    rows = [
+        [name, f"{part['length']:.1f}", *_by_level(card, part["length_by_level"], ".1f")]
+        for name, part in (("right", card["right"]), ("wrong", card["wrong"]))
+    ]
+    return _table(["tokens of answers", "all", *map(str, card["by_level"])], rows)
+
+
+def _by_level(card: dict, values: dict, form: str) -> list[str]:
+    """One cell per level of the card, empty where there was no answer."""
+    named = {str(level): format(value, form) for level, value in values.items()}
+    return [named.get(str(level), "") for level in card["by_level"]]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
