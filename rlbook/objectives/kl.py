@@ -1,0 +1,87 @@
+"""KL divergence to a reference policy: its value and its gradient are different questions.
+
+Direction throughout: KL(π ‖ π_ref) = E_{y∼π}[log π(y) − log π_ref(y)], in nats, estimated from
+samples of π. With d = log π − log π_ref:  k1 = d,  k2 = d²/2,  k3 = e^{−d} − 1 + d.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rlbook.objectives.shapes import check_same_shape
+
+Kind = Literal["k1", "k2", "k3"]
+Gradient = Literal["k2", "score", "naive"]
+
+
+@dataclass(frozen=True)
+class KLPenalty:
+    """β·KL(π_θ ‖ π_ref), subtracted from the rewards or added to the loss.
+
+    `kind` is the estimator of the value; `gradient` applies to `where="loss"` (see `kl_loss`).
+    """
+
+    kind: Kind = "k1"
+    beta: float = 0.01
+    where: Literal["loss", "reward"] = "loss"
+    gradient: Gradient = "k2"
+
+    def __post_init__(self) -> None:
+        _check("kind", self.kind, Kind)
+        _check("gradient", self.gradient, Gradient)
+        if self.where not in ("loss", "reward"):
+            raise ValueError(f'where must be "loss" or "reward", got {self.where!r}')
+        if self.beta < 0:
+            raise ValueError(f"beta must be ≥ 0, got {self.beta}")
+
+
+def kl_estimate(
+    logp: Float[Tensor, "..."], logp_ref: Float[Tensor, "..."], kind: Kind = "k3"
+) -> Float[Tensor, "..."]:
+    """Per-token estimate of KL(π ‖ π_ref) at tokens sampled from π: for values, not for training.
+
+    k1 is unbiased and can be negative; k2 is biased; k3 is unbiased and never negative.
+    For KL(π_old ‖ π_θ) on rollouts of π_old call it with (logp_old, logp).
+    Source: Schulman 2020, "Approximating KL divergence". Chapter 03.
+    """
+    check_same_shape(logp=logp, logp_ref=logp_ref)
+    _check("kind", kind, Kind)
+    d = logp - logp_ref
+    if kind == "k1":
+        return d
+    return d.square() / 2 if kind == "k2" else (-d).expm1() + d
+
+
+def kl_loss(
+    logp: Float[Tensor, "..."],
+    logp_ref: Float[Tensor, "..."],
+    kind: Kind = "k3",
+    gradient: Gradient = "k2",
+    ratio: Float[Tensor, "..."] | None = None,
+) -> Float[Tensor, "..."]:
+    """Per-token KL(π_θ ‖ π_ref) penalty: the value of `kind`, and a gradient chosen on its own.
+
+    `"k2"`     gradient d·∇log π, that of the KL on-policy (straight-through).
+    `"score"`  value and gradient of ρ·k: right for k1 and k3, off-policy too. `ratio` is
+               ρ = π_θ/μ with its gradient, as `token_ratio` gives it (default: ρ = 1, on-policy).
+    `"naive"`  differentiates the estimate itself, as GRPO does: k1 pushes nowhere on average,
+               k3 follows the gradient of KL(π_ref ‖ π_θ), the other direction.
+    Sources: Schulman 2020; GRPO, arXiv:2402.03300, Eq. 4 (k3, naive). Chapters 03 and 05.
+    """
+    _check("gradient", gradient, Gradient)
+    estimate = kl_estimate(logp, logp_ref.detach(), kind)
+    if gradient == "naive":
+        return estimate
+    if gradient == "k2":
+        k2 = kl_estimate(logp, logp_ref.detach(), "k2")
+        return estimate.detach() + k2 - k2.detach()
+    if ratio is None:
+        ratio = (logp - logp.detach()).exp()
+    return ratio * estimate
+
+
+def _check(name: str, value: str, options: object) -> None:
+    if value not in get_args(options):
+        raise ValueError(f"{name} must be one of {get_args(options)}, got {value!r}")
