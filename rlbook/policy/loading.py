@@ -34,9 +34,8 @@ def load_policy(
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except OSError as error:
         raise OSError(
-            f"cannot load policy {name!r}: {source} is no complete Hugging Face model folder, and "
-            "no model of this name can be fetched from the hub. Without a network use 'tiny' or "
-            "'smollm2-135m'."
+            f"cannot load policy {name!r}: as a folder it lacks files, as a hub id it cannot be "
+            "fetched. Without a network use 'tiny' or 'smollm2-135m'."
         ) from error
     return model.to(device).eval(), tokenizer
 
@@ -49,16 +48,14 @@ def _source(name: str) -> str | Path:
         )
     if name == "smollm2-135m":
         return smollm2_folder()
-    if Path(name).is_dir():
-        return Path(name)
-    if name.startswith((".", "/", "~")):
+    if Path(name).is_dir() or name.startswith((".", "/", "~")):
         return _existing(Path(name).expanduser(), "check the path")
     return name
 
 
 def _existing(folder: Path, fix: str) -> Path:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"model folder {folder} not found: {fix}")
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"no Hugging Face model (config.json) in {folder}: {fix}")
     return folder
 
 

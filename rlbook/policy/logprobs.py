@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-CHUNK_ELEMENTS = 2**23
+CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
+CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
 
 
 class TokenStats(NamedTuple):
@@ -30,13 +31,14 @@ def logprobs(
 
     π = softmax(logits / temperature). Sequences start at column 0 and are padded on the right, so
     causal attention alone keeps the padding out. Only masked positions pass the language-model
-    head, `chunk` of them at a time. With `fp32_head` the head's product is computed in float32
-    whatever the model's dtype (ScaleRL, arXiv:2510.13786, section 3.2).
+    head, `chunk` of them at a time (by default 256, more when the vocabulary is small). With
+    `fp32_head` the head's product is computed in float32 whatever the model's dtype (ScaleRL,
+    arXiv:2510.13786, section 3.2).
     Raises `ValueError` for mismatched shapes, a mask on column 0, or temperature ≤ 0.
     """
     hidden, targets = _before_each_target(model, ids, mask, temperature)
-    head = _head_weight(model, hidden, fp32_head)
-    logp, _ = _ChunkedHead.apply(hidden.to(head), head, targets, temperature, chunk, False)
+    hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
+    logp, _ = _ChunkedHead.apply(hidden, head, targets, chunk, False)
     return _scatter(logp, mask)
 
 
@@ -54,8 +56,8 @@ def token_stats(
     The entropy carries a gradient only if `entropy_grad` asks for it (an entropy bonus).
     """
     hidden, targets = _before_each_target(model, ids, mask, temperature)
-    head = _head_weight(model, hidden, fp32_head)
-    logp, entropy = _ChunkedHead.apply(hidden.to(head), head, targets, temperature, chunk, True)
+    hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
+    logp, entropy = _ChunkedHead.apply(hidden, head, targets, chunk, True)
     entropy = entropy if entropy_grad else entropy.detach()
     return TokenStats(_scatter(logp, mask), _scatter(entropy, mask))
 
@@ -63,25 +65,30 @@ def token_stats(
 class _ChunkedHead(torch.autograd.Function):
     """Log-probability and entropy from hidden states; logits exist for one chunk at a time.
 
-    logp_m = z[y] - lse(z),  H_m = lse(z) - Σ_v π_v z_v,  z = W h_m / temperature.
+    logp_m = z[y] - lse(z),  H_m = lse(z) - Σ_v π_v z_v,  z = W h_m.
     The backward pass computes a chunk's logits again and uses
     ∂logp/∂z = onehot(y) - π and ∂H/∂z = -π (log π + H).
+    All chunks share one buffer and change it in place: fresh memory would cost as much as the
+    arithmetic.
     """
 
     @staticmethod
-    def forward(ctx, hidden, head, targets, temperature, chunk, with_entropy):
-        chunk = chunk or max(1, CHUNK_ELEMENTS // head.shape[0])
-        dtype = torch.promote_types(hidden.dtype, torch.float32)
-        lse, logp, entropy = hidden.new_zeros((3, len(targets)), dtype=dtype)
+    def forward(ctx, hidden, head, targets, chunk, with_entropy):
+        chunk = chunk or max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
+        buffer = _logits_buffer(hidden, head, chunk)
+        lse, logp, entropy = buffer.new_zeros(3, len(targets))
         for rows in _slices(len(targets), chunk):
-            z = (hidden[rows] @ head.T).to(dtype).div_(temperature)
-            lse[rows] = z.logsumexp(-1)
-            logp[rows] = z.gather(-1, targets[rows, None]).squeeze(-1) - lse[rows]
+            z = _logits(hidden[rows], head, buffer)
+            top = z.amax(-1)
+            z.sub_(top[:, None])
+            chosen = z.gather(-1, targets[rows, None]).squeeze(-1)
+            shifted = z.clone() if with_entropy else None
+            total = z.exp_().sum(-1)
+            lse[rows], logp[rows] = top + total.log(), chosen - total.log()
             if with_entropy:
-                pi = (z - lse[rows, None]).exp_()
-                entropy[rows] = lse[rows] - pi.mul_(z).sum(-1)
+                entropy[rows] = total.log() - z.mul_(shifted).sum(-1) / total
         ctx.save_for_backward(hidden, head, targets, lse, entropy)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.chunk = chunk
         ctx.set_materialize_grads(False)
         return logp, entropy
 
@@ -89,22 +96,32 @@ class _ChunkedHead(torch.autograd.Function):
     def backward(ctx, grad_logp, grad_entropy):
         hidden, head, targets, lse, entropy = ctx.saved_tensors
         grad_hidden, grad_head = torch.zeros_like(hidden), torch.zeros_like(head)
+        grad_logp = torch.zeros_like(lse) if grad_logp is None else grad_logp
+        buffer = _logits_buffer(hidden, head, ctx.chunk)
         for rows in _slices(len(targets), ctx.chunk):
-            z = (hidden[rows] @ head.T).to(lse.dtype).div_(ctx.temperature)
-            log_pi = z.sub_(lse[rows, None])
-            pi = log_pi.exp()
-            grad_z = torch.zeros_like(z)
+            log_pi = _logits(hidden[rows], head, buffer).sub_(lse[rows, None])
+            weight = grad_logp[rows, None]
             if grad_entropy is not None:
-                scale = grad_entropy[rows, None]
-                grad_z -= scale * pi * (log_pi + entropy[rows, None])
-            if grad_logp is not None:
-                scale = grad_logp[rows, None]
-                grad_z -= scale * pi
-                grad_z.scatter_add_(-1, targets[rows, None], scale)
-            grad_z = grad_z.div_(ctx.temperature).to(hidden.dtype)
+                weight = weight + grad_entropy[rows, None] * (log_pi + entropy[rows, None])
+            grad_z = log_pi.exp_().mul_(-weight)
+            grad_z.scatter_add_(-1, targets[rows, None], grad_logp[rows, None])
+            grad_z = grad_z.to(hidden.dtype)
             grad_hidden[rows] = grad_z @ head
             grad_head.addmm_(grad_z.T, hidden[rows])
-        return grad_hidden, grad_head, None, None, None, None
+        return grad_hidden, grad_head, None, None, None
+
+
+def _logits_buffer(hidden: Tensor, head: Tensor, chunk: int) -> Float[Tensor, "chunk V"]:
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    return hidden.new_empty(min(chunk, len(hidden)), len(head), dtype=dtype)
+
+
+def _logits(hidden: Tensor, head: Tensor, buffer: Tensor) -> Tensor:
+    """Logits of these rows, written into the buffer."""
+    z = buffer[: len(hidden)]
+    if z.dtype == hidden.dtype:
+        return torch.mm(hidden, head.T, out=z)
+    return z.copy_(hidden @ head.T)
 
 
 def _slices(total: int, size: int) -> list[slice]:
@@ -129,10 +146,10 @@ def _before_each_target(model, ids, mask, temperature):
     return hidden[:, :-1][mask[:, 1:]], ids[mask]
 
 
-def _head_weight(model, hidden, fp32_head):
-    weight = model.get_output_embeddings().weight
+def _head_inputs(model, hidden, temperature, fp32_head):
+    """Hidden states divided by the temperature, and the head's weight, in the head's dtype."""
     dtype = torch.promote_types(hidden.dtype, torch.float32) if fp32_head else hidden.dtype
-    return weight.to(dtype)
+    return hidden.to(dtype) / temperature, model.get_output_embeddings().weight.to(dtype)
 
 
 def _scatter(values: Float[Tensor, " M"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
