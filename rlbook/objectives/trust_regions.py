@@ -134,7 +134,8 @@ class DivergenceMask:
         too_high = (advantages > 0) & (ratio > 1) & (divergence > self.high)
         too_low = (advantages < 0) & (ratio < 1) & (divergence > self.low)
         keep = ~(too_high | too_low)
-        weight = torch.where(keep, ratio.clamp(max=self.ratio_cap), 0.0)
+        weight = ratio if self.ratio_cap is None else ratio.clamp(max=self.ratio_cap)
+        weight = torch.where(keep, weight, 0.0)
         return Surrogate(-weight * advantages * logp, keep, weight)
 
 
