@@ -34,10 +34,6 @@ from rlbook.analysis.pass_at_k import (
 from rlbook.analysis.policies import EnumerablePolicy, FillerPolicy, SoftmaxPolicy, TokenTree
 from rlbook.analysis.reuse import (
     ReuseRun,
-    capped_weight,
-    clipped_ratio,
-    divergence_mask,
-    importance_weight,
     rare_token_world,
     reuse_batches,
     reuse_sampled,
@@ -62,9 +58,6 @@ __all__ = [
     "bias_variance_table",
     "biased_pass_at_k",
     "bootstrap_interval",
-    "capped_weight",
-    "clipped_ratio",
-    "divergence_mask",
     "ema_variance",
     "exact_kl",
     "exact_kl_gradient",
@@ -74,7 +67,6 @@ __all__ = [
     "four_table",
     "gae_moments",
     "gae_table",
-    "importance_weight",
     "kl_estimator",
     "kl_estimator_table",
     "optimal_baseline",

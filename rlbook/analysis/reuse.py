@@ -4,15 +4,13 @@ A single softmax state, a rare good token among ordinary ones. Every update is t
 expectation over π_old, so that nothing but the trust region differs between two curves.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# (ratio, advantage, prob, prob_old), each (..., K), to the weight (..., K) of A ∇log π
-TokenWeight = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+from rlbook.objectives.trust_regions import TrustRegion
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +56,7 @@ def rare_token_world(
 def reuse_batches(
     probs: Float[Tensor, " K"],
     rewards: Float[Tensor, " K"],
-    weight: TokenWeight,
+    trust_region: TrustRegion,
     batches: int,
     updates: int = 16,
     lr: float = 0.1,
@@ -68,7 +66,7 @@ def reuse_batches(
 
     gradient_a = π_old(a) w_a A_a - π(a) Σ_b π_old(b) w_b A_b,  A = r - E_old[r]
 
-    where w is `weight(ratio, A, prob, prob_old)`. `natural` follows the natural gradient
+    where w is the weight that `trust_region` gives a token. `natural` follows the natural gradient
     π_old w A / π instead: a logit then moves by lr · w A / ρ whatever the token's probability,
     while plain SGD makes rare tokens crawl for a reason that is not clipping.
     Chapters 03, 08, 09.
@@ -81,7 +79,7 @@ def reuse_batches(
         blocked = torch.zeros_like(old)
         for _ in range(updates):
             p = logits.softmax(-1)
-            w = weight(p / old, advantage, p, old)
+            w = _weight(trust_region, p, old, advantage)
             pull = old * w * advantage
             logits = logits + lr * (pull / p if natural else pull - p * pull.sum())
             blocked += (w == 0) & (advantage != 0)
@@ -93,7 +91,7 @@ def reuse_batches(
 def reuse_sampled(
     probs: Float[Tensor, " K"],
     solve_rates: Float[Tensor, " K"],
-    weight: TokenWeight,
+    trust_region: TrustRegion,
     batches: int,
     samples: int,
     updates: int,
@@ -119,37 +117,12 @@ def reuse_sampled(
         for _ in range(updates):
             p = logits.softmax(-1)
             prob = p.gather(1, arms)
-            pull = weight(prob / prob_old, advantage, prob, prob_old) * advantage / samples
+            pull = _weight(trust_region, prob, prob_old, advantage) * advantage / samples
             step = torch.zeros_like(p).scatter_add(1, arms, pull)
             logits = logits + lr * (step - p * pull.sum(1, keepdim=True))
         history.append(logits.softmax(-1))
     return torch.stack(history)
 
 
-def importance_weight(ratio: Tensor, advantage: Tensor, prob: Tensor, prob_old: Tensor) -> Tensor:
-    """No trust region: w = ρ."""
-    return ratio
-
-
-def clipped_ratio(low: float = 0.2, high: float = 0.2) -> TokenWeight:
-    """PPO: w = ρ, and 0 where A > 0 and ρ > 1 + high or A < 0 and ρ < 1 - low."""
-
-    def weight(ratio, advantage, prob, prob_old):
-        outside = torch.where(advantage > 0, ratio > 1 + high, ratio < 1 - low)
-        return torch.where(outside, 0.0, ratio)
-
-    return weight
-
-
-def capped_weight(maximum: float) -> TokenWeight:
-    """CISPO: w = min(ρ, maximum); nothing is ever masked."""
-    return lambda ratio, advantage, prob, prob_old: ratio.clamp(max=maximum)
-
-
-def divergence_mask(delta: float = 0.15) -> TokenWeight:
-    """DPPO, binary total variation: w = ρ, and 0 where π moved more than δ the way A pushes."""
-
-    def weight(ratio, advantage, prob, prob_old):
-        return torch.where((prob - prob_old) * advantage.sign() > delta, 0.0, ratio)
-
-    return weight
+def _weight(trust_region: TrustRegion, prob: Tensor, prob_old: Tensor, advantage: Tensor) -> Tensor:
+    return trust_region(prob.log(), prob_old.log(), prob / prob_old, advantage).weight

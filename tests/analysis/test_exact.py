@@ -6,6 +6,7 @@ from math import comb, sqrt
 import pytest
 import torch
 
+from rlbook import objectives
 from rlbook.analysis import (
     FillerPolicy,
     SoftmaxPolicy,
@@ -189,6 +190,33 @@ def test_ema_wobble_agrees_with_simulation():
         baseline = 0.9 * baseline + 0.1 * wins / 8
     expected = ema_variance(policy, policy.rewards, 8)
     assert baseline.var().item() == pytest.approx(expected, rel=4.5 * sqrt(2 / 50_000))
+
+
+def test_estimators_of_the_package_have_the_moments_of_the_formulas():
+    policy, rewards = WORLDS["tree"][0], torch.tensor(WORLDS["tree"][1]).double()
+    for theirs, ours in (
+        (objectives.batch_mean_baseline, batch_mean),
+        (objectives.leave_one_out, leave_one_out),
+        (objectives.group_normalize, group_normalize),
+    ):
+        first, second = (expected_gradient(f, policy, rewards, n=4) for f in (theirs, ours))
+        torch.testing.assert_close(first.mean, second.mean, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(first.covariance, second.covariance, atol=1e-6, rtol=1e-5)
+
+
+def test_loss_over_all_sequences_of_a_tree_is_the_policy_gradient():
+    """On-policy, every trust region: Σ_y π_old(y) · loss(y) has gradient -∇J."""
+    tree = TokenTree.random(symbols=2, max_tokens=3)
+    rewards = torch.linspace(0, 1, 15, dtype=torch.float64)
+    old = tree.token_log_probs(tree.logits)
+    for region in (objectives.NoTrustRegion(), objectives.RatioClip(), objectives.WeightClip(2.0)):
+        logits = tree.logits.clone().requires_grad_()
+        logp = tree.token_log_probs(logits)
+        advantages = rewards[:, None].expand_as(logp)
+        surrogate = region(logp, old, (logp - old).exp(), advantages)
+        loss = tree.probs @ torch.where(tree.mask, surrogate.loss, 0.0).sum(1)
+        (gradient,) = torch.autograd.grad(loss, logits)
+        torch.testing.assert_close(-gradient.flatten(), tree.true_gradient(rewards))
 
 
 def test_extra_estimators_join_the_table():

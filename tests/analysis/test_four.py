@@ -7,6 +7,18 @@ import pytest
 import torch
 
 from rlbook.analysis import FOUR, four_table
+from rlbook.objectives import (
+    DivergenceMask,
+    RatioClip,
+    WeightClip,
+    aggregate,
+    gae,
+    group_center,
+    group_normalize,
+    leave_one_out,
+    max_rl,
+    sequence_ratio,
+)
 from rlbook.tasks import Problem, SumsTask
 
 RATIOS = [
@@ -64,25 +76,52 @@ def test_critic_agrees_after_one_prefix():
 
 
 def test_advantages_by_hand():
-    r = FOUR.rewards
-    centred = r - r.mean()
-    assert centred.tolist() == [0.5, 0.5, -0.5, -0.5]
-    assert (centred / r.std()).tolist() == pytest.approx([sqrt(3) / 2] * 2 + [-sqrt(3) / 2] * 2)
-    assert (centred / r.std(correction=0)).tolist() == [1, 1, -1, -1]
-    assert (r - (r.sum() - r) / 3).tolist() == pytest.approx([2 / 3, 2 / 3, -2 / 3, -2 / 3])
-    assert (centred / r.mean()).tolist() == [1, 1, -1, -1]
+    by_hand = {
+        group_center: 1 / 2,
+        group_normalize: sqrt(3) / 2,
+        leave_one_out: 2 / 3,
+        max_rl: 1,
+    }
+    for advantage, expected in by_hand.items():
+        ours = advantage(FOUR.rewards, FOUR.groups).tolist()
+        assert ours == pytest.approx([expected, expected, -expected, -expected], abs=2e-6)
 
 
-def test_clip_masks_by_hand():
-    right, wrong = FOUR.rewards[:, None] > 0.5, FOUR.rewards[:, None] < 0.5
+def test_masked_tokens_by_hand():
+    advantages = group_center(FOUR.rewards, FOUR.groups)[:, None].expand(4, 8)
 
-    def clipped(high):
-        return labels(FOUR.mask & ((right & (ratio() > 1 + high)) | (wrong & (ratio() < 0.8))))
+    def masked(region):
+        keep = region(FOUR.logp, FOUR.logp_old, ratio(), advantages).keep
+        return labels(FOUR.mask & ~keep)
 
-    assert clipped(0.20) == ["A1", "A2", "B2", "C2", "D2"]
-    assert clipped(0.28) == ["A2", "B2", "C2", "D2"]
-    move = FOUR.logp.exp() - FOUR.logp_old.exp()
-    assert labels((right & (move > 0.15)) | (wrong & (move < -0.15))) == ["A2", "C6", "D2"]
+    assert masked(RatioClip(0.2, 0.2)) == ["A1", "A2", "B2", "C2", "D2"]
+    assert masked(RatioClip(0.2, 0.28)) == ["A2", "B2", "C2", "D2"]
+    assert masked(DivergenceMask("tv", 0.15, 0.15)) == ["A2", "C6", "D2"]
+    assert masked(DivergenceMask("kl", 0.05, 0.05)) == ["A2", "C6", "D2"]
+    assert masked(WeightClip(max=1.2)) == []
+
+
+def test_whole_completions_masked_by_the_sequence_ratio():
+    s = sequence_ratio(FOUR.logp, FOUR.logp_old, FOUR.mask)
+    by_hand = [1.25**0.25, 1.4, 1.0, sqrt(0.98 * 7 / 9)]
+    assert s.reshape(4, -1)[:, 0].tolist() == pytest.approx(by_hand)
+    advantages = group_center(FOUR.rewards, FOUR.groups)[:, None]
+    region = RatioClip(3e-4, 4e-4)
+    keep = region(FOUR.logp, FOUR.logp_old, s.reshape(4, -1)[:, :1], advantages).keep
+    assert keep[:, 0].tolist() == [False, False, True, False]
+
+
+def test_temporal_differences_of_the_critic_by_hand():
+    """λ = 0, γ = 1: V(next) - V, and reward - V at the end."""
+    token_rewards = torch.zeros_like(FOUR.values)
+    token_rewards[torch.arange(4), FOUR.lengths - 1] = FOUR.rewards
+    advantages, _ = gae(token_rewards, FOUR.values, FOUR.mask, 1.0, 0.0)
+    assert advantages.tolist() == [
+        [0.25, 0, 0.25, 0, 0, 0, 0, 0],
+        [-0.25, 0.75, 0, 0, 0, 0, 0, 0],
+        [0.25, -0.5, 0, 0, -0.25, 0, 0, 0],
+        [-0.25, -0.25, 0, 0, 0, 0, 0, 0],
+    ]
 
 
 def test_every_case_of_the_ratio_occurs():
@@ -93,15 +132,16 @@ def test_every_case_of_the_ratio_occurs():
             assert ((r > low) & (r < high)).any(), (rows, low, high)
 
 
-def test_sequence_ratios_by_hand():
-    s = ((FOUR.logp - FOUR.logp_old).sum(1) / FOUR.lengths).exp()
-    assert s.tolist() == pytest.approx([1.25**0.25, 1.4, 1.0, sqrt(0.98 * 7 / 9)])
-
-
 def test_token_weights_by_hand():
-    sequence_mean = FOUR.mask / FOUR.lengths[:, None] / 4
-    assert sequence_mean[:, 0].tolist() == [1 / 16, 1 / 8, 1 / 32, 1 / 8]
-    assert FOUR.mask.sum() == 16
+    by_hand = {
+        ("sequence_mean", None): [1 / 16, 1 / 8, 1 / 32, 1 / 8],
+        ("token_mean", None): [1 / 16] * 4,
+        ("constant", 8): [1 / 32] * 4,
+    }
+    for (how, constant), expected in by_hand.items():
+        logp = FOUR.logp.requires_grad_()
+        aggregate(logp, FOUR.mask, how, FOUR.groups, constant).backward()
+        assert logp.grad[:, 0].tolist() == pytest.approx(expected), how
 
 
 def test_table_lists_every_token_once():
