@@ -1,7 +1,7 @@
 """One batch, many updates: how far a policy walks away from the policy that sampled.
 
-A single softmax state, a rare good token among ordinary ones. Every update is the exact
-expectation over π_old, so that nothing but the trust region differs between two curves.
+A single softmax state. `reuse_batches` takes every update as the exact expectation over π_old, so
+that nothing but the trust region differs between two curves; `reuse_sampled` draws finite batches.
 """
 
 from dataclasses import dataclass
