@@ -102,6 +102,8 @@ def unpack_optimizer(
     for name, value in tensors.items():
         index, key = name.split(".", 1)
         entries.setdefault(int(index), {})[key] = value
+    for group in param_groups:
+        group["betas"] = tuple(group["betas"])
     optimizer.load_state_dict({"state": entries, "param_groups": param_groups})
 
 

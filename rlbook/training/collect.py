@@ -1,13 +1,22 @@
 """From prompts to scored rollouts."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from rlbook.objectives import Method, overlong_penalty
 from rlbook.policy import Completion
 from rlbook.tasks import Problem, Task, Verdict
+from rlbook.training.config import TrainConfig
+from rlbook.training.metrics import group_by
 from rlbook.training.rollouts import Rollout
+
+MAX_ROUNDS = 10
 
 
 class Engine(Protocol):
@@ -34,6 +43,7 @@ class RewardScheme:
     format_bonus: float = 0.0
 
     def __call__(self, verdict: Verdict) -> dict[str, float]:
+        """The reward's parts by name."""
         parts = {"answer": self.right if verdict.correct else self.wrong}
         if self.format_bonus:
             parts["format"] = self.format_bonus * verdict.format_ok
@@ -51,9 +61,10 @@ def collect_rollouts(
     temperature: float = 1.0,
     seed: int = 0,
     version: int = 0,
-    reward: RewardScheme = RewardScheme(),
+    first_group: int = 0,
+    reward: Callable[[Verdict], dict[str, float]] = RewardScheme(),
 ) -> list[Rollout]:
-    """`n` verified completions of each problem; `group` is the problem's position.
+    """`n` verified completions of each problem; groups are numbered from `first_group`.
 
     `version` is the number of updates the engine's weights have taken.
     """
@@ -69,7 +80,7 @@ def collect_rollouts(
         rollouts.append(
             Rollout(
                 problem=problem,
-                group=index // n,
+                group=first_group + index // n,
                 prompt_ids=prompts[index // n],
                 token_ids=completion.token_ids,
                 logps=completion.logps,
@@ -82,6 +93,85 @@ def collect_rollouts(
             )
         )
     return rollouts
+
+
+@dataclass(frozen=True)
+class RolloutSource:
+    """Where a training run's rollouts come from: task, engine, rewards, and the prompt filter."""
+
+    engine: Engine
+    tokenizer: PreTrainedTokenizerBase
+    task: Task
+    method: Method
+    config: TrainConfig
+
+    def collect(self, seed: int, version: int) -> list[Rollout]:
+        """`prompts` groups of `group_size` rollouts.
+
+        A method that resamples groups without spread draws further prompts until `prompts` groups
+        have spread, in at most `MAX_ROUNDS` rounds; what it will not use is returned as well.
+        """
+        size = self.config.prompts * self.config.group_size
+        rollouts = self.sample(seed, version, 0)
+        if self.method.prompt_filter == "resample_zero_variance":
+            for round_ in range(1, MAX_ROUNDS):
+                if len(with_spread(rollouts)) >= size:
+                    break
+                rollouts += self.sample(seed, version, round_)
+        return rollouts
+
+    def sample(self, seed: int, version: int, round_: int) -> list[Rollout]:
+        """One round of rollouts, shaped rewards included."""
+        config = self.config
+        prompts_seed = derive_seed(seed, "prompts", round_)
+        rollouts = collect_rollouts(
+            self.engine,
+            self.tokenizer,
+            self.task,
+            self.task.sample(prompts_seed, config.prompts, config.levels),
+            config.group_size,
+            max_new_tokens=config.max_new_tokens,
+            temperature=config.temperature,
+            seed=derive_seed(seed, "rollouts", round_),
+            version=version,
+            first_group=round_ * config.prompts,
+            reward=self.reward,
+        )
+        if self.method.reward_shaping == "overlong":
+            lengths = torch.tensor([r.length for r in rollouts])
+            cache = config.overlong_cache or max(1, config.max_new_tokens // 5)
+            penalty = overlong_penalty(lengths, config.max_new_tokens, cache)
+            for rollout, points in zip(rollouts, penalty.tolist(), strict=True):
+                rollout.rewards["overlong"] = points
+        return rollouts
+
+    @property
+    def reward(self) -> RewardScheme:
+        wrong, right = self.method.reward_values
+        return RewardScheme(right, wrong, self.config.reward_format)
+
+    def greedy_rewards(self, rollouts: Sequence[Rollout]) -> Tensor:
+        """For every rollout the reward of the greedy completion of its prompt (ReMax)."""
+        problems = {r.group: r.problem for r in rollouts}
+        greedy = collect_rollouts(
+            self.engine,
+            self.tokenizer,
+            self.task,
+            list(problems.values()),
+            1,
+            max_new_tokens=self.config.max_new_tokens,
+            temperature=0,
+            reward=self.reward,
+        )
+        reward_of = dict(zip(problems, (r.reward for r in greedy), strict=True))
+        return torch.tensor([reward_of[r.group] for r in rollouts])
+
+
+def with_spread(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts of groups whose rewards differ: those a group baseline can learn from."""
+    groups = group_by(rollouts, lambda r: r.group)
+    alive = {group for group, members in groups.items() if len({r.reward for r in members}) > 1}
+    return [r for r in rollouts if r.group in alive]
 
 
 def decode(tokenizer, token_ids: list[int]) -> str:

@@ -29,12 +29,15 @@ class TrainConfig(BaseModel):
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping threshold")
     micro_batch_tokens: int = Field(8192, ge=1, description="padded tokens per forward pass")
 
-    reward_right: float = Field(1.0, description="reward of a correct completion")
-    reward_wrong: float = Field(0.0, description="reward of any other completion")
+    reward_right: float | None = Field(None, description="of a correct completion; the method's")
+    reward_wrong: float | None = Field(None, description="of any other completion; the method's")
     reward_format: float = Field(0.0, description="added when the format is right")
+    overlong_cache: int | None = Field(
+        None, ge=1, description="tokens of the soft overlong ramp; a fifth of the limit if absent"
+    )
 
     anchor: Literal["sampler", "recomputed"] = Field(
-        "sampler", description="π_old: the sampler's log-probs μ, or recomputed by the trainer"
+        "sampler", description="π_old: the sampler's own log-probs, or recomputed by the trainer"
     )
     sampler_refresh: int = Field(1, ge=1, description="steps between weight pushes to the sampler")
     gamma: float = Field(1.0, ge=0, le=1, description="discount of GAE")
@@ -47,10 +50,9 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainConfig":
-        if self.reward_right <= self.reward_wrong:
-            raise ValueError(
-                f"reward_right ({self.reward_right}) must exceed reward_wrong ({self.reward_wrong})"
-            )
+        right, wrong = self.reward_right, self.reward_wrong
+        if right is not None and wrong is not None and right <= wrong:
+            raise ValueError(f"reward_right ({right}) must exceed reward_wrong ({wrong})")
         if self.minibatches > self.prompts:
             raise ValueError(
                 f"minibatches ({self.minibatches}) cannot exceed prompts ({self.prompts}): "

@@ -11,12 +11,14 @@ From the rollouts of a step (`rollout_metrics`)
     zero_variance       share of groups whose rewards are all equal
     share_<strategy>    share of completions the task labels with that strategy
     staleness           mean number of optimizer steps since a token's behaviour policy
+    completions, tokens how many were sampled, those a prompt filter dropped included
 
 From its updates (`update_metrics`, means over the step's optimizer updates unless said)
     loss                value of the minimised surrogate; not a measure of progress
     entropy             mean entropy of the next-token distribution over trained tokens
     kl                  k3 estimate of KL(π_old ‖ π_θ) over trained tokens
-    clip_fraction       share of trained tokens whose policy gradient is masked
+    clip_fraction       share of trained tokens with A ≠ 0 whose policy gradient is masked
+    mean_weight         mean coefficient of A·∇log π over trained tokens
     ratio_min/max       extremes of π_θ/π_old over the step
     grad_norm           before clipping
     skipped_updates     number of updates dropped for a non-finite gradient
@@ -85,6 +87,6 @@ def group_by(items: Iterable, key: Callable) -> dict:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean; NaN when there is nothing to average."""
-    values = list(values)
+    """Arithmetic mean of the values that are numbers; NaN when there are none."""
+    values = [value for value in values if value == value]
     return fmean(values) if values else nan

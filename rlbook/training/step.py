@@ -41,7 +41,7 @@ def train_step(
     grad_norm, skipped = apply_gradients(model, optimizer, max_grad_norm)
     loss = _policy_loss(method, logp, batch, totals)
     return {
-        "loss": float(loss.loss),
+        "loss": float(loss.loss.detach()),
         "entropy": float(entropy[batch.mask].mean()),
         "grad_norm": grad_norm,
         "skipped_updates": skipped,
@@ -67,7 +67,7 @@ def critic_step(
         values = critic(micro.ids, micro.mask)
         loss = value_loss(values, micro.values_old, micro.returns, micro.mask, clip, totals)
         loss.backward()
-        total += float(loss)
+        total += float(loss.detach())
     _, skipped = apply_gradients(critic, optimizer, max_grad_norm)
     return {"value_loss": total, "skipped_updates": skipped}
 

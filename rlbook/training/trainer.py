@@ -1,24 +1,24 @@
 """The single-process loop: prompts → rollouts → rewards → advantages → objective → update."""
 
 import copy
-import math
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
-from rlbook.objectives import METHODS, Method, gae, kl_estimate
-from rlbook.policy import Sampler, load_policy, logprobs
-from rlbook.tasks import get_task
+from rlbook.objectives import METHODS, Method
+from rlbook.policy import Sampler, load_policy
+from rlbook.tasks import get_task, strategy_of
 from rlbook.training.checkpoint import load_checkpoint, read_state, save_checkpoint
-from rlbook.training.collect import RewardScheme, collect_rollouts, derive_seed
+from rlbook.training.collect import RolloutSource, derive_seed, with_spread
 from rlbook.training.config import TrainConfig
 from rlbook.training.critic import Critic, explained_variance
+from rlbook.training.experience import Scorer
 from rlbook.training.metrics import rollout_metrics, update_metrics
-from rlbook.training.rollouts import Batch, Rollout, collate, micro_batch_rows, minibatches
+from rlbook.training.rollouts import Batch, Rollout, minibatches
 from rlbook.training.step import critic_step, train_step
 
 
@@ -35,14 +35,12 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, method: Method | None = None, policy=None):
         self.config = config
-        self.method = method or find_method(config.method)
+        self.method = fitted(method or find_method(config.method), config)
         self.task = get_task(config.task)
         self.model, self.tokenizer = policy or load_policy(config.policy, device=config.device)
-        self.reference = frozen_copy(self.model) if self.method.kl else None
         self.behaviour = frozen_copy(self.model) if config.sampler_refresh > 1 else self.model
-        self.engine = Sampler(self.behaviour, self.tokenizer.eos_token_id)
-        self.reward = RewardScheme(config.reward_right, config.reward_wrong, config.reward_format)
-        self.advantage = self.method.new_advantage()
+        engine = Sampler(self.behaviour, self.tokenizer.eos_token_id)
+        self.source = RolloutSource(engine, self.tokenizer, self.task, self.method, config)
         self.models, self.optimizers = {"model": self.model}, {}
         self.optimizers["model"] = self.adamw(self.model, config.lr)
         if self.method.needs_critic:
@@ -50,6 +48,8 @@ class Trainer:
             self.optimizers["critic"] = self.adamw(self.models["critic"], config.critic_lr)
         if self.behaviour is not self.model:
             self.models["behaviour"] = self.behaviour
+        reference = frozen_copy(self.model) if self.method.needs_reference else None
+        self.scorer = Scorer(self.model, self.models.get("critic"), reference, self.method, config)
         self.step = self.version = self.behaviour_version = 0
 
     def __iter__(self) -> Iterator[dict[str, float]]:
@@ -67,85 +67,43 @@ class Trainer:
     def train_one(self) -> dict[str, float]:
         """Sample, score and update on one batch of rollouts."""
         rollouts = self.collect()
-        report = rollout_metrics(rollouts, self.version, getattr(self.task, "label", None))
-        batch = self.prepare(rollouts)
-        if batch.values_old is not None:
-            report["explained_variance"] = explained_variance(
-                batch.values_old, batch.returns, batch.mask
-            )
-        updates = [
-            self.update(minibatch)
-            for epoch in range(self.config.epochs)
-            for minibatch in self.shuffled(batch, epoch)
-        ]
+        report = rollout_metrics(rollouts, self.version, strategy if self.knows_sums else None)
+        used = rollouts if self.method.prompt_filter == "none" else with_spread(rollouts)
+        updates = self.learn(used[: self.config.prompts * self.config.group_size])
         self.step += 1
         if self.step % self.config.sampler_refresh == 0:
             self.push_weights()
         return {"step": self.step, **report, **update_metrics(updates)}
 
     def collect(self) -> list[Rollout]:
-        """This step's rollouts: `prompts` groups of `group_size` verified completions."""
-        config = self.config
-        problems = self.task.sample(self.seed("prompts"), config.prompts, config.levels)
-        return collect_rollouts(
-            self.engine,
-            self.tokenizer,
-            self.task,
-            problems,
-            config.group_size,
-            max_new_tokens=config.max_new_tokens,
-            temperature=config.temperature,
-            seed=self.seed("rollouts"),
-            version=self.behaviour_version,
-            reward=self.reward,
-        )
+        """The verified rollouts of this step, those a prompt filter will drop included."""
+        return self.source.collect(self.seed(), self.behaviour_version)
+
+    def learn(self, rollouts: list[Rollout]) -> list[dict[str, float]]:
+        """All optimizer updates on one batch of rollouts; returns their metrics."""
+        if not rollouts:
+            return []
+        batch = self.prepare(rollouts)
+        updates = [
+            self.update(minibatch)
+            for epoch in range(self.config.epochs)
+            for minibatch in self.shuffled(batch, epoch)
+        ]
+        if batch.values_old is not None:
+            explained = explained_variance(batch.values_old, batch.returns, batch.mask)
+            updates[0]["explained_variance"] = explained
+        return updates
 
     def prepare(self, rollouts: list[Rollout]) -> Batch:
-        """Rollouts as tensors with advantages (and, where used, values and reference log-probs)."""
-        batch = collate(self.usable(rollouts)).to(self.config.device)
-        if self.config.anchor == "recomputed":
-            batch.logp_old = self.logprobs(self.model, batch)
-        if self.reference is not None:
-            batch.logp_ref = self.logprobs(self.reference, batch)
-        rewards = self.token_rewards(batch)
-        if self.method.needs_critic:
-            batch.values_old = self.in_micro_batches(self.models["critic"], batch)
-            batch.advantages, batch.returns = gae(
-                rewards, batch.values_old, batch.mask, self.config.gamma, self.config.lam
-            )
-        else:
-            batch.advantages = self.advantage(rewards.sum(1), batch.groups)
-        return batch
-
-    def usable(self, rollouts: list[Rollout]) -> list[Rollout]:
-        """Rollouts with a finite reward; the others are named and left out."""
-        for rollout in rollouts:
-            if not math.isfinite(rollout.reward):
-                warnings.warn(
-                    f"step {self.step + 1}: a rollout of {rollout.problem.id} is skipped, "
-                    f"its reward is not finite: {rollout.rewards}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-        finite = [r for r in rollouts if math.isfinite(r.reward)]
-        if not finite:
-            raise ValueError(f"step {self.step + 1}: no rollout has a finite reward")
-        return finite
-
-    def token_rewards(self, batch: Batch) -> Tensor:
-        """(N, T): the verdict's reward on the last token, minus β·KL on each where configured."""
-        position = batch.mask.cumsum(1)
-        last = batch.mask & (position == position[:, -1:])
-        rewards = batch.rewards[:, None] * last
-        kl = self.method.kl
-        if kl is not None and kl.where == "reward":
-            drift = kl_estimate(batch.logp_old, batch.logp_ref, kl.kind)
-            rewards = rewards - kl.beta * torch.where(batch.mask, drift, 0.0)
-        return rewards
+        """Rollouts as tensors with everything the method's loss needs."""
+        greedy = self.source.greedy_rewards(rollouts) if self.method.needs_greedy else None
+        return self.scorer.prepare(rollouts, greedy)
 
     def shuffled(self, batch: Batch, epoch: int) -> Iterator[Batch]:
+        """Minibatches of whole groups; fewer of them if a filter left too few groups."""
         generator = torch.Generator().manual_seed(self.seed("shuffle", epoch))
-        return minibatches(batch, self.config.minibatches, generator)
+        groups = len(batch.groups.unique())
+        return minibatches(batch, min(self.config.minibatches, groups), generator)
 
     def update(self, minibatch: Batch) -> dict[str, float]:
         """One policy update and, for critic methods, one critic update."""
@@ -164,13 +122,10 @@ class Trainer:
         )
         self.version += 1
         if self.method.needs_critic:
-            metrics |= critic_step(
-                self.models["critic"],
-                self.optimizers["critic"],
-                minibatch,
-                clip=config.value_clip,
-                **limits,
-            )
+            critic, optimizer = self.models["critic"], self.optimizers["critic"]
+            skipped = metrics["skipped_updates"]
+            metrics |= critic_step(critic, optimizer, minibatch, clip=config.value_clip, **limits)
+            metrics["skipped_updates"] += skipped
         return metrics
 
     def push_weights(self) -> None:
@@ -179,37 +134,13 @@ class Trainer:
             self.behaviour.load_state_dict(self.model.state_dict())
         self.behaviour_version = self.version
 
-    def seed(self, *path: object) -> int:
-        return derive_seed(self.config.seed, self.step, *path)
-
-    def adamw(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        config = self.config
-        return torch.optim.AdamW(
-            model.parameters(), lr=lr, betas=config.betas, weight_decay=config.weight_decay
-        )
-
-    def logprobs(self, model: nn.Module, batch: Batch) -> Tensor:
-        temperature = self.config.temperature
-        return self.in_micro_batches(
-            lambda ids, mask: logprobs(model, ids, mask, temperature), batch
-        )
-
-    @torch.no_grad()
-    def in_micro_batches(self, compute: Callable[[Tensor, Tensor], Tensor], batch: Batch) -> Tensor:
-        """(N, T) result of `compute(ids, mask)`, evaluated slice by slice."""
-        result = torch.zeros_like(batch.logp_old)
-        for rows in micro_batch_rows(batch, self.config.micro_batch_tokens):
-            micro = batch.select(rows)
-            result[rows, : micro.ids.shape[1]] = compute(micro.ids, micro.mask)
-        return result
-
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint from which `Trainer.resume` continues bit for bit on one thread."""
         state = {
             "config": self.config.model_dump(),
             "version": self.version,
             "behaviour_version": self.behaviour_version,
-            "advantage": getattr(self.advantage, "__dict__", {}),
+            "advantage": getattr(self.scorer.advantage, "__dict__", {}),
         }
         return save_checkpoint(Path(folder), self.step, self.models, self.optimizers, state)
 
@@ -221,8 +152,21 @@ class Trainer:
         state = load_checkpoint(Path(folder), trainer.models, trainer.optimizers)
         trainer.step, trainer.version = state["step"], state["version"]
         trainer.behaviour_version = state["behaviour_version"]
-        vars(trainer.advantage).update(state["advantage"])
+        vars(trainer.scorer.advantage).update(state["advantage"])
         return trainer
+
+    @property
+    def knows_sums(self) -> bool:
+        return self.task.name == "sums"
+
+    def seed(self, *path: object) -> int:
+        return derive_seed(self.config.seed, self.step, *path)
+
+    def adamw(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        config = self.config
+        return torch.optim.AdamW(
+            model.parameters(), lr=lr, betas=config.betas, weight_decay=config.weight_decay
+        )
 
 
 def find_method(name: str) -> Method:
@@ -232,5 +176,22 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
+def fitted(method: Method, config: TrainConfig) -> Method:
+    """The row with what only a run can know: its reward values and its constant normaliser."""
+    wrong, right = method.reward_values
+    return replace(
+        method,
+        reward_values=(
+            wrong if config.reward_wrong is None else config.reward_wrong,
+            right if config.reward_right is None else config.reward_right,
+        ),
+        constant=config.max_new_tokens if method.aggregation == "constant" else method.constant,
+    )
+
+
 def frozen_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).requires_grad_(False).eval()
+
+
+def strategy(rollout: Rollout) -> str:
+    return strategy_of(rollout.text, not rollout.truncated)

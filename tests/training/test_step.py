@@ -46,7 +46,7 @@ def test_micro_batch_size_does_not_change_the_update(name, policy, batch):
 def test_update_raises_the_probability_of_rewarded_completions(policy, batch):
     model, before = policy[0], logprobs(policy[0], batch.ids, batch.mask).detach()
     batch.logp_old = before
-    train_step(model, sgd(model), batch, METHODS["grpo"])
+    train_step(model, sgd(model), batch, METHODS["dapo"])
     gain = ((logprobs(model, batch.ids, batch.mask) - before) * batch.mask).sum(1).detach()
     assert (gain * batch.advantages).sum() > 0
 
@@ -54,12 +54,12 @@ def test_update_raises_the_probability_of_rewarded_completions(policy, batch):
 def test_non_finite_gradient_is_named_and_leaves_everything_untouched(policy, batch):
     model = policy[0]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    train_step(model, optimizer, batch, METHODS["grpo"])
+    train_step(model, optimizer, batch, METHODS["dapo"])
     weights = copy.deepcopy(model.state_dict())
     moments = copy.deepcopy(optimizer.state_dict()["state"])
     batch.advantages[3] = float("nan")
     with pytest.warns(RuntimeWarning, match="non-finite gradient in .* first model.embed"):
-        metrics = train_step(model, optimizer, batch, METHODS["grpo"])
+        metrics = train_step(model, optimizer, batch, METHODS["dapo"])
     assert metrics["skipped_updates"] == 1
     for name, value in model.state_dict().items():
         assert torch.equal(value, weights[name])
