@@ -14,6 +14,7 @@ import torch
 from rlbook.manifest import manifest
 from rlbook.policy import Sampler, load_policy
 from rlbook.tasks import Problem, SumsTask, corrects_itself, is_lost, strategy_of
+from rlbook.training.probes import decisions
 
 _STEP = re.compile(r"([0-9]{1,3})([+-][0-9])=([0-9]{1,3}|\?);(wait |hmm |)")
 REACTIONS = {"wait ": "tries_again", "hmm ": "lost", "": "goes_on"}
@@ -53,8 +54,9 @@ class Answer:
 def evaluate(config: EvaluateConfig) -> dict:
     """Sample, judge and summarise; a pure function of the config on one thread."""
     torch.set_num_threads(config.threads)
+    model, tokenizer = load_policy(str(config.model.resolve()))
     start = time.perf_counter()
-    groups = sample_answers(config)
+    groups = sample_answers(model, tokenizer, config)
     seconds = time.perf_counter() - start
     answers = [answer for group in groups for answer in group]
     return {
@@ -75,13 +77,14 @@ def evaluate(config: EvaluateConfig) -> dict:
         "self_correcting": summary([a for a in answers if corrects_itself(a.text)], len(answers)),
         "lost": summary([a for a in answers if is_lost(a.text)], len(answers)),
         "steps": step_statistics(answers),
+        "decisions": {k: round(p, 4) for k, p in decisions(model, tokenizer).items()},
         "seconds": round(seconds, 1),
     }
 
 
-def sample_answers(config: EvaluateConfig) -> list[list[Answer]]:
+def sample_answers(model, tokenizer, config: EvaluateConfig) -> list[list[Answer]]:
     """A group of judged completions for every problem."""
-    task, (model, tokenizer) = SumsTask(), load_policy(str(config.model.resolve()))
+    task = SumsTask()
     problems = [
         problem
         for level in task.levels
@@ -214,9 +217,11 @@ def markdown(card: dict) -> str:
     kinds = [[kind, *(f"{v:.1%}" for v in part.values())] for kind, part in card["steps"].items()]
     columns = [name.replace("_", " ") for name in card["steps"]["stuck"]]
     steps = _table(["written step", *columns], kinds)
-    return "\n\n".join(
-        [_pass_table(card), _answers_table(card), _length_table(card), prompts, steps]
-    )
+    names = [name.replace("_", " ") for name in card["decisions"]]
+    probabilities = [f"{p:.3f}" for p in card["decisions"].values()]
+    decided = _table(["decision", *names], [["probability", *probabilities]])
+    tables = _pass_table(card), _answers_table(card), _length_table(card), prompts, steps, decided
+    return "\n\n".join(tables)
 
 
 def _pass_table(card: dict) -> str:

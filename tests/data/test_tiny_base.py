@@ -10,10 +10,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlbook.paths import data_dir
+from rlbook.policy import Sampler
 from rlbook.policy.tiny import VOCABULARY, build_tokenizer
 from rlbook.tasks import SumsTask, demonstrations
-from rlbook.training.evaluate_base import EvaluateConfig, evaluate, kind_of_step
+from rlbook.training.evaluate_base import EvaluateConfig, evaluate, kind_of_step, markdown
 from rlbook.training.pretrain import PretrainConfig, learning_rate_factor, pretrain
+from rlbook.training.probes import decisions
 
 BASE = data_dir() / "tiny-sums"
 
@@ -87,6 +89,42 @@ def test_the_base_solves_some_problems_but_not_most():
     assert 0.02 < card["all"]["truncated"] < 0.12
     assert 0.25 <= card["pass_at_k"]["pass@1"] <= 0.40
     assert card["pass_at_k"]["pass@8"] >= 0.80
+
+
+def test_the_model_card_shows_the_measured_figures():
+    card = json.loads((BASE / "card.json").read_text())
+    assert markdown(card) in (BASE.parent / "README.md").read_text()
+
+
+def test_strategies_can_be_told_apart(model, tokenizer):
+    """The base knows when it is lost, and its rare careful answers are better than most."""
+    card = json.loads((BASE / "card.json").read_text())
+    after = card["steps"]
+    assert after["stuck"]["then_goes_on"] < 0.02 < 0.2 < after["stuck"]["then_tries_again"]
+    assert max(after["right"]["then_lost"], after["wrong"]["then_lost"]) < 0.01
+    assert card["lost"]["accuracy"] < 0.1
+    careful, terse = card["strategies"]["careful"], card["strategies"]["terse"]
+    assert careful["share"] < 0.08 and careful["accuracy"] > terse["accuracy"] + 0.1
+    measured = decisions(model, tokenizer)
+    assert measured == pytest.approx(card["decisions"], abs=2e-3)
+
+
+def test_decisions_agree_with_sampling(model, tokenizer):
+    problem = SumsTask().sample(3, 1, levels=[4])[0]
+    sampler = Sampler(model, tokenizer.eos_token_id)
+    prompt = tokenizer(problem.prompt).input_ids
+    drawn = sampler.generate([prompt], n=4000, max_new_tokens=2, seed=0)
+    openings = [tokenizer.decode(completion.token_ids) for completion in drawn]
+    exact = decisions(model, tokenizer, [problem])
+    for name, text in (("answers_at_once", "</think>"), ("opens_verbose", "so ")):
+        share = openings.count(f"<think>{text}") / len(openings)
+        error = (exact[name] * (1 - exact[name]) / len(openings)) ** 0.5
+        assert abs(share - exact[name]) < 4 * error + 0.002
+
+
+def test_decisions_need_a_problem(model, tokenizer):
+    with pytest.raises(ValueError, match="at least one problem"):
+        decisions(model, tokenizer, [])
 
 
 def test_pretraining_is_reproducible_bit_for_bit(tmp_path):
