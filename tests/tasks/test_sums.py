@@ -3,6 +3,8 @@
 import ast
 import itertools
 import operator
+import subprocess
+import sys
 import time
 from collections import Counter
 
@@ -240,3 +242,9 @@ def test_get_task():
     assert get_task("sums").name == "sums"
     with pytest.raises(ValueError, match=r"unknown task 'sudoku'.*sums"):
         get_task("sudoku")
+
+
+def test_tasks_do_not_need_torch():
+    """A verifier may run in a small process of its own; `rlbook.tasks` must stay light."""
+    script = "import sys, rlbook.tasks, rlbook.tasks.worker; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
