@@ -8,6 +8,7 @@ import tyro
 from pydantic import ValidationError
 
 from rlbook.training.config import TrainConfig
+from rlbook.training.pretrain import PretrainConfig
 
 app = tyro.extras.SubcommandApp()
 
@@ -44,11 +45,15 @@ def train(
 
 
 @app.command
-def experiments(name: str, seeds: tuple[int, ...] | None = None, workers: int = 0) -> None:
+def experiments(
+    name: tyro.conf.Positional[str] = "list",
+    seeds: tuple[int, ...] | None = None,
+    workers: int = 0,
+) -> None:
     """Run a reference experiment (resumable) and write its tables to data/results.
 
     Args:
-        name: Experiment, for example `baselines`; `list` prints them all.
+        name: Experiment to run; `list` prints them all.
         seeds: Seeds to run; the experiment's own if absent.
         workers: Processes, one thread each; 0 means one per core.
     """
@@ -59,6 +64,46 @@ def experiments(name: str, seeds: tuple[int, ...] | None = None, workers: int = 
             print(f"{key:<14} {experiment.question}")
     else:
         print(f"wrote {run_experiment(name, seeds, workers)}")
+
+
+@app.command
+def pretrain(config: Annotated[PretrainConfig, tyro.conf.arg(name="")]) -> None:
+    """Make the tiny base model of `data/tiny-sums` again, from nothing but a seed.
+
+    Args:
+        config: Settings of the run; the defaults made the committed model.
+    """
+    from rlbook.training.pretrain import pretrain as make_base
+    from rlbook.training.pretrain import print_progress
+
+    make_base(config, print_progress)
+
+
+@app.command
+def bench(parts: tyro.conf.Positional[tuple[str, ...]] = (), size: str = "full") -> None:
+    """Measure the package against its peers and this machine; results in data/results/bench.
+
+    Args:
+        parts: Parts to run, all if none is named.
+        size: `full`, or `smoke` to see only that they run.
+    """
+    from rlbook.bench import PARTS
+    from rlbook.bench import main as run_parts
+
+    for path in run_parts(parts or tuple(PARTS), size):
+        print(f"wrote {path}")
+
+
+@app.command
+def book(chapters: tyro.conf.Positional[tuple[Path, ...]] = ()) -> None:
+    """Execute chapters top to bottom and refresh their outputs.
+
+    Args:
+        chapters: Notebooks to execute, the whole book if none is named.
+    """
+    from rlbook.book import build
+
+    build(list(chapters))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from rlbook.analysis import pass_at_k
 from rlbook.manifest import write_manifest
-from rlbook.objectives import METHODS, Method, NoTrustRegion
+from rlbook.objectives import METHODS, Method, NoTrustRegion, RatioClip, batch_mean_baseline
 from rlbook.paths import data_dir
 from rlbook.policy import set_threads
 from rlbook.training import RunLog, TrainConfig, Trainer, collect_rollouts, read_jsonl, write_csv
@@ -49,28 +49,51 @@ def arm(label: str, method: str | Method, **settings) -> Arm:
     return Arm(label, TrainConfig(method=row.name, **settings), row)
 
 
-ON_POLICY = {"minibatches": 1, "lr": 4e-4, "steps": 60}
-REUSE = {"minibatches": 4, "epochs": 4, "lr": 2e-4, "steps": 20}
-UNCLIPPED = replace(METHODS["ppo"], trust_region=NoTrustRegion())
+ON_POLICY = {"minibatches": 1, "lr": 4e-4, "steps": 50}
+REUSE = {"minibatches": 4, "epochs": 4, "lr": 2e-4, "steps": 18}
+CRITIC = {"minibatches": 4, "lr": 1.5e-4, "steps": 40}
+
+BATCH_MEAN_PPO = replace(METHODS["ppo"], advantage=batch_mean_baseline)
+
+
+def shifted_rewards(label: str, method: str) -> tuple[Arm, ...]:
+    """One arm per pair of (wrong, right) rewards: the same preferences, another zero."""
+    return tuple(
+        arm(f"{label}, {w}/{r}", method, reward_wrong=w, reward_right=r, **ON_POLICY)
+        for w, r in ((0, 1), (1, 2), (-1, 1))
+    )
+
+
+def clipped(width: float, **settings) -> Arm:
+    """PPO's clip of ±`width` on batch-mean advantages; no trust region for width 0."""
+    region = RatioClip(width, width) if width else NoTrustRegion()
+    label = f"clip {width:g}" if width else "no trust region"
+    return arm(label, replace(BATCH_MEAN_PPO, trust_region=region), **REUSE | settings)
+
 
 EXPERIMENTS = {
     "baselines": Experiment(
         "Does REINFORCE need a baseline, and when?",
         (
-            arm("none", "reinforce", **ON_POLICY),
-            arm("EMA", "reinforce_ema", **ON_POLICY),
-            arm("batch mean", "reinforce_batch_mean", **ON_POLICY),
-            *(
-                arm(
-                    f"{name}, R in {{{low}, {high}}}",
-                    method,
-                    reward_wrong=low,
-                    reward_right=high,
-                    **ON_POLICY,
-                )
-                for name, method in (("none", "reinforce"), ("batch mean", "reinforce_batch_mean"))
-                for low, high in ((1, 2), (-1, 1))
-            ),
+            *shifted_rewards("none", "reinforce"),
+            *shifted_rewards("batch mean", "reinforce_batch_mean"),
+            arm("EMA, 0/1", "reinforce_ema", **ON_POLICY),
+            arm("EMA, 1/2", "reinforce_ema", reward_wrong=1, reward_right=2, **ON_POLICY),
+        ),
+    ),
+    "reuse": Experiment(
+        "What happens when every batch of rollouts is used for 16 updates?",
+        (
+            replace(clipped(0.2, minibatches=1, epochs=1), label="one update per batch"),
+            *(clipped(width) for width in (0, 0.1, 0.2, 0.4)),
+        ),
+    ),
+    "critic": Experiment(
+        "Does a critic with GAE beat the mean reward of the batch?",
+        (
+            arm("batch mean", BATCH_MEAN_PPO, **CRITIC),
+            arm("critic, λ = 1", "ppo", lam=1.0, **CRITIC),
+            arm("critic, λ = 0.95", "ppo", lam=0.95, **CRITIC),
         ),
     ),
 }
@@ -119,7 +142,7 @@ def evaluate(
     config = trainer.config
     trainer.push_weights()
     rollouts = collect_rollouts(
-        trainer.engine,
+        trainer.source.engine,
         trainer.tokenizer,
         trainer.task,
         trainer.task.sample(EVAL_SEED, prompts, config.levels),
