@@ -17,7 +17,14 @@ from tqdm import tqdm
 
 from rlbook.analysis import pass_at_k
 from rlbook.manifest import write_manifest
-from rlbook.objectives import METHODS, Method, NoTrustRegion, RatioClip, batch_mean_baseline
+from rlbook.objectives import (
+    METHODS,
+    Method,
+    NoTrustRegion,
+    RatioClip,
+    batch_mean_baseline,
+    group_center,
+)
 from rlbook.paths import data_dir
 from rlbook.policy import set_threads
 from rlbook.training import RunLog, TrainConfig, Trainer, collect_rollouts, read_jsonl, write_csv
@@ -51,8 +58,9 @@ def arm(label: str, method: str | Method, **settings) -> Arm:
 
 ON_POLICY = {"minibatches": 1, "lr": 4e-4, "steps": 50}
 REUSE = {"minibatches": 4, "epochs": 4, "lr": 2e-4, "steps": 18}
-CRITIC = {"minibatches": 4, "lr": 1.5e-4, "steps": 40}
+FEW_UPDATES = {"minibatches": 4, "lr": 1.5e-4, "steps": 40}
 
+GRPO = replace(METHODS["grpo"], kl=None)
 BATCH_MEAN_PPO = replace(METHODS["ppo"], advantage=batch_mean_baseline)
 
 
@@ -91,9 +99,18 @@ EXPERIMENTS = {
     "critic": Experiment(
         "Does a critic with GAE beat the mean reward of the batch?",
         (
-            arm("batch mean", BATCH_MEAN_PPO, **CRITIC),
-            arm("critic, λ = 1", "ppo", lam=1.0, **CRITIC),
-            arm("critic, λ = 0.95", "ppo", lam=0.95, **CRITIC),
+            arm("batch mean", BATCH_MEAN_PPO, **FEW_UPDATES),
+            arm("critic, λ = 1", "ppo", lam=1.0, **FEW_UPDATES),
+            arm("critic, λ = 0.95", "ppo", lam=0.95, **FEW_UPDATES),
+        ),
+    ),
+    "groups": Experiment(
+        "What do a baseline per group, its σ and a KL penalty change?",
+        (
+            arm("batch mean", replace(GRPO, advantage=batch_mean_baseline), **FEW_UPDATES),
+            arm("group mean", replace(GRPO, advantage=group_center), **FEW_UPDATES),
+            arm("GRPO (÷ σ)", GRPO, **FEW_UPDATES),
+            arm("GRPO + KL", "grpo", **FEW_UPDATES),
         ),
     ),
 }
