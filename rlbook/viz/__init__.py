@@ -1,0 +1,32 @@
+"""Figures and widgets. Stands on top of the package: nothing else imports it."""
+
+from rlbook.viz.clip import clip_explorer, clip_figure
+from rlbook.viz.curves import compare_bars, learning_curves, load_results
+from rlbook.viz.live import LivePlot
+from rlbook.viz.style import (
+    METHOD_COLOURS,
+    colour_of,
+    label_line,
+    label_lines,
+    setup,
+    use_style,
+)
+from rlbook.viz.widgets import Explorer, choice, slider
+
+__all__ = [
+    "METHOD_COLOURS",
+    "Explorer",
+    "LivePlot",
+    "choice",
+    "clip_explorer",
+    "clip_figure",
+    "colour_of",
+    "compare_bars",
+    "label_line",
+    "label_lines",
+    "learning_curves",
+    "load_results",
+    "setup",
+    "slider",
+    "use_style",
+]

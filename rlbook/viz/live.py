@@ -1,0 +1,165 @@
+"""A plot that grows while a run trains, and stays in the notebook when it has ended."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from math import ceil
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from rlbook.viz.style import CYCLE, METHOD_COLOURS, MUTED, STYLE, label_lines
+from rlbook.viz.widgets import png_bytes
+
+MAX_FRAMES = 36  # a front end gets the final picture too: at most 40 messages a cell
+
+
+class LivePlot:
+    """Draws metrics of one or several runs as they arrive, one panel per metric.
+
+        live = LivePlot("accuracy", "length")
+        for metrics in live.watch(Trainer(config), "ppo"):
+            ...
+        live.close()
+
+    Redraws in place, at most `frames` times a run; `close` leaves the final picture without times
+    in it. `history[label]` holds the metrics of every step. Outside a notebook nothing is drawn
+    until `figure()` is asked for. Usable as a context manager.
+    """
+
+    def __init__(
+        self,
+        *metrics: str,
+        title: str = "",
+        colours: Mapping[str, str] | None = None,
+        frames: int = 12,
+        smooth: int = 1,
+    ):
+        self.metrics = metrics or ("reward",)
+        self.title, self.colours, self.frames, self.smooth = title, colours or {}, frames, smooth
+        self.history: dict[str, list[Mapping[str, float]]] = {}
+        self.drawn = 0
+        self.expected: dict[str, int] = {}
+        self._handle = None
+
+    def __enter__(self) -> "LivePlot":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def watch(
+        self, run: Iterable[Mapping[str, float]], label: str = "run", total: int | None = None
+    ) -> Iterator[Mapping[str, float]]:
+        """Pass on the metrics of `run`, plotting them under `label`.
+
+        `total` is the number of steps; by default `len(run)` or `run.config.steps`. Where none is
+        known, the plot is redrawn ever more rarely.
+        """
+        total = total or steps_of(run)
+        rows = self.history.setdefault(label, [])
+        if total:
+            self.expected[label] = total
+        redraw_at, start = 1, time.perf_counter()
+        try:
+            for metrics in run:
+                rows.append(metrics)
+                if len(rows) >= redraw_at:
+                    self.show(eta(label, len(rows), total, time.perf_counter() - start))
+                    pause = ceil(total / self.frames) if total else max(1, len(rows) // 4)
+                    redraw_at = len(rows) + pause
+                yield metrics
+        finally:
+            self.show(force=True)
+
+    def show(self, progress: str = "", force: bool = False) -> None:
+        """Draw the current state in place; no-op outside a notebook or after `MAX_FRAMES`."""
+        if not in_notebook() or (self.drawn >= MAX_FRAMES and not force):
+            return
+        self.drawn += 1
+        bundle = {"text/plain": repr(self), "image/png": self.png(progress)}
+        if self._handle is None:
+            from IPython.display import DisplayHandle
+
+            self._handle = DisplayHandle()
+            self._handle.display(bundle, raw=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+    def close(self) -> None:
+        """Leave the final picture as the cell's output."""
+        if self.history:
+            self.show(force=True)
+
+    def png(self, progress: str = "") -> bytes:
+        with mpl.rc_context(STYLE):
+            return png_bytes(self.figure(progress))
+
+    def figure(self, progress: str = "") -> Figure:
+        """The curves so far as a matplotlib figure; `progress` is written under them."""
+        with mpl.rc_context(STYLE):
+            fig = Figure(figsize=(3.6 * max(2, len(self.metrics)), 2.8))
+            FigureCanvasAgg(fig)
+            axes = fig.subplots(1, len(self.metrics), squeeze=False)[0]
+            for ax, metric in zip(axes, self.metrics, strict=True):
+                self.draw_panel(ax, metric)
+            if self.title:
+                fig.suptitle(self.title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+            if progress:
+                fig.supxlabel(progress, x=0.01, ha="left", fontsize=9, color=MUTED)
+        return fig
+
+    def draw_panel(self, ax, metric: str) -> None:
+        free = iter(CYCLE * (len(self.history) + 1))
+        known = {**METHOD_COLOURS, **self.colours}
+        lines = []
+        for label, rows in self.history.items():
+            points = [
+                (row.get("step", i + 1), row[metric]) for i, row in enumerate(rows) if metric in row
+            ]
+            colour = known.get(label) or next(free)
+            if any(y == y for _, y in points):
+                x, y = zip(*points, strict=True)
+                lines += ax.plot(x, moving_mean(y, self.smooth), color=colour, label=label)
+        ax.set_title(metric.replace("_", " "), fontweight="normal", fontsize=10)
+        ax.set_xlabel("step")
+        if self.expected:
+            ax.set_xlim(0, max(self.expected.values()) * 1.02)
+        if len(self.history) > 1:
+            label_lines(ax, lines)
+
+    def __repr__(self) -> str:
+        runs = ", ".join(f"{label}: {len(rows)}" for label, rows in self.history.items())
+        return f"LivePlot of {', '.join(self.metrics)} ({runs})"
+
+
+def moving_mean(values: Iterable[float], width: int) -> list[float]:
+    """Mean of each value and the `width` − 1 before it."""
+    values = list(values)
+    windows = (values[max(0, i + 1 - width) : i + 1] for i in range(len(values)))
+    return [sum(w) / len(w) for w in windows]
+
+
+def steps_of(run: Any) -> int | None:
+    """How many steps a run will take, where it tells: a `Trainer` by its config."""
+    config = getattr(run, "config", None)
+    if config is not None and hasattr(config, "steps"):
+        return max(0, config.steps - getattr(run, "step", 0)) or None
+    return len(run) if hasattr(run, "__len__") else None
+
+
+def eta(label: str, done: int, total: int | None, seconds: float) -> str:
+    """One progress line: steps done, pace, time left."""
+    pace = seconds / done
+    line = f"{label}: step {done}" + (f" of {total}" if total else "")
+    line += f" · {pace:.2g} s a step"
+    return line + (f" · {pace * (total - done):.0f} s left" if total else "")
+
+
+def in_notebook() -> bool:
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    return getattr(get_ipython(), "kernel", None) is not None
