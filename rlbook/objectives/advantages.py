@@ -92,8 +92,8 @@ def group_normalize(
     """
     centered = group_center(rewards, groups)
     degrees = (group_size(groups) - ddof).clamp(min=1)
-    variance = group_sum(centered**2, groups) / degrees
-    return centered / (variance.sqrt() + eps)
+    deviation = (group_sum(centered**2, groups) / degrees).sqrt()
+    return torch.where(has_spread(rewards, groups), centered / (deviation + eps), 0.0)
 
 
 def leave_one_out(rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
@@ -127,8 +127,9 @@ def batch_normalize(
         raise ValueError(f'population must be "centered" or "raw", got {population!r}')
     centered = group_center(rewards, groups)
     values = centered if population == "centered" else rewards
-    variance = (values - values.mean()).square().sum() / max(len(values) - ddof, 1)
-    return centered / (variance.sqrt() + eps)
+    degrees = max(len(values) - ddof, 1)
+    deviation = ((values - values.mean()).square().sum() / degrees).sqrt()
+    return torch.where(has_spread(rewards, groups), centered / (deviation + eps), 0.0)
 
 
 def max_rl(

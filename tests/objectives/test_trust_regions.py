@@ -1,0 +1,263 @@
+"""Clips, masks and weights: which side is stopped, and that the gradient is the stated weight."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlbook.objectives import (
+    METHODS,
+    DivergenceMask,
+    NoTrustRegion,
+    RatioClip,
+    Surrogate,
+    WeightClip,
+    binary_divergence,
+    policy_loss,
+    sampler_correction,
+    sequence_ratio,
+    token_ratio,
+    topk_divergence,
+)
+
+REGIONS = [
+    NoTrustRegion(),
+    RatioClip(0.2, 0.28),
+    RatioClip(0.2, 0.2, dual=3.0),
+    WeightClip(max=5.0),
+    WeightClip(min=0.8, max=1.28),
+    DivergenceMask("tv", 0.15, 0.15),
+    DivergenceMask("kl", 0.05, 0.1, ratio_cap=3.0),
+]
+log_probs = st.floats(-6, -1e-3)
+advantages = st.floats(-3, 3, allow_subnormal=False)
+
+
+def surrogate(region, logp, logp_old, advantage):
+    """Surrogate of a single token and the gradient of its loss."""
+    logp = torch.tensor([[logp]], dtype=torch.float64, requires_grad=True)
+    logp_old = torch.tensor([[logp_old]], dtype=torch.float64)
+    advantage = torch.tensor([[advantage]], dtype=torch.float64)
+    result = region(logp, logp_old, token_ratio(logp, logp_old), advantage)
+    (grad,) = torch.autograd.grad(result.loss.sum(), logp)
+    return Surrogate(*(part.detach() for part in result)), float(grad)
+
+
+@settings(max_examples=60, deadline=None)
+@given(log_probs, log_probs, advantages)
+def test_gradient_is_minus_weight_times_advantage(logp, logp_old, advantage):
+    for region in REGIONS:
+        result, grad = surrogate(region, logp, logp_old, advantage)
+        expected = -float(result.weight) * advantage
+        assert grad == pytest.approx(expected, rel=1e-9, abs=1e-12), region
+        assert bool(result.keep) or result.weight == 0, region
+
+
+@settings(max_examples=60, deadline=None)
+@given(log_probs, log_probs, advantages)
+def test_ppo_is_the_pessimistic_minimum_and_its_gradient_a_mask(logp, logp_old, advantage):
+    result, grad = surrogate(RatioClip(0.2, 0.28), logp, logp_old, advantage)
+    ratio = math.exp(logp - logp_old)
+    clipped = min(max(ratio, 0.8), 1.28)
+    assert float(result.loss) == pytest.approx(
+        -min(ratio * advantage, clipped * advantage)
+    )
+    stopped = (advantage > 0 and ratio > 1.28) or (advantage < 0 and ratio < 0.8)
+    assert bool(result.keep) == (not stopped)
+    assert (grad == 0) == (stopped or advantage == 0)
+
+
+@pytest.mark.parametrize(
+    "ratio, advantage, objective, masked",
+    [
+        (1.5, 1, 1.2, True),
+        (0.5, 1, 0.5, False),
+        (0.5, -1, -0.8, True),
+        (1.5, -1, -1.5, False),
+        (1.1, 1, 1.1, False),
+        (0.9, -1, -0.9, False),
+    ],
+)
+def test_the_cases_of_the_clip(ratio, advantage, objective, masked):
+    result, grad = surrogate(RatioClip(0.2, 0.2), math.log(ratio) - 2, -2.0, advantage)
+    assert float(result.loss) == pytest.approx(-objective)
+    assert bool(result.keep) != masked
+    assert grad == pytest.approx(0 if masked else -ratio * advantage)
+
+
+@pytest.mark.parametrize("ratio, masked", [(0.7, True), (2.0, False), (3.5, True)])
+def test_dual_clip_stops_bad_tokens_that_became_far_more_likely(ratio, masked):
+    region = RatioClip(0.2, 0.2, dual=3.0)
+    result, grad = surrogate(region, math.log(ratio) - 2, -2.0, -1.0)
+    assert (grad == 0) == masked == (not bool(result.keep))
+    assert float(result.loss) <= 3.0
+    good, grad = surrogate(region, math.log(ratio) - 2, -2.0, 1.0)
+    assert float(good.loss) == pytest.approx(-min(ratio, 1.2))
+
+
+def test_weight_clip_bounds_are_absolute_and_every_token_keeps_a_gradient():
+    for ratio, weight in ((0.01, 0.01), (1.0, 1.0), (4.0, 4.0), (7.0, 5.0)):
+        for advantage in (-1.0, 1.0):
+            result, grad = surrogate(WeightClip(max=5.0), math.log(ratio) - 3, -3.0, advantage)
+            assert grad == pytest.approx(-weight * advantage)
+            assert bool(result.keep)
+
+
+@pytest.mark.parametrize(
+    "mu, pi, tv, kl",
+    [
+        (1e-4, 1e-2, 0.0099, 0.0095),
+        (0.99, 0.80, 0.19, 0.1810),
+        (0.5, 0.3, 0.20, 0.0872),
+        (0.9, 0.74, 0.16, 0.0806),
+    ],
+)
+def test_binary_divergences(mu, pi, tv, kl):
+    old, new = (torch.tensor([[math.log(x)]], dtype=torch.float64) for x in (mu, pi))
+    assert float(binary_divergence(new, old, "tv")) == pytest.approx(tv, abs=1e-9)
+    assert float(binary_divergence(new, old, "kl")) == pytest.approx(kl, abs=6e-5)
+
+
+@pytest.mark.parametrize(
+    "mu, pi, advantage, clip_masks, tv15_masks, tv20_masks, kl_masks",
+    [
+        (1e-4, 1e-2, 1, True, False, False, False),  # rare token, ratio 100, moved by .0099
+        (0.99, 0.80, -1, False, True, False, True),  # common token, ratio .81, moved by .19
+        (0.99, 0.80, 1, False, False, False, False),  # coming back towards the sampler
+        (0.5, 0.8, -1, False, False, False, False),
+    ],
+)
+def test_ratio_and_divergence_disagree(
+    mu, pi, advantage, clip_masks, tv15_masks, tv20_masks, kl_masks
+):
+    for region, masked in (
+        (RatioClip(0.2, 0.2), clip_masks),
+        (DivergenceMask("tv", 0.15, 0.15), tv15_masks),
+        (DivergenceMask("tv", 0.2, 0.2), tv20_masks),
+        (DivergenceMask("kl", 0.05, 0.05), kl_masks),
+    ):
+        result, _ = surrogate(region, math.log(pi), math.log(mu), advantage)
+        assert bool(result.keep) != masked, region
+
+
+def test_small_negative_moves_are_kept():
+    """A < 0 is masked beyond −δ, not below +δ: on-policy nothing is."""
+    result, _ = surrogate(DivergenceMask("tv", 0.15, 0.15), -1.0, -1.0, -1.0)
+    assert bool(result.keep)
+
+
+def full_divergence(p, q, kind):
+    """TV or KL(q ‖ p) of whole distributions."""
+    return 0.5 * (p - q).abs().sum(-1) if kind == "tv" else (q * (q / p).log()).sum(-1)
+
+
+@pytest.mark.parametrize("kind", ["tv", "kl"])
+def test_topk_lies_between_binary_and_full_divergence(kind):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 50, 9, generator=generator, dtype=torch.float64)
+    logp, logp_old = torch.log_softmax(logits, -1)
+    full = full_divergence(logp.exp(), logp_old.exp(), kind)
+    order = logp_old.argsort(-1, descending=True)
+    bounds = []
+    for k in (1, 3, 6, 9):
+        listed = [x.gather(-1, order[:, :k])[None] for x in (logp, logp_old)]
+        bounds.append(topk_divergence(*listed, kind)[0])
+    torch.testing.assert_close(bounds[-1], full, rtol=0, atol=1e-9)
+    top = [x.gather(-1, order[:, :1]).T for x in (logp, logp_old)]
+    torch.testing.assert_close(bounds[0], binary_divergence(*top, kind)[0], rtol=0, atol=1e-6)
+    for coarse, fine in pairwise(bounds):
+        assert (fine >= coarse - 1e-9).all()
+
+
+def test_a_given_divergence_replaces_the_binary_one():
+    logp = torch.tensor([[-1.0, -1.0]], dtype=torch.float64)
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    divergence = torch.tensor([[0.1, 0.3]], dtype=torch.float64)
+    loss = policy_loss(
+        METHODS["dppo"], logp, logp - 0.05, torch.ones(1), mask, divergence=divergence
+    )
+    assert float(loss.sums["masked_tokens"]) == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(log_probs, log_probs), min_size=1, max_size=6))
+def test_sequence_ratio_is_the_geometric_mean(pairs):
+    logp, logp_old = torch.tensor(pairs, dtype=torch.float64).T[:, None]
+    mask = torch.ones_like(logp, dtype=torch.bool)
+    ratio = sequence_ratio(logp, logp_old, mask)
+    expected = math.prod(math.exp(a - b) for a, b in pairs) ** (1 / len(pairs))
+    assert ratio.flatten().tolist() == pytest.approx([expected] * len(pairs))
+
+
+def test_gspo_clips_whole_answers_where_ppo_clips_one_token():
+    logp_old = torch.full((1, 3), -1.0, dtype=torch.float64)
+    logp = logp_old + torch.tensor([[0.1, -0.1, 0.2]])
+    mask, positive = torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 3, dtype=torch.float64)
+    ratio = sequence_ratio(logp, logp_old, mask)
+    assert float(ratio[0, 0]) == pytest.approx(1.0689, abs=1e-4)
+    assert not RatioClip(3e-4, 4e-4)(logp, logp_old, ratio, positive).keep.any()
+    token = RatioClip(0.2, 0.2)(logp, logp_old, token_ratio(logp, logp_old), positive)
+    assert token.keep.tolist() == [[True, True, False]]
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_both_gradient_forms_of_the_sequence_ratio(normalize):
+    """Equal for one advantage per sequence when the exponent is 1/|y|; |y| times apart without."""
+    generator = torch.Generator().manual_seed(3)
+    logp_old = -torch.rand(4, 5, generator=generator, dtype=torch.float64)
+    mask = torch.arange(5) < torch.tensor([5, 1, 3, 4])[:, None]
+    advantage = torch.tensor([1.0, -2.0, 0.5, 0.7], dtype=torch.float64)[:, None]
+    grads = []
+    for form in ("token", "sequence"):
+        logp = (0.9 * logp_old).requires_grad_()
+        ratio = sequence_ratio(logp, logp_old, mask, normalize, form)
+        loss = RatioClip(0.1, 0.5)(logp, logp_old, ratio, advantage.expand(4, 5)).loss
+        torch.where(mask, loss, 0.0).sum().backward()
+        grads.append(logp.grad)
+    factor = 1 if normalize else mask.sum(1, keepdim=True)
+    torch.testing.assert_close(grads[0] * factor, grads[1])
+
+
+def test_sampler_correction_truncates_or_drops():
+    old = torch.tensor([[-1.0, -1.0, -1.0]], dtype=torch.float64)
+    sampler = old - torch.tensor([[0.0, math.log(1.5), math.log(4.0)]], dtype=torch.float64)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    weights = sampler_correction(old, sampler, mask, cap=2.0)
+    assert weights[0].tolist() == pytest.approx([1, 1.5, 2])
+    assert sampler_correction(old, sampler, mask, 2.0, "drop")[0].tolist() == pytest.approx(
+        [1, 1.5, 0]
+    )
+    whole = sampler_correction(old, sampler, mask, 5.0, level="sequence")
+    assert whole[0].tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize("region", [NoTrustRegion(), RatioClip(0.2, 0.28, dual=3.0)])
+def test_finite_differences(region):
+    """Losses that are ordinary functions of logp; detached weights are covered above."""
+    generator = torch.Generator().manual_seed(1)
+    logp_old = -3 * torch.rand(3, 4, generator=generator, dtype=torch.float64)
+    logp = logp_old + 0.6 * torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    advantage = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+
+    def loss(x):
+        return region(x, logp_old, token_ratio(x, logp_old), advantage).loss.sum()
+
+    assert torch.autograd.gradcheck(loss, logp.requires_grad_())
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: WeightClip(max=0.28), "absolute"),
+        (lambda: RatioClip(low=-0.1), "distances from 1"),
+        (lambda: RatioClip(dual=0.5), "above 1"),
+        (lambda: DivergenceMask("js"), '"tv" or "kl"'),
+        (lambda: DivergenceMask(low=-1.0), "≥ 0"),
+    ],
+)
+def test_settings_that_cannot_be_meant(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
