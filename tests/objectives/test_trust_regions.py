@@ -62,9 +62,7 @@ def test_ppo_is_the_pessimistic_minimum_and_its_gradient_a_mask(logp, logp_old, 
     result, grad = surrogate(RatioClip(0.2, 0.28), logp, logp_old, advantage)
     ratio = math.exp(logp - logp_old)
     clipped = min(max(ratio, 0.8), 1.28)
-    assert float(result.loss) == pytest.approx(
-        -min(ratio * advantage, clipped * advantage)
-    )
+    assert float(result.loss) == pytest.approx(-min(ratio * advantage, clipped * advantage))
     stopped = (advantage > 0 and ratio > 1.28) or (advantage < 0 and ratio < 0.8)
     assert bool(result.keep) == (not stopped)
     assert (grad == 0) == (stopped or advantage == 0)
