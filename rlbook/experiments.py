@@ -29,6 +29,7 @@ from rlbook.paths import data_dir
 from rlbook.policy import set_threads
 from rlbook.training import RunLog, TrainConfig, Trainer, collect_rollouts, read_jsonl, write_csv
 from rlbook.training.metrics import group_by, mean
+from rlbook.training.probes import decisions
 
 EVAL_SEED = 1_000_003  # training seeds stay small, so held-out prompts never meet a training run
 
@@ -113,6 +114,13 @@ EXPERIMENTS = {
             arm("GRPO + KL", "grpo", **FEW_UPDATES),
         ),
     ),
+    "length": Experiment(
+        "What does dividing by a completion's own length teach?",
+        (
+            arm("mean over each answer", GRPO, lr=2e-4, steps=20),
+            arm("constant", replace(GRPO, aggregation="constant", constant=80), lr=2e-4, steps=20),
+        ),
+    ),
 }
 
 
@@ -155,7 +163,7 @@ def run_arm(name: str, index: int, seed: int) -> None:
 def evaluate(
     trainer: Trainer, prompts: int = 96, n: int = 16, ks: tuple[int, ...] = (1, 4, 8, 16)
 ) -> dict[str, float]:
-    """Unbiased pass@k, length and truncation on held-out prompts, from the current policy."""
+    """Unbiased pass@k, length, truncation on held-out prompts; for sums the policy's decisions."""
     config = trainer.config
     trainer.push_weights()
     rollouts = collect_rollouts(
@@ -169,10 +177,12 @@ def evaluate(
         seed=EVAL_SEED,
     )
     right = [sum(r.correct for r in g) for g in group_by(rollouts, lambda r: r.group).values()]
+    sums = trainer.task.name == "sums"
     return {
         **{f"pass@{k}": float(pass_at_k(n, right, k).mean()) for k in ks},
         "length": mean(r.length for r in rollouts),
         "truncated": mean(r.truncated for r in rollouts),
+        **(decisions(trainer.model, trainer.tokenizer) if sums else {}),
     }
 
 

@@ -147,18 +147,18 @@ def command_of(config: PretrainConfig) -> str:
     return f"python -m rlbook.training.pretrain {options}"
 
 
+def print_progress(metrics: dict) -> None:
+    """A line every 50 steps; an `on_step` for the shell."""
+    if metrics["step"] % 50 == 0:
+        line = "step {step:5d}  loss {loss:.4f}  lr {lr:.2e}  {seconds:6.0f} s"
+        print(line.format(**metrics), flush=True)
+
+
 def main() -> None:
     """`python -m rlbook.training.pretrain --out data/tiny-sums`."""
     import tyro
 
-    config = tyro.cli(PretrainConfig, description=__doc__)
-
-    def report(metrics: dict) -> None:
-        if metrics["step"] % 50 == 0:
-            line = "step {step:5d}  loss {loss:.4f}  lr {lr:.2e}  {seconds:6.0f} s"
-            print(line.format(**metrics), flush=True)
-
-    pretrain(config, report)
+    pretrain(tyro.cli(PretrainConfig, description=__doc__), print_progress)
 
 
 if __name__ == "__main__":
