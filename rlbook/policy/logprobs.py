@@ -33,12 +33,12 @@ def logprobs(
     causal attention alone keeps the padding out. Only masked positions pass the language-model
     head, `chunk` of them at a time (by default 256, more when the vocabulary is small). With
     `fp32_head` the head's product is computed in float32 whatever the model's dtype (ScaleRL,
-    arXiv:2510.13786, section 3.2).
+    arXiv:2510.13786).
     Raises `ValueError` for mismatched shapes, a mask on column 0, or temperature ≤ 0.
     """
     hidden, targets = _before_each_target(model, ids, mask, temperature)
     hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
-    logp, _ = _ChunkedHead.apply(hidden, head, targets, chunk, False)
+    logp, _ = chunked_head(hidden, head, targets, chunk)
     return _scatter(logp, mask)
 
 
@@ -57,17 +57,29 @@ def token_stats(
     """
     hidden, targets = _before_each_target(model, ids, mask, temperature)
     hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
-    logp, entropy = _ChunkedHead.apply(hidden, head, targets, chunk, True)
+    logp, entropy = chunked_head(hidden, head, targets, chunk, with_entropy=True)
     entropy = entropy if entropy_grad else entropy.detach()
     return TokenStats(_scatter(logp, mask), _scatter(entropy, mask))
 
 
-class _ChunkedHead(torch.autograd.Function):
-    """Log-probability and entropy from hidden states; logits exist for one chunk at a time.
+def chunked_head(
+    hidden: Float[Tensor, "M D"],
+    head: Float[Tensor, "V D"],
+    targets: Int[Tensor, " M"],
+    chunk: int | None = None,
+    with_entropy: bool = False,
+) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"]]:
+    """Log-probability of each target and entropy; logits exist for `chunk` positions at a time.
 
     logp_m = z[y] - lse(z),  H_m = lse(z) - Σ_v π_v z_v,  z = W h_m.
-    The backward pass computes a chunk's logits again and uses
-    ∂logp/∂z = onehot(y) - π and ∂H/∂z = -π (log π + H).
+    Without `with_entropy` the second result is 0.
+    """
+    return _ChunkedHead.apply(hidden, head, targets, chunk, with_entropy)
+
+
+class _ChunkedHead(torch.autograd.Function):
+    """Gradients from ∂logp/∂z = onehot(y) - π and ∂H/∂z = -π (log π + H), logits computed again.
+
     All chunks share one buffer and change it in place: fresh memory would cost as much as the
     arithmetic.
     """

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from rlbook.policy import logprobs, token_stats
-from rlbook.policy.logprobs import _ChunkedHead
+from rlbook.policy.logprobs import chunked_head
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_gradcheck_of_the_chunked_head():
     head = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([0, 6, 3, 3, 1])
     assert torch.autograd.gradcheck(
-        lambda h, w: _ChunkedHead.apply(h, w, targets, 2, True), (hidden, head)
+        lambda h, w: chunked_head(h, w, targets, 2, with_entropy=True), (hidden, head)
     )
 
 
