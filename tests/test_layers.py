@@ -1,0 +1,30 @@
+"""Arrows run one way: the import contracts of pyproject.toml, and what an import really loads."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_import_contracts_hold(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    code = lint_imports(config_filename="pyproject.toml", no_cache=True)
+    assert code == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("rlbook.tasks", ("torch", "transformers", "matplotlib")),
+        ("rlbook.objectives", ("transformers", "matplotlib", "pandas", "ipywidgets")),
+        ("rlbook.training", ("matplotlib", "ipywidgets", "nbclient")),
+    ],
+)
+def test_import_does_not_load(module, absent):
+    code = f"import sys, {module}; print([m for m in {absent!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

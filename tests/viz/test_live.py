@@ -1,0 +1,124 @@
+"""The live plot: passes metrics on, draws rarely, ends in a picture without times."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rlbook.viz import LivePlot
+from rlbook.viz import live as module
+from rlbook.viz.live import MAX_FRAMES, eta, moving_mean, steps_of
+
+
+class Run:
+    """Looks like a trainer: iterable, with a config that tells the number of steps."""
+
+    def __init__(self, steps):
+        self.config, self.step = SimpleNamespace(steps=steps), 0
+
+    def __iter__(self):
+        while self.step < self.config.steps:
+            self.step += 1
+            yield {"step": self.step, "accuracy": self.step / 10}
+
+
+class Screen:
+    """Stands in for the notebook: keeps what is displayed."""
+
+    def __init__(self):
+        self.bundles = []
+
+    def display(self, bundle, raw):
+        self.bundles.append(bundle)
+
+    update = display
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr(module, "in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.DisplayHandle", lambda: screen)
+    return screen
+
+
+def test_without_a_notebook_metrics_pass_and_nothing_is_drawn(monkeypatch):
+    live = LivePlot("accuracy")
+    monkeypatch.setattr(live, "png", lambda progress="": pytest.fail("drew without a notebook"))
+    assert [m["step"] for m in live.watch(Run(5), "ppo")] == [1, 2, 3, 4, 5]
+    live.close()
+    assert [m["accuracy"] for m in live.history["ppo"]] == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+@pytest.mark.parametrize("total", [None, 400])
+def test_at_most_forty_messages_for_three_runs(screen, monkeypatch, total):
+    live = LivePlot("accuracy")
+    monkeypatch.setattr(live, "png", lambda progress="": progress)
+    for label in ("a", "b", "c"):
+        run = Run(400) if total else iter(list(Run(400)))
+        assert len(list(live.watch(run, label))) == 400
+    live.close()
+    assert 3 < len(screen.bundles) <= 40 and MAX_FRAMES < 40
+
+
+def test_progress_is_shown_while_running_and_gone_in_the_end(screen, monkeypatch):
+    live = LivePlot("accuracy")
+    monkeypatch.setattr(live, "png", lambda progress="": progress)
+    list(live.watch(Run(24), "ppo"))
+    live.close()
+    *during, _, last = (bundle["image/png"] for bundle in screen.bundles)
+    assert during and all("of 24" in text and "s left" in text for text in during)
+    assert last == ""
+
+
+def test_final_picture_is_the_same_every_time(screen):
+    for _ in range(2):
+        live = LivePlot("accuracy", title="It learns")
+        list(live.watch(Run(3), "ppo"))
+        live.close()
+    finals = [b for b in screen.bundles if "ppo: 3" in b["text/plain"]]
+    assert len({b["image/png"] for b in finals[-1:] + finals[1:2]}) == 1
+    assert finals[-1]["text/plain"] == "LivePlot of accuracy (ppo: 3)"
+    assert finals[-1]["image/png"].startswith(b"\x89PNG")
+
+
+def test_interrupted_run_still_leaves_its_picture(screen, monkeypatch):
+    live = LivePlot("accuracy")
+    monkeypatch.setattr(live, "png", lambda progress="": progress)
+    with pytest.raises(KeyboardInterrupt):
+        for metrics in live.watch(Run(100), "ppo"):
+            if metrics["step"] == 7:
+                raise KeyboardInterrupt
+    live.close()
+    assert "ppo: 7" in screen.bundles[-1]["text/plain"]
+
+
+def test_missing_and_nan_metrics_do_not_stop_the_plot():
+    live = LivePlot("accuracy", "value_loss")
+    list(live.watch([{"step": 1, "accuracy": float("nan")}, {"step": 2}], "ppo"))
+    fig = live.figure()
+    assert [len(ax.lines) for ax in fig.axes] == [0, 0]
+
+
+def test_two_runs_are_labelled_and_share_the_axis():
+    live = LivePlot("accuracy")
+    list(live.watch(Run(5), "reinforce"))
+    list(live.watch(Run(10), "ppo"))
+    (ax,) = live.figure().axes
+    assert {t.get_text() for t in ax.texts} == {"reinforce", "ppo"}
+    assert ax.get_xlim()[1] >= 10
+
+
+def test_progress_line():
+    assert eta("ppo", 10, 40, 12.0) == "ppo: step 10 of 40 · 1.2 s a step · 36 s left"
+    assert eta("ppo", 10, None, 5.0) == "ppo: step 10 · 0.5 s a step"
+
+
+def test_steps_left_of_a_resumed_trainer():
+    run = Run(10)
+    run.step = 4
+    assert steps_of(run) == 6
+    assert steps_of([1, 2]) == 2 and steps_of(iter([])) is None
+
+
+def test_moving_mean_looks_back_only():
+    assert moving_mean([1, 2, 3, 4], 2) == [1, 1.5, 2.5, 3.5]
