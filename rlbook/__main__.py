@@ -89,7 +89,9 @@ def bench(parts: tyro.conf.Positional[tuple[str, ...]] = (), size: str = "full")
     """
     from rlbook.bench import PARTS
     from rlbook.bench import main as run_parts
+    from rlbook.policy import set_threads
 
+    set_threads()
     for path in run_parts(parts or tuple(PARTS), size):
         print(f"wrote {path}")
 
