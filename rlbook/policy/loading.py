@@ -13,6 +13,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from rlbook.paths import data_dir
 
@@ -29,6 +30,8 @@ def load_policy(
     id on the Hugging Face hub. Raises `FileNotFoundError` or `OSError` naming what is missing.
     """
     source = _source(name)
+    if isinstance(source, Path):
+        disable_progress_bar()  # a local folder loads in a moment, and notebooks keep every bar
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
