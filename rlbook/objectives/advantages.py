@@ -73,7 +73,7 @@ def group_center(rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Flo
     """Reward minus the mean reward of its prompt: A_i = r_i − mean_G(r).
 
     Equals (n−1)/n times `leave_one_out`. Zero for all-equal groups and singletons.
-    Source: Dr. GRPO, arXiv:2503.20783, §3.2; DPPO, arXiv:2602.04879, §4.1. Chapter 07.
+    Source: Dr. GRPO, arXiv:2503.20783, App. A; DPPO, arXiv:2602.04879, §4.1. Chapter 07.
     """
     check_rewards(rewards, groups)
     centered = rewards - group_mean(rewards, groups)

@@ -376,8 +376,8 @@ _ROWS = (
         "arXiv:2504.02546",
         adv.gpg,
         aggregation="token_mean",
-        note="Prompts are added until 60 % of the groups carry signal. Its code averages per "
-        "sequence.",
+        note="Prompts are added until 60 % of the groups carry signal. Its R1-V code averages "
+        "per sequence.",
     ),
 )
 

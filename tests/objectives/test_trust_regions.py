@@ -141,6 +141,17 @@ def test_ratio_and_divergence_disagree(
         assert bool(result.keep) != masked, region
 
 
+def test_divergence_thresholds_of_the_two_signs():
+    """`high` stops rising good tokens, `low` falling bad ones; both moved by .1 here."""
+    region = DivergenceMask("tv", low=0.05, high=0.2)
+    rising, falling = (math.log(0.6), math.log(0.5)), (math.log(0.4), math.log(0.5))
+    assert bool(surrogate(region, *rising, 1.0)[0].keep)
+    assert not bool(surrogate(region, *falling, -1.0)[0].keep)
+    opposite = DivergenceMask("tv", low=0.2, high=0.05)
+    assert not bool(surrogate(opposite, *rising, 1.0)[0].keep)
+    assert bool(surrogate(opposite, *falling, -1.0)[0].keep)
+
+
 def test_small_negative_moves_are_kept():
     """A < 0 is masked beyond −δ, not below +δ: on-policy nothing is."""
     result, _ = surrogate(DivergenceMask("tv", 0.15, 0.15), -1.0, -1.0, -1.0)
