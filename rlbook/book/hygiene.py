@@ -3,10 +3,12 @@
 import json
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from nbformat.v4.rwbase import rejoin_lines
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CHECK_COMMENT, CHECK_TAG = "# NBVAL_CHECK_OUTPUT", "nbval-check-output"
@@ -22,13 +24,13 @@ def problems(notebook: NotebookNode | str | Path) -> list[str]:
     """What a notebook must not be committed with, one line per problem; empty when it is fit."""
     if not isinstance(notebook, NotebookNode):
         # not nbformat.read, which would quietly repair ids
-        notebook = nbformat.from_dict(json.loads(Path(notebook).read_text()))
+        notebook = rejoin_lines(nbformat.from_dict(json.loads(Path(notebook).read_text())))
     return [*notebook_problems(notebook), *order_problems(notebook), *cell_problems(notebook)]
 
 
 def notebook_problems(notebook: NotebookNode) -> Iterator[str]:
     try:
-        nbformat.validate(notebook, repair_duplicate_cell_ids=False)
+        nbformat.validate(deepcopy(notebook))  # it repairs ids in what it is given
     except nbformat.ValidationError as error:
         yield f"not a valid notebook: {error.message.splitlines()[0]}"
     if notebook.metadata.get("kernelspec", {}).get("name") != "python3":

@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import textwrap
+from copy import deepcopy
 
 import nbformat
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from nbformat.v4.rwbase import split_lines
 from PIL import Image
 
 from rlbook.book import build, execute, export_difference, exported, problems, recorded_times
@@ -127,7 +129,7 @@ def break_no_check(nb):
 def test_each_problem_is_found_and_named(notebook, damage, message, tmp_path):
     damage(notebook)
     path = tmp_path / "damaged.ipynb"
-    path.write_text(json.dumps(notebook))
+    path.write_text(json.dumps(split_lines(deepcopy(notebook))))  # as stored on disk
     found = problems(notebook)
     assert problems(path) == found
     assert any(message in line for line in found), found
