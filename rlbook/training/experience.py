@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rlbook.objectives import Method, compute_advantages, kl_estimate
-from rlbook.objectives.advantages import at_last_token
+from rlbook.objectives import Method, compute_advantages, token_rewards
 from rlbook.policy import logprobs
 from rlbook.training.config import TrainConfig
 from rlbook.training.critic import Critic
@@ -47,7 +46,9 @@ class Scorer:
             batch.logp_ref = self.logprobs(self.reference, batch)
         if self.critic is not None:
             batch.values_old = self.in_micro_batches(self.critic, batch)
-        rewards = token_rewards(batch, self.method)
+        rewards = token_rewards(
+            batch.rewards, batch.mask, self.method.kl, batch.logp_old, batch.logp_ref
+        )
         advantages = compute_advantages(
             self.advantage,
             rewards=rewards if self.critic is not None else rewards.sum(1),
@@ -99,13 +100,3 @@ def usable(rollouts: Sequence[Rollout]) -> list[Rollout]:
     if not finite:
         raise ValueError(f"no rollout has a finite reward (of {len(rollouts)})")
     return finite
-
-
-def token_rewards(batch: Batch, method: Method) -> Float[Tensor, "N T"]:
-    """The sequence's reward on its last token, minus β·KL on each token where configured."""
-    rewards = at_last_token(batch.rewards, batch.mask)
-    kl = method.kl
-    if kl is not None and kl.where == "reward":
-        drift = kl_estimate(batch.logp_old, batch.logp_ref, kl.kind)
-        rewards = rewards - kl.beta * torch.where(batch.mask, drift, 0.0)
-    return rewards

@@ -16,7 +16,10 @@ from rlbook.training import RunLog, TrainConfig, read_jsonl, write_csv
         ({"learning_rate": 1e-4}, "learning_rate"),
         ({"anchor": "old"}, "'sampler' or 'recomputed'"),
         ({"minibatches": 32}, r"minibatches \(32\) cannot exceed prompts \(16\)"),
-        ({"reward_right": 0.0, "reward_wrong": 0.0}, r"reward_right \(0.0\) must exceed reward_wrong"),
+        (
+            {"reward_right": 0.0, "reward_wrong": 0.0},
+            r"reward_right \(0.0\) must exceed reward_wrong",
+        ),
     ],
 )
 def test_bad_values_name_the_field(settings, message):

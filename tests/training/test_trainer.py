@@ -7,7 +7,6 @@ from rlbook.objectives import METHODS
 from rlbook.policy.tiny import build_model, build_tokenizer
 from rlbook.training import TrainConfig, Trainer, collate
 from rlbook.training.checkpoint import pack_optimizer
-from rlbook.training.experience import token_rewards
 
 SMALL = {"prompts": 4, "group_size": 4, "minibatches": 2, "steps": 4, "max_new_tokens": 12}
 
@@ -130,20 +129,15 @@ def test_no_finite_reward_at_all_is_an_error():
         trainer.prepare(rollouts)
 
 
-def test_terminal_reward_sits_on_the_last_trained_token(make_rollout):
-    batch = collate([make_rollout(tokens=(4, 5, 2), reward=3.0), make_rollout(tokens=(4,))])
-    rewards = token_rewards(batch, METHODS["ppo"])
-    assert rewards.tolist() == [[0, 0, 0, 0, 0, 3.0], [0, 0, 0, 1.0, 0, 0]]
-
-
-def test_kl_in_the_reward_lowers_drifted_tokens_only(make_rollout):
+def test_kl_in_the_reward_reaches_the_advantages(make_rollout):
     method = METHODS["rloo"]
-    assert method.kl is not None and method.kl.where == "reward"
-    batch = collate([make_rollout(tokens=(4, 5, 2), reward=1.0)])
-    batch.logp_ref = batch.logp_old.clone()
-    batch.logp_ref[0, 4] -= 0.5
-    rewards = token_rewards(batch, method)[0, 3:]
-    assert rewards.tolist() == pytest.approx([0, -0.5 * method.kl.beta, 1.0])
+    rollouts = [make_rollout(tokens=(4, 5, 2), reward=r) for r in (1.0, 1.0)]
+    rollouts[0].logps = [-1.0, -1.0, -1.0]
+    trainer = small_trainer("rloo")
+    batch = trainer.prepare(rollouts)
+    drift = torch.where(batch.mask, batch.logp_old - batch.logp_ref, 0.0).sum(1)
+    expected = method.kl.beta * (drift[1] - drift[0])
+    assert batch.advantages.tolist() == pytest.approx([float(expected), -float(expected)], rel=1e-4)
 
 
 def test_unknown_method_lists_the_choices():
