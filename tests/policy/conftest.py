@@ -2,10 +2,6 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlbook.policy import set_threads
-
-set_threads()
-
 
 def build(tied=True, seed=0, spread=0.3, **changes):
     """A random Llama whose distributions are far from uniform, so that errors show."""

@@ -6,14 +6,6 @@ from rlbook.tasks import Problem
 from rlbook.training import Rollout
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def policy():
     """A tiny policy with random weights and its tokenizer."""
