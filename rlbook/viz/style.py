@@ -104,7 +104,7 @@ def setup(seed: int = 0, threads: int | None = None) -> None:
     packages = [f"{name} {version(name).split('+')[0]}" for name in ("torch", "transformers")]
     plural = "s" if threads > 1 else ""
     print(
-        f"rlbook {version('rlbook')} · Python {platform.python_version()} · "
+        f"rlbook {version('rlbook')} · Python {'.'.join(platform.python_version_tuple()[:2])} · "
         f"{' · '.join(packages)} · {threads} thread{plural} · seed {seed}"
     )
 

@@ -103,7 +103,8 @@ class Explorer(W.VBox):
 
 
 def image_layout(figsize: tuple[float, float]) -> W.Layout:
-    return W.Layout(width=f"{figsize[0] * 100:.0f}px", flex="0 0 auto", max_width="100%")
+    width = figsize[0] * STYLE["savefig.dpi"]  # one pixel of the picture to one of the screen
+    return W.Layout(width=f"{width:.0f}px", flex="0 0 auto", max_width="100%")
 
 
 def png_bytes(fig: Figure) -> bytes:

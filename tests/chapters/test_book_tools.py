@@ -216,6 +216,9 @@ def source_notebook(notebook, tmp_path):
         "from rlbook.viz import Explorer, slider\n"
         "Explorer(lambda fig, x: fig.subplots().plot([0, x]), x=slider(0.0, 1.0, 0.5))",
         "from pathlib import Path\nprint(Path.cwd().name)",
+        "from rlbook.viz import LivePlot\nlive = LivePlot('reward')\n"
+        "for metrics in live.watch([{'step': i, 'reward': i} for i in range(50)]):\n    pass\n"
+        "live.close()",
     ]
     notebook.cells[1:] = [new_code_cell(source) for source in sources]
     path = tmp_path / "book" / "01_small.ipynb"
@@ -236,6 +239,8 @@ def test_two_executions_give_the_same_bytes(source_notebook):
     assert [o.text for o in cells[2].outputs] == ["0\n1\n2\n"]
     assert {"image/png", "text/plain", WIDGET} <= set(cells[3].outputs[0].data)
     assert cells[4].outputs[0].text == "book\n"
+    (plot,) = cells[5].outputs  # updated in place: one picture is left
+    assert plot.data["text/plain"] == "LivePlot of reward (run: 50)" and "image/png" in plot.data
 
 
 def test_a_failing_notebook_keeps_its_old_outputs(notebook, tmp_path, capsys):
