@@ -102,6 +102,7 @@ def break_no_check(nb):
     nb.cells[1].source, nb.cells[2].source = "x = 2", "print(x)"
 
 
+@pytest.mark.filterwarnings("ignore:Non-unique cell id", "ignore:Cell is missing an id")
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
