@@ -1,4 +1,4 @@
-"""The run log: one row of metrics a step, as JSONL always and CSV or TensorBoard on request."""
+"""The run log: one row of metrics a step, as JSONL and CSV, and for TensorBoard on request."""
 
 import csv
 import json
@@ -31,7 +31,9 @@ class RunLog:
                 self._board.add_scalar(name, value, metrics["step"])
 
     def close(self) -> None:
+        """End the log and write it once more as `metrics.csv`."""
         self._file.close()
+        write_csv(self.path.with_suffix(".csv"), read_jsonl(self.path))
         if self._board is not None:
             self._board.close()
 

@@ -58,6 +58,7 @@ def test_run_log_survives_a_killed_run(tmp_path):
     resumed({"step": 3, "reward": 9.0})
     resumed.close()
     assert [row["reward"] for row in read_jsonl(log.path)] == [0.5, 1.0, 9.0]
+    assert (tmp_path / "metrics.csv").read_text().splitlines()[-1] == "3,9.0"
 
 
 def test_csv_has_the_union_of_columns(tmp_path):
