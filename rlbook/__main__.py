@@ -105,7 +105,8 @@ def book(chapters: tyro.conf.Positional[tuple[Path, ...]] = ()) -> None:
     """
     from rlbook.book import build
 
-    build(list(chapters))
+    if not build(list(chapters)):
+        sys.exit(1)
 
 
 def main() -> None:
