@@ -60,12 +60,12 @@ def test_exercises_have_solutions(path):
     asked = exercises(path)
     assert len(set(asked)) == len(asked), "two exercises with one number"
     if asked:
-        assert exercises(FOLDER / "solutions" / path.name) == asked
+        assert exercises(FOLDER / "solutions" / f"{path.stem}_solutions.ipynb") == asked
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=name)
 def test_solutions_belong_to_a_chapter(path):
-    assert (FOLDER / path.name).is_file()
+    assert (FOLDER / f"{path.stem.removesuffix('_solutions')}.ipynb").is_file()
 
 
 @pytest.mark.parametrize(
