@@ -1,4 +1,4 @@
-"""The reference experiments: several seeds of every arm, one process per core, resumable.
+"""Running the reference experiments: one process per core, a finished run is never repeated.
 
 `python -m rlbook experiments baselines` runs what is missing and writes
 `data/results/baselines.csv` (a row per step), `baselines_eval.csv` (a row per run, on held-out
@@ -9,22 +9,14 @@ import json
 import os
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
 from tqdm import tqdm
 
 from rlbook.analysis import pass_at_k
+from rlbook.experiments.catalogue import EXPERIMENTS, Arm, Experiment
 from rlbook.manifest import write_manifest
-from rlbook.objectives import (
-    METHODS,
-    Method,
-    NoTrustRegion,
-    RatioClip,
-    batch_mean_baseline,
-    group_center,
-)
 from rlbook.paths import data_dir
 from rlbook.policy import set_threads
 from rlbook.training import RunLog, TrainConfig, Trainer, collect_rollouts, read_jsonl, write_csv
@@ -32,95 +24,6 @@ from rlbook.training.metrics import group_by, mean
 from rlbook.training.probes import decisions
 
 EVAL_SEED = 1_000_003  # training seeds stay small, so held-out prompts never meet a training run
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One line of a figure: a label and what it trains."""
-
-    label: str
-    config: TrainConfig
-    method: Method
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A question, the arms that answer it, and the seeds each arm is run with."""
-
-    question: str
-    arms: tuple[Arm, ...]
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-
-
-def arm(label: str, method: str | Method, **settings) -> Arm:
-    row = METHODS[method] if isinstance(method, str) else method
-    return Arm(label, TrainConfig(method=row.name, **settings), row)
-
-
-ON_POLICY = {"minibatches": 1, "lr": 4e-4, "steps": 40}
-REUSE = {"minibatches": 4, "epochs": 4, "lr": 1e-4, "steps": 16}
-FEW_UPDATES = {"minibatches": 4, "lr": 1.5e-4, "steps": 30}
-
-GRPO = replace(METHODS["grpo"], kl=None)
-BATCH_MEAN_PPO = replace(METHODS["ppo"], advantage=batch_mean_baseline)
-
-
-def shifted_rewards(label: str, method: str) -> tuple[Arm, ...]:
-    """One arm per pair of (wrong, right) rewards: the same preferences, another zero."""
-    return tuple(
-        arm(f"{label}, {w}/{r}", method, reward_wrong=w, reward_right=r, **ON_POLICY)
-        for w, r in ((0, 1), (1, 2), (-1, 1))
-    )
-
-
-def clipped(width: float, **settings) -> Arm:
-    """PPO's clip of ±`width` on batch-mean advantages; no trust region for width 0."""
-    region = RatioClip(width, width) if width else NoTrustRegion()
-    label = f"clip {width:g}" if width else "no trust region"
-    return arm(label, replace(BATCH_MEAN_PPO, trust_region=region), **REUSE | settings)
-
-
-EXPERIMENTS = {
-    "baselines": Experiment(
-        "Does REINFORCE need a baseline, and when?",
-        (
-            *shifted_rewards("none", "reinforce"),
-            arm("batch mean", "reinforce_batch_mean", **ON_POLICY),
-            arm("EMA, 1/2", "reinforce_ema", reward_wrong=1, reward_right=2, **ON_POLICY),
-        ),
-    ),
-    "reuse": Experiment(
-        "What happens when every batch of rollouts is used for 16 updates?",
-        (
-            replace(clipped(0.2, minibatches=1, epochs=1), label="one update per batch"),
-            *(clipped(width) for width in (0, 0.2, 0.4)),
-        ),
-    ),
-    "critic": Experiment(
-        "Does a critic with GAE beat the mean reward of the batch?",
-        (
-            arm("batch mean", BATCH_MEAN_PPO, **FEW_UPDATES),
-            arm("critic, λ = 1", "ppo", lam=1.0, **FEW_UPDATES),
-            arm("critic, λ = 0.95", "ppo", lam=0.95, **FEW_UPDATES),
-        ),
-    ),
-    "groups": Experiment(
-        "What do a baseline per group, its σ and a KL penalty change?",
-        (
-            arm("batch mean", replace(GRPO, advantage=batch_mean_baseline), **FEW_UPDATES),
-            arm("group mean", replace(GRPO, advantage=group_center), **FEW_UPDATES),
-            arm("GRPO (÷ σ)", GRPO, **FEW_UPDATES),
-            arm("GRPO + KL", "grpo", **FEW_UPDATES),
-        ),
-    ),
-    "length": Experiment(
-        "What does dividing by a completion's own length teach?",
-        (
-            arm("mean over each answer", GRPO, lr=2e-4, steps=20),
-            arm("constant", replace(GRPO, aggregation="constant", constant=80), lr=2e-4, steps=20),
-        ),
-    ),
-}
 
 
 def run_experiment(name: str, seeds: Iterable[int] | None = None, workers: int = 0) -> Path:
