@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from rlbook.book.hygiene import MAX_IMAGE_BYTES, WIDGET, problems
+from rlbook.book.hygiene import WIDGET, problems
 from rlbook.manifest import manifest
 from rlbook.paths import data_dir
 
@@ -109,16 +109,14 @@ def without_paths(text: str) -> str:
     return text.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
 
 
-def small_png(image: str, limit: int = MAX_IMAGE_BYTES // 2) -> str:
-    """A base64 PNG, reduced to a palette of 256 colours where it is larger than `limit`."""
-    if len(image) <= limit:
-        return image
+def small_png(image: str) -> str:
+    """A base64 PNG with a palette of 256 colours, which charts do not miss, if that is smaller."""
     from PIL import Image
 
     picture = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")
     buffer = io.BytesIO()
     picture.quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return min(image, base64.b64encode(buffer.getvalue()).decode(), key=len)
 
 
 def times_path() -> Path:

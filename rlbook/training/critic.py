@@ -34,7 +34,8 @@ def explained_variance(
 ) -> float:
     """1 − Var(returns − values) / Var(returns) over masked tokens; 0 if the returns are constant.
 
-    1 is a perfect critic, 0 one no better than a constant, below 0 a harmful one.
+    1 is a perfect critic, 0 one no better than a constant, below 0 a harmful one. Judge it by the
+    reward that came: λ-returns with λ < 1 contain the values themselves and flatter them.
     """
     target, error = returns[mask], (returns - values)[mask]
     spread = target.var(unbiased=False)

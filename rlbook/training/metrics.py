@@ -22,7 +22,8 @@ From its updates (`update_metrics`, means over the step's optimizer updates unle
     ratio_min/max       extremes of π_θ/π_old over the step
     grad_norm           before clipping
     skipped_updates     number of updates dropped for a non-finite gradient
-    explained_variance  of the critic's values at rollout time (critic methods)
+    explained_variance  of the completion's reward, by the critic's values at rollout time; not of
+                        λ-returns, which contain those values (critic methods)
     value_loss          of the critic (critic methods)
 """
 

@@ -90,7 +90,8 @@ class Trainer:
             for minibatch in self.shuffled(batch, epoch)
         ]
         if batch.values_old is not None:
-            explained = explained_variance(batch.values_old, batch.returns, batch.mask)
+            rewards = batch.rewards[:, None].expand_as(batch.mask)
+            explained = explained_variance(batch.values_old, rewards, batch.mask)
             updates[0]["explained_variance"] = explained
         return updates
 
