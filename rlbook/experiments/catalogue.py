@@ -118,6 +118,7 @@ def dapo_parts() -> Iterator[Arm]:
         "+ clip-higher": {"trust_region": RatioClip(0.2, 0.28)},
         "+ token mean": {"aggregation": "token_mean"},
         "+ overlong ramp": OVERLONG,
+        "+ overlong filter": {"reward_shaping": "overlong_filter"},
         "+ dynamic sampling": {"prompt_filter": "resample_zero_variance"},
     }
     settings = {"minibatches": 4, "epochs": 4, "lr": 1e-4, "steps": 20}

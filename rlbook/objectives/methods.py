@@ -43,8 +43,9 @@ class Method:
     `constant` is the normaliser of `aggregation="constant"`. `anchor` says whose log-probs the
     paper calls π_old: the trainer's, recomputed, or the sampler's own. `reward_values` are the
     rewards of a (wrong, right) answer. `reward_shaping` and `prompt_filter` name what happens to
-    rewards and prompts before the objective; the trainer does it. `note` records where papers
-    and code disagree.
+    rewards and prompts before the objective; the trainer does it ("overlong": DAPO's ramp;
+    "overlong_filter": truncated completions count in the baseline but are not trained on).
+    `note` records where papers and code disagree.
     Raises `ValueError` for an unknown option or a combination that cannot run.
     """
 
@@ -58,7 +59,7 @@ class Method:
     kl: KLPenalty | None = None
     anchor: Literal["recomputed", "sampler"] = "recomputed"
     reward_values: tuple[float, float] = (0.0, 1.0)
-    reward_shaping: Literal["none", "overlong"] = "none"
+    reward_shaping: Literal["none", "overlong", "overlong_filter"] = "none"
     prompt_filter: Literal["none", "drop_zero_variance", "resample_zero_variance"] = "none"
     note: str = ""
 

@@ -14,6 +14,7 @@ from rlbook.policy import Completion
 from rlbook.tasks import Problem, Task, Verdict
 from rlbook.training.config import TrainConfig
 from rlbook.training.metrics import group_by
+from rlbook.training.pool import PromptPool
 from rlbook.training.rollouts import Rollout
 
 MAX_ROUNDS = 10
@@ -97,13 +98,14 @@ def collect_rollouts(
 
 @dataclass(frozen=True)
 class RolloutSource:
-    """Where a training run's rollouts come from: task, engine, rewards, and the prompt filter."""
+    """Where a training run's rollouts come from: prompts, engine, rewards, the prompt filter."""
 
     engine: Engine
     tokenizer: PreTrainedTokenizerBase
     task: Task
     method: Method
     config: TrainConfig
+    pool: PromptPool | None = None
 
     def collect(self, seed: int, version: int) -> list[Rollout]:
         """`prompts` groups of `group_size` rollouts.
@@ -118,17 +120,18 @@ class RolloutSource:
                 if len(with_spread(rollouts)) >= size:
                     break
                 rollouts += self.sample(seed, version, round_)
+        if self.pool is not None:
+            self.pool.record(rollouts)
         return rollouts
 
     def sample(self, seed: int, version: int, round_: int) -> list[Rollout]:
         """One round of rollouts, shaped rewards included."""
         config = self.config
-        prompts_seed = derive_seed(seed, "prompts", round_)
         rollouts = collect_rollouts(
             self.engine,
             self.tokenizer,
             self.task,
-            self.task.sample(prompts_seed, config.prompts, config.levels),
+            self.problems(derive_seed(seed, "prompts", round_)),
             config.group_size,
             max_new_tokens=config.max_new_tokens,
             temperature=config.temperature,
@@ -144,6 +147,11 @@ class RolloutSource:
             for rollout, points in zip(rollouts, penalty.tolist(), strict=True):
                 rollout.rewards["overlong"] = points
         return rollouts
+
+    def problems(self, seed: int) -> list[Problem]:
+        """The prompts of a round: the pool's next, or new ones from the task."""
+        count, levels = self.config.prompts, self.config.levels
+        return self.pool.draw(count) if self.pool else self.task.sample(seed, count, levels)
 
     @property
     def reward(self) -> RewardScheme:

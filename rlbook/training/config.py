@@ -29,6 +29,13 @@ class TrainConfig(BaseModel):
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping threshold")
     micro_batch_tokens: int = Field(8192, ge=1, description="padded tokens per forward pass")
 
+    pool: int | None = Field(
+        None, ge=1, description="distinct problems, met again every epoch; endless if absent"
+    )
+    retire_at: float | None = Field(
+        None, gt=0, le=1, description="pass rate at which a problem leaves the pool (ScaleRL: 0.9)"
+    )
+
     reward_right: float | None = Field(None, description="of a correct completion; the method's")
     reward_wrong: float | None = Field(None, description="of any other completion; the method's")
     reward_format: float = Field(0.0, description="added when the format is right")
@@ -58,4 +65,6 @@ class TrainConfig(BaseModel):
                 f"minibatches ({self.minibatches}) cannot exceed prompts ({self.prompts}): "
                 "a minibatch holds whole groups"
             )
+        if self.retire_at is not None and self.pool is None:
+            raise ValueError("retire_at needs a finite pool: set pool to a number of problems")
         return self

@@ -39,7 +39,8 @@ class Scorer:
         Rollouts whose reward is not finite are named in a warning and left out.
         """
         finite = torch.tensor([math.isfinite(r.reward) for r in rollouts])
-        batch = collate(usable(rollouts)).to(self.config.device)
+        rollouts = usable(rollouts)
+        batch = collate(rollouts).to(self.config.device)
         if self.config.anchor == "recomputed":
             batch.logp_old = self.logprobs(self.model, batch)
         if self.reference is not None:
@@ -64,6 +65,9 @@ class Scorer:
             batch.advantages, batch.returns = advantages
         else:
             batch.advantages = advantages
+        if self.method.reward_shaping == "overlong_filter":
+            finished = torch.tensor([not r.truncated for r in rollouts])
+            batch.mask = batch.mask & finished.to(batch.mask.device)[:, None]
         return batch
 
     def logprobs(self, model: nn.Module, batch: Batch) -> Float[Tensor, "N T"]:

@@ -18,6 +18,7 @@ from rlbook.training.config import TrainConfig
 from rlbook.training.critic import Critic, explained_variance
 from rlbook.training.experience import Scorer
 from rlbook.training.metrics import rollout_metrics, update_metrics
+from rlbook.training.pool import prompt_pool
 from rlbook.training.rollouts import Batch, Rollout, minibatches
 from rlbook.training.step import critic_step, train_step
 
@@ -40,7 +41,10 @@ class Trainer:
         self.model, self.tokenizer = policy or load_policy(config.policy, device=config.device)
         self.behaviour = frozen_copy(self.model) if config.sampler_refresh > 1 else self.model
         engine = Sampler(self.behaviour, self.tokenizer.eos_token_id)
-        self.source = RolloutSource(engine, self.tokenizer, self.task, self.method, config)
+        self.pool = prompt_pool(self.task, config)
+        self.source = RolloutSource(
+            engine, self.tokenizer, self.task, self.method, config, self.pool
+        )
         self.models, self.optimizers = {"model": self.model}, {}
         self.optimizers["model"] = self.adamw(self.model, config.lr)
         if self.method.needs_critic:
@@ -109,17 +113,10 @@ class Trainer:
     def update(self, minibatch: Batch) -> dict[str, float]:
         """One policy update and, for critic methods, one critic update."""
         config = self.config
-        limits = {
-            "micro_batch_tokens": config.micro_batch_tokens,
-            "max_grad_norm": config.max_grad_norm,
-        }
+        optimizer, temperature = self.optimizers["model"], config.temperature
+        limits = config.model_dump(include={"micro_batch_tokens", "max_grad_norm"})
         metrics = train_step(
-            self.model,
-            self.optimizers["model"],
-            minibatch,
-            self.method,
-            temperature=config.temperature,
-            **limits,
+            self.model, optimizer, minibatch, self.method, temperature=temperature, **limits
         )
         self.version += 1
         if self.method.needs_critic:
@@ -142,6 +139,7 @@ class Trainer:
             "version": self.version,
             "behaviour_version": self.behaviour_version,
             "advantage": getattr(self.scorer.advantage, "__dict__", {}),
+            "pool": self.pool and self.pool.state(),
         }
         return save_checkpoint(Path(folder), self.step, self.models, self.optimizers, state)
 
@@ -154,6 +152,8 @@ class Trainer:
         trainer.step, trainer.version = state["step"], state["version"]
         trainer.behaviour_version = state["behaviour_version"]
         vars(trainer.scorer.advantage).update(state["advantage"])
+        if trainer.pool is not None:
+            trainer.pool.load(state["pool"])
         return trainer
 
     @property

@@ -13,6 +13,7 @@ from rlbook.training import RunLog, TrainConfig, read_jsonl, write_csv
         ({"lr": -1.0}, "lr"),
         ({"steps": 0}, "steps"),
         ({"temperature": 0}, "temperature"),
+        ({"retire_at": 0.9}, "retire_at needs a finite pool"),
         ({"learning_rate": 1e-4}, "learning_rate"),
         ({"anchor": "old"}, "'sampler' or 'recomputed'"),
         ({"minibatches": 32}, r"minibatches \(32\) cannot exceed prompts \(16\)"),

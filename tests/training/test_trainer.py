@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,12 +36,15 @@ def weights(trainer):
     return torch.cat([p.detach().flatten() for m in models for p in m.parameters()])
 
 
-@pytest.mark.parametrize("name", ["reinforce_ema", "ppo", "grpo"])
-def test_resume_is_bit_identical(name, tmp_path):
-    whole = small_trainer(name)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("reinforce_ema", {}), ("ppo", {}), ("grpo", {}), ("grpo", {"pool": 3, "retire_at": 0.9})],
+)
+def test_resume_is_bit_identical(name, changes, tmp_path):
+    whole = small_trainer(name, **changes)
     expected = list(whole)
 
-    first = small_trainer(name)
+    first = small_trainer(name, **changes)
     half = [first.train_one(), first.train_one()]
     first.save(tmp_path)
     second = ParityTrainer.resume(tmp_path, policy=small_policy())
@@ -103,6 +107,20 @@ def test_rows_with_special_needs_train(name):
     metrics = trainer.train_one()
     assert metrics["skipped_updates"] == 0
     assert not torch.equal(weights(trainer), before)
+
+
+def test_truncated_answers_count_in_the_baseline_but_are_not_trained_on(make_rollout):
+    method = replace(METHODS["dr_grpo"], reward_shaping="overlong_filter")
+    trainer = Trainer(TrainConfig(method="dr_grpo", **SMALL), method, small_policy())
+    rollouts = [make_rollout(reward=r) for r in (1.0, 0.0)]
+    rollouts += [make_rollout(reward=0.0, finish_reason="length") for _ in range(2)]
+    batch = trainer.prepare(rollouts)
+    assert batch.advantages.tolist() == pytest.approx([0.75, -0.25, -0.25, -0.25])
+    assert batch.mask.sum(1).tolist() == [3, 3, 0, 0]
+    before = weights(trainer)
+    trainer.update(batch)
+    assert not torch.equal(weights(trainer), before)
+    trainer.update(trainer.prepare(rollouts[2:]))  # nothing left to train on
 
 
 def test_stale_sampler_is_reported():
