@@ -121,7 +121,7 @@ def dapo_parts() -> Iterator[Arm]:
         "+ overlong filter": {"reward_shaping": "overlong_filter"},
         "+ dynamic sampling": {"prompt_filter": "resample_zero_variance"},
     }
-    settings = {"minibatches": 4, "epochs": 4, "lr": 1e-4, "steps": 20}
+    settings = {"prompts": 8, "minibatches": 4, "epochs": 4, "lr": 1e-4, "steps": 20}
     for label, change in parts.items():
         yield arm(label, replace(GRPO, **change), **settings)
     yield arm("DAPO", "dapo", **settings)
