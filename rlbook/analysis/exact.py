@@ -70,7 +70,7 @@ def expected_gradient(
     groups = torch.zeros(n, dtype=torch.long)
     mean = torch.zeros_like(first[0])
     outer = torch.zeros_like(second[0])
-    for batch, weight in _batches(chances, n, exchangeable):
+    for batch, weight in weighted_batches(chances, n, exchangeable):
         a = advantage(values[batch], groups).to(values)
         parts = a[:, None] * first[batch]
         total = parts.sum(0)
@@ -192,7 +192,7 @@ def _moments_given_reward(policy: EnumerablePolicy, rewards: Float[Tensor, " K"]
     return values, torch.stack(chances), torch.stack(first), torch.stack(second)
 
 
-def _batches(
+def weighted_batches(
     chances: Float[Tensor, " R"], n: int, exchangeable: bool
 ) -> Iterator[tuple[list[int], float]]:
     """Every batch of n reward levels with its probability."""

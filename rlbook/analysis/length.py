@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlbook.analysis.exact import Advantage, _batches
+from rlbook.analysis.exact import Advantage, weighted_batches
 from rlbook.analysis.policies import EnumerablePolicy, TokenTree
 from rlbook.objectives import Aggregation, Method, group_center, policy_loss
 
@@ -104,7 +104,7 @@ def enumerated_update(
     logp, mask = policy.token_log_probs(logits), policy.mask
     one_prompt = torch.zeros(group_size, dtype=torch.long)
     expected = torch.zeros((), dtype=torch.float64)
-    for rows, chance in _batches(policy.probs, group_size, exchangeable=True):
+    for rows, chance in weighted_batches(policy.probs, group_size, exchangeable=True):
         advantages = method.new_advantage()(rewards[rows], one_prompt)
         loss = policy_loss(method, logp[rows], logp[rows], advantages, mask[rows], one_prompt).loss
         expected = expected + chance * loss

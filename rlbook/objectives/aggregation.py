@@ -109,7 +109,7 @@ def token_weights(
     if how == "sequence_mean":
         return weight / (sequences * mask.sum(1, keepdim=True).clamp(min=1))
     if how == "prompt_mean":
-        return weight / (max(totals.num_prompts, 1) * _prompt_tokens(mask, groups, totals))
+        return weight / (max(totals.num_prompts, 1) * prompt_tokens(mask, groups, totals))
     if how == "constant":
         if not constant or constant <= 0:
             raise ValueError('"constant" needs constant > 0, e.g. the generation limit in tokens')
@@ -117,7 +117,7 @@ def token_weights(
     return weight / sequences
 
 
-def _prompt_tokens(
+def prompt_tokens(
     mask: Bool[Tensor, "N T"], groups: Int[Tensor, " N"] | None, totals: Totals
 ) -> Int[Tensor, "N 1"]:
     """Trained tokens of each sequence's prompt, at least 1."""
