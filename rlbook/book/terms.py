@@ -1,0 +1,78 @@
+"""One notation, one vocabulary, one bibliography: the lists, and what a text does not keep to."""
+
+import ast
+import json
+import re
+import tomllib
+import unicodedata
+from pathlib import Path
+
+from rlbook.paths import data_dir
+
+LETTERS = {unicodedata.name(c).split()[-1].lower(): c for c in "αβγδεζηθικμνξπρστυφχψω"}
+LETTERS["lambda"] = "λ"  # Unicode spells it lamda
+OPERATORS = set("ΣΠΔ")
+PAPER = re.compile(r"(?:arXiv:|arxiv\.org/abs/)(\d{4}\.\d{4,5})|(doi:10\.[^\s,;\"')]*[^\s,;\"').])")
+LINK = re.compile(r"\]\((https?://[^)\s]+)\)")
+ARXIV = "https://arxiv.org/abs/"
+
+
+def notation() -> dict[str, list[dict]]:
+    """`symbol` and `term` entries of `data/notation.toml`."""
+    return tomllib.loads((data_dir() / "notation.toml").read_text())
+
+
+def bibliography() -> dict[str, dict]:
+    """Papers by key: "arXiv:…", "doi:…" or an address; with title, authors, year and link."""
+    entries = tomllib.loads((data_dir() / "bibliography.toml").read_text())
+    return {key: {**entry, "link": link_of(key)} for key, entry in entries.items()}
+
+
+def link_of(key: str) -> str:
+    if key.startswith("arXiv:"):
+        return ARXIV + key.removeprefix("arXiv:")
+    return f"https://doi.org/{key.removeprefix('doi:')}" if key.startswith("doi:") else key
+
+
+def citations(text: str) -> set[str]:
+    """Keys of the papers a text cites, by arXiv number, DOI, or a link."""
+    papers = {f"arXiv:{number}" if number else doi for number, doi in PAPER.findall(text)}
+    return papers | {link for link in LINK.findall(text) if "arxiv.org/" not in link}
+
+
+def prose(notebook: str | Path) -> str:
+    """The words and formulas of a notebook: its Markdown without code spans and link targets."""
+    cells = json.loads(Path(notebook).read_text())["cells"]
+    text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    text = re.sub(r"```.*?```|`[^`]*`", " ", text, flags=re.DOTALL)
+    return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+def docstrings(module: str | Path) -> str:
+    """All docstrings of a Python file, without code spans."""
+    tree = ast.parse(Path(module).read_text())
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    texts = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, owners)]
+    return re.sub(r"`[^`]*`", " ", "\n\n".join(filter(None, texts)))
+
+
+def greek(text: str) -> set[str]:
+    """Greek letters in a text, those written as LaTeX commands included."""
+    letters = {c for c in text if unicodedata.name(c, "").startswith("GREEK ")}
+    commands = re.findall(r"\\(?:var)?([a-z]+)(?![a-z])", text)
+    return (letters | {LETTERS[c] for c in commands if c in LETTERS}) - OPERATORS
+
+
+def undefined_symbols(text: str) -> set[str]:
+    """Greek letters of a text that the notation does not define."""
+    return greek(text) - greek(" ".join(s["text"] for s in notation()["symbol"]))
+
+
+def discouraged(text: str) -> dict[str, str]:
+    """Words of a text that the book says otherwise: {word: the book's term}."""
+    return {
+        word: term["name"]
+        for term in notation()["term"]
+        for word in term.get("avoid", ())
+        if re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE)
+    }

@@ -1,0 +1,83 @@
+"""Chapters and docstrings keep to the notation, the vocabulary and the bibliography."""
+
+from pathlib import Path
+
+import pytest
+
+from rlbook.book import terms
+from rlbook.book.runner import chapters
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "rlbook").rglob("*.py"))
+NAMES = [str(m.relative_to(ROOT)) for m in MODULES]
+
+
+@pytest.mark.parametrize("path", chapters(), ids=lambda p: p.name)
+def test_chapter_keeps_to_the_notation(path):
+    text = terms.prose(path)
+    assert terms.undefined_symbols(text) == set(), "define it in data/notation.toml"
+    assert terms.discouraged(text) == {}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=NAMES)
+def test_docstrings_keep_to_the_notation(path):
+    text = terms.docstrings(path)
+    assert terms.undefined_symbols(text) == set(), "define it in data/notation.toml"
+    assert terms.discouraged(text) == {}
+
+
+def cited():
+    return {key for path in [*chapters(), *MODULES] for key in terms.citations(path.read_text())}
+
+
+def test_every_cited_paper_is_in_the_bibliography():
+    papers = {key for key in cited() if key.startswith(("arXiv:", "doi:"))}
+    assert papers - set(terms.bibliography()) == set()
+
+
+def test_every_entry_of_the_bibliography_is_cited():
+    assert set(terms.bibliography()) - cited() == set()
+
+
+def test_entries_are_complete():
+    for key, entry in terms.bibliography().items():
+        assert {"title", "authors", "year", "link"} <= set(entry), key
+        assert entry["link"].startswith("http"), key
+
+
+def test_symbols_are_defined_once():
+    symbols = [s["latex"] for s in terms.notation()["symbol"]]
+    assert len(symbols) == len(set(symbols))
+
+
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        (r"$\rho_t\hat A$ and π_θ", {"ρ", "π", "θ"}),
+        (r"$\varepsilon_{low}$, \lambda", {"ε", "λ"}),
+        (r"\frac12\sum\log", set()),
+        ("Σ and Δ are operators", set()),
+    ],
+)
+def test_greek_letters_are_found(text, letters):
+    assert terms.greek(text) == letters
+
+
+def test_an_undefined_letter_and_a_discouraged_word_are_found():
+    assert terms.undefined_symbols(r"a new $\zeta$") == {"ζ"}
+    assert terms.discouraged("each Trajectory of the behavior policy") == {
+        "trajectory": "rollout",
+        "behavior policy": "behaviour policy",
+        "behavior": "normalise",
+    }
+
+
+def test_citations_are_found_in_all_their_forms():
+    text = "PPO, arXiv:1707.06347, Eq. 7; [GAE](https://arxiv.org/abs/1506.02438) doi:10.1007/BF1."
+    text += " [blog](http://example.org/kl.html)"
+    assert terms.citations(text) == {
+        "arXiv:1707.06347",
+        "arXiv:1506.02438",
+        "doi:10.1007/BF1",
+        "http://example.org/kl.html",
+    }
