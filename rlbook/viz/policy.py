@@ -1,6 +1,6 @@
 """Chapter 01: the four completions as paths through a tree, and temperature turned by hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -11,10 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rlbook.analysis import Completions, exact_pass_at_k, pass_at_k_curve
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, readable
+from rlbook.analysis import Completions, pass_at_k_curve
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, readable
 from rlbook.viz.widgets import Explorer, choice, slider
 
+TREE_CHARACTER = 0.054  # width of a character of the tree, in columns
 MONO = {"family": "monospace", "fontsize": 8}
 
 
@@ -81,7 +82,7 @@ def draw_next_token(ax: Axes, place: Place, temperature: float, count: int = 6) 
     for i, p in enumerate(now):
         ax.text(max(p, plain[i]) + 0.015, i, f"{p:.3f}", va="center", fontsize=8.5)
     ax.set_yticks(y, [name.strip() for name in names], **MONO)
-    ax.set(xlim=(0, 1.15), ylim=(count - 0.4, -0.6), xlabel=f"probability (outline: T = 1)")
+    ax.set(xlim=(0, 1.15), ylim=(count - 0.4, -0.6), xlabel="probability (outline: T = 1)")
     ax.set_xticks((0, 0.5, 1))
     ax.grid(axis="y", visible=False)
     ax.set_title(f"Next token, T = {temperature:g}")
@@ -99,14 +100,14 @@ def draw_curves(ax: Axes, correct: Mapping[float, np.ndarray], temperature: floa
             first, best = curve[0], curve[k - 1]
             ax.plot([1, k], [first, best], "o", color=GOOD)
     ax.set(xlabel="k", ylim=(0, 1.04), xlim=(0.4, ks[-1] + 0.6), ylabel="pass@k")
+    ax.set_xticks([1, *ks[3::4]])
     ax.set_title(f"pass@1 = {first:.2f}, pass@{k} = {best:.2f}")
 
 
-def draw_prefix_tree(ax: Axes, four: Completions, others: float = 0.02) -> None:
+def draw_prefix_tree(ax: Axes, four: Completions) -> None:
     """Completions as paths from the prompt; every token with its probability under π_old.
 
-    Repeats of one token share a node. A stub shows what the drawn tokens leave over, where they
-    are several and it is more than `others`.
+    Repeats of one token share a node.
     """
     paths = [
         [
@@ -115,7 +116,7 @@ def draw_prefix_tree(ax: Axes, four: Completions, others: float = 0.02) -> None:
         ]
         for row, probs in zip(four.tokens, four.probs_old, strict=True)
     ]
-    order = sorted(range(len(paths)), key=lambda i: [text for text, _ in paths[i]])
+    order = sorted(range(len(paths)), key=lambda i: [_first(paths, p) for p in _prefixes(paths[i])])
     height = {path: -line for line, path in enumerate(order)}
     depth = max(map(len, paths))
 
@@ -140,7 +141,7 @@ def draw_prefix_tree(ax: Axes, four: Completions, others: float = 0.02) -> None:
         total, right = np.prod(four.probs_old[i]), four.reward_values[i] > 0
         colour = readable(GOOD if right else BAD)
         ax.text(
-            depth + 0.35, height[i],
+            len(path) - 0.65 + TREE_CHARACTER * len(path[-1][0]), height[i],
             f"{four.names[i][0]}: {'right' if right else 'wrong'}\nπ = {total:.3f}",
             va="center", fontsize=9, color=colour,
         )  # fmt: skip
@@ -148,16 +149,16 @@ def draw_prefix_tree(ax: Axes, four: Completions, others: float = 0.02) -> None:
     ax.axis("off")
 
 
+def _prefixes(path: list) -> list[list]:
+    return [path[: length + 1] for length in range(len(path))]
+
+
+def _first(paths: list[list], prefix: list) -> int:
+    """Index of the first path that starts so."""
+    return next(i for i, path in enumerate(paths) if path[: len(prefix)] == prefix)
+
+
 def _runs(pairs) -> list[tuple[list[str], list[tuple[str, float]]]]:
     """Consecutive equal tokens together."""
     groups = (list(group) for _, group in groupby(pairs, key=lambda pair: pair[0]))
     return [([text for text, _ in group], group) for group in groups]
-
-
-def draw_bias(ax: Axes, samples: int, k: int, estimators: Mapping[str, Sequence[float]]) -> None:
-    """Expected value of pass@k estimators against the solve rate, with the truth."""
-    p = np.linspace(0, 1, len(next(iter(estimators.values()))))
-    ax.plot(p, exact_pass_at_k(p, k), color=INK, lw=4, alpha=0.25, label="true")
-    for (name, values), colour in zip(estimators.items(), (GOOD, BAD), strict=True):
-        ax.plot(p, values, color=colour, label=name)
-    ax.set(xlabel="solve rate p", ylabel=f"pass@{k} from {samples} samples", xlim=(0, 1))
