@@ -39,7 +39,7 @@ class Place:
 
     def top(self, count: int) -> list[tuple[str, float]]:
         """The most probable next tokens."""
-        best = self.probs().topk(count)
+        best = self.probs().topk(min(count, len(self.tokens)))
         return [
             (self.tokens[i], p)
             for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -74,6 +74,7 @@ def temperature_explorer(
 def draw_next_token(ax: Axes, place: Place, temperature: float, count: int = 6) -> None:
     """Bars at this temperature, outlines at temperature 1."""
     names = [name for name, _ in place.top(count)]
+    count = len(names)
     rows = [place.tokens.index(name) for name in names]
     now, plain = place.probs(temperature)[rows].tolist(), place.probs()[rows].tolist()
     y = range(count)
@@ -82,10 +83,14 @@ def draw_next_token(ax: Axes, place: Place, temperature: float, count: int = 6) 
     for i, p in enumerate(now):
         ax.text(max(p, plain[i]) + 0.015, i, f"{p:.3f}", va="center", fontsize=8.5)
     ax.set_yticks(y, [name.strip() for name in names], **MONO)
-    ax.set(xlim=(0, 1.15), ylim=(count - 0.4, -0.6), xlabel="probability (outline: T = 1)")
+    ax.set(
+        xlim=(0, 1.15),
+        ylim=(count - 0.4, -0.6),
+        xlabel=f"probability at T = {temperature:g} (outline: T = 1)",
+    )
     ax.set_xticks((0, 0.5, 1))
     ax.grid(axis="y", visible=False)
-    ax.set_title(f"Next token, T = {temperature:g}")
+    ax.set_title(f"After {place.prefix}", fontsize=9.5)
 
 
 def draw_curves(ax: Axes, correct: Mapping[float, np.ndarray], temperature: float, k: int) -> None:
