@@ -59,10 +59,8 @@ def difficulty_figure(
     axes[0].set(ylim=(0, 7), ylabel="weight  E[g] / ∇p", title=f"Weight {here[0]:.2f}")
     axes[1].set(ylim=(0, 1.05), ylabel="push  E|Â|")
     axes[1].set_title(f"Push {here[1]:.2f}, silent groups {silent:.0%}")
-    axes[0].annotate(
-        f"dashed: {plain}", (0.98, 0.94), xycoords="axes fraction", ha="right", fontsize=9,
-        color=MUTED,
-    )  # fmt: skip
+    note = f"dashed: divided by {plain}"
+    axes[0].text(0.98, 0.94, note, transform=axes[0].transAxes, ha="right", fontsize=9, color=MUTED)
 
 
 def draw_solve_rates(
@@ -82,13 +80,15 @@ def draw_solve_rates(
 def draw_silence(ax: Axes, sizes: Sequence[int]) -> None:
     """p^G + (1−p)^G against p, a labelled line per group size."""
     shades = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08306b")
-    for size, shade in zip(sizes, shades, strict=False):
+    heights = torch.linspace(0.62, 0.1, len(sizes))  # of the labels, one below the other
+    for size, shade, height in zip(sizes, shades, heights, strict=False):
         silent = SOLVE_RATES**size + (1 - SOLVE_RATES) ** size
         ax.plot(SOLVE_RATES, silent, color=shade)
-        crossing = int((silent[:100] - 0.55).abs().argmin())
-        ax.annotate(
-            f"{size}", (SOLVE_RATES[crossing], silent[crossing]), fontsize=9, color=INK,
-            ha="center", va="center", bbox={"fc": "white", "ec": "none", "pad": 1},
+        crossing = int((silent[:100] - height).abs().argmin())
+        ax.text(
+            SOLVE_RATES[crossing], silent[crossing], f"G = {size}" if size == sizes[0] else size,
+            fontsize=9, color=INK, ha="center", va="center",
+            bbox={"fc": "white", "ec": "none", "pad": 1},
         )  # fmt: skip
     ax.set(xlabel="solve rate p", ylabel="chance of a silent group", xlim=(0, 1), ylim=(0, 1))
 
@@ -100,6 +100,9 @@ def draw_coefficients(ax: Axes) -> None:
     ax.axvline(0, color=FAINT, lw=1)
     ax.plot(d, -d, color=GOOD, label="k2: −d")
     ax.plot(d, (-d).exp() - 1, color=BAD, label="k3, naive: exp(−d) − 1")
-    ax.set(xlabel="d = log π − log π_ref of the sampled token", ylabel="push on log π, per β")
+    ax.set(
+        xlabel=r"$d=\log\pi_\theta-\log\pi_{ref}$ of the sampled token",
+        ylabel="push on log π, per β",
+    )
     ax.set(xlim=(-2.5, 4), ylim=(-4.4, 11.5))
     label_lines(ax)
