@@ -44,7 +44,7 @@ class GradientMoments:
     @property
     def variance(self) -> float:
         """Trace of the covariance: E‖g - E[g]‖² of one batch of n samples."""
-        return self.covariance.trace().item()
+        return max(self.covariance.trace().item(), 0.0)  # rounding must not make it negative
 
     @property
     def noise_to_signal(self) -> float:
