@@ -13,7 +13,7 @@ from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
 from rlbook.viz.widgets import Explorer, slider
 
 COLOURS = {"none": MUTED, "mean": BAD, "optimal": GOOD}
-SOLVE_RATES = tuple(i / 40 for i in range(1, 40))
+SOLVE_RATES = tuple(i / 26 for i in range(1, 26))
 FEWEST, MOST = 0.03, 3000  # rollouts, edges of the logarithmic axis
 
 
@@ -43,7 +43,9 @@ def baseline_figure(fig: Figure, p: float, shift: float, fillers: int) -> None:
             b, needed, "o", color=COLOURS[name], ms=7, zorder=3, label=f"{name}: {needed:.1f}"
         )
         top = max(top, needed)
-    left.legend(title=f"rollouts, at p = {p:.2f}", loc="upper center")
+    left.legend(
+        title=f"rollouts, at p = {p:.2f}", loc="upper center", frameon=True, edgecolor="none"
+    )
     left.set(xlabel="baseline b", xlim=(-1.25, 2.25), ylim=(-0.03 * top, 1.9 * top + 0.5))
     left.set(ylabel="rollouts until noise = signal", title="The baseline at one solve rate")
     for name in here:
