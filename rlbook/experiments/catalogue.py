@@ -87,7 +87,6 @@ def own_settings() -> Iterator[Arm]:
 TRUST_REGIONS = {
     "none": {"trust_region": NoTrustRegion()},
     "clip": {"trust_region": RatioClip(0.2, 0.2)},
-    "clip-higher": {"trust_region": RatioClip(0.2, 0.28)},
     "CISPO": {"trust_region": WeightClip(max=5.0)},
     "GSPO": {"trust_region": RatioClip(3e-4, 4e-4), "ratio": "sequence"},
     "DPPO": {"trust_region": DivergenceMask("tv", 0.15, 0.15)},
@@ -104,7 +103,7 @@ def stability() -> Iterator[Arm]:
             f"{name}, {4 * epochs} updates, refresh {refresh}, lr {lr:g}",
             replace(base, **region),
             prompts=8,
-            steps=16,
+            steps=12,
             epochs=epochs,
             sampler_refresh=refresh,
             lr=lr,
