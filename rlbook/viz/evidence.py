@@ -1,0 +1,65 @@
+"""The evidence appendix: differences with their verdicts, and the stability study as a grid."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from rlbook.analysis.evidence import paired_differences
+from rlbook.viz.style import INK, MUTED, colour_of
+
+
+def difference_table(evaluations: pd.DataFrame, metric: str, against: str) -> pd.DataFrame:
+    """Every arm against one, paired by seed: mean, interval, verdict; see `paired_differences`."""
+    runs = {
+        arm: dict(zip(rows["seed"], rows[metric], strict=True))
+        for arm, rows in evaluations.groupby("arm", sort=False)
+    }
+    table = pd.DataFrame(paired_differences(runs, against)).set_index("arm")
+    table.insert(0, metric, [np.mean(list(runs[arm].values())) for arm in table.index])
+    return table.drop(columns=["seeds", "p"])
+
+
+def draw_differences(ax: Axes, table: pd.DataFrame, against: str) -> None:
+    """One row per arm: the difference with its interval, in colour where it is real."""
+    for row, (arm, values) in enumerate(table.iterrows()):
+        colour = colour_of(arm) if values["real"] else MUTED
+        ax.plot([values["low"], values["high"]], [row, row], color=colour, lw=2.5, zorder=2)
+        ax.plot(values["mean"], row, "o", ms=7, color=colour, mec="white", zorder=3)
+    ax.axvline(0, color=INK, lw=1)
+    ax.set_yticks(range(len(table)), table.index)
+    for label, real in zip(ax.get_yticklabels(), table["real"], strict=True):
+        label.set_color(INK if real else MUTED)
+    ax.set(ylim=(len(table) - 0.4, -0.6), xlabel=f"{table.columns[0]}, minus that of {against}")
+    ax.grid(axis="y", visible=False)
+
+
+def stability_table(evaluations: pd.DataFrame, metric: str = "pass@1") -> pd.DataFrame:
+    """Mean over seeds, a row per trust region, a column per (updates, refresh, learning rate).
+
+    Labels are those of the `stability` experiment: "clip, 16 updates, refresh 4, lr 0.0003".
+    """
+    parts = evaluations["arm"].str.extract(
+        r"^(?P<region>[^,]+), (?P<updates>\d+) updates, refresh (?P<refresh>\d+), lr (?P<lr>\S+)$"
+    )
+    parts = parts.astype({"updates": int, "refresh": int, "lr": float})
+    long = pd.concat([parts, evaluations[[metric]]], axis=1)
+    return long.pivot_table(
+        index="region", columns=["updates", "refresh", "lr"], values=metric, sort=False
+    ).sort_index(axis=1)
+
+
+def draw_grid(ax: Axes, table: pd.DataFrame, base: float) -> None:
+    """The table as coloured cells with their numbers; `base` is where the scale turns."""
+    values = table.to_numpy()
+    reach = max(abs(values - base).max(), 1e-9)
+    ax.imshow(values, cmap="RdBu", vmin=base - reach, vmax=base + reach, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        strong = abs(value - base) > 0.6 * reach
+        ax.text(
+            column, row, f"{value:.2f}", ha="center", va="center",
+            color="white" if strong else INK, fontsize=9,
+        )  # fmt: skip
+    names = [f"{updates} upd.\nrefresh {refresh}\n{lr:g}" for updates, refresh, lr in table.columns]
+    ax.set_xticks(range(len(names)), names, fontsize=8.5)
+    ax.set_yticks(range(len(table)), table.index)
+    ax.grid(visible=False)

@@ -1,0 +1,47 @@
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from rlbook.viz.evidence import difference_table, draw_differences, draw_grid, stability_table
+
+
+@pytest.fixture
+def evaluations():
+    rows = [
+        {"arm": arm, "seed": seed, "pass@1": base + 0.01 * seed + wobble * (-1) ** seed}
+        for arm, base, wobble in (("grpo", 0.5, 0.001), ("ppo", 0.7, 0.002), ("rloo", 0.5, 0.05))
+        for seed in range(5)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_table_tells_a_real_difference_from_noise(evaluations):
+    table = difference_table(evaluations, "pass@1", "grpo")
+    assert table.index.tolist() == ["ppo", "rloo"]
+    assert table.loc["ppo", "mean"] == pytest.approx(0.2, abs=0.005)
+    assert table["real"].tolist() == [True, False]
+
+
+def test_drawing_colours_only_what_is_real(evaluations):
+    ax = Figure().subplots()
+    draw_differences(ax, difference_table(evaluations, "pass@1", "grpo"), "grpo")
+    ppo, rloo = (label.get_color() for label in ax.get_yticklabels())
+    assert ppo != rloo
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["ppo", "rloo"]
+
+
+def test_stability_labels_become_columns():
+    rows = [
+        {"arm": f"{region}, {updates} updates, refresh 1, lr {lr:g}", "seed": s, "pass@1": s + lr}
+        for region in ("none", "clip")
+        for updates in (4, 16)
+        for lr in (1e-4, 3e-4)
+        for s in (0, 1)
+    ]
+    table = stability_table(pd.DataFrame(rows))
+    assert table.index.tolist() == ["none", "clip"]
+    assert table.columns.tolist() == [(u, 1, lr) for u in (4, 16) for lr in (1e-4, 3e-4)]
+    assert table.loc["clip", (16, 1, 3e-4)] == pytest.approx(0.5 + 3e-4)
+    ax = Figure().subplots()
+    draw_grid(ax, table, base=0.35)
+    assert [t.get_text() for t in ax.texts] == ["0.50"] * 8
