@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rlbook.viz.style import CYCLE, METHOD_COLOURS, MUTED, STYLE, label_lines
 from rlbook.viz.widgets import png_bytes
@@ -124,6 +125,7 @@ class LivePlot:
                 lines += ax.plot(x, moving_mean(y, self.smooth), color=colour, label=label)
         ax.set_title(metric.replace("_", " "), fontweight="normal", fontsize=10)
         ax.set_xlabel("step")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if self.expected:
             ax.set_xlim(0, max(self.expected.values()) * 1.02)
         if len(self.history) > 1:
