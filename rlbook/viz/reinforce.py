@@ -14,7 +14,7 @@ from rlbook.viz.widgets import Explorer, slider
 
 COLOURS = {"none": MUTED, "mean": BAD, "optimal": GOOD}
 SOLVE_RATES = tuple(i / 26 for i in range(1, 26))
-FEWEST, MOST = 0.03, 3000  # rollouts, edges of the logarithmic axis
+FEWEST, MOST = 0.05, 3000  # rollouts, edges of the logarithmic axis
 
 
 def baseline_explorer(p: float = 0.8, shift: float = 0.0, fillers: int = 0) -> Explorer:
@@ -35,19 +35,14 @@ def baseline_figure(fig: Figure, p: float, shift: float, fillers: int) -> None:
     here = baselines(p, shift, fillers)
     grid = torch.linspace(-1.25, 2.25, 71).tolist()
     left.plot(grid, [rollouts_needed(p, shift, fillers, b) for b in grid], color=INK, zorder=2)
-    top = 0.0
+    needed = {name: rollouts_needed(p, shift, fillers, b) for name, b in here.items()}
     for name, b in here.items():
-        needed = rollouts_needed(p, shift, fillers, b)
-        left.plot([b, b], [0, needed], color=COLOURS[name], lw=1.2, ls=(0, (4, 3)))
-        left.plot(
-            b, needed, "o", color=COLOURS[name], ms=7, zorder=3, label=f"{name}: {needed:.1f}"
-        )
-        top = max(top, needed)
-    left.legend(
-        title=f"rollouts, at p = {p:.2f}", loc="upper center", frameon=True, edgecolor="none"
-    )
-    left.set(xlabel="baseline b", xlim=(-1.25, 2.25), ylim=(-0.03 * top, 1.9 * top + 0.5))
-    left.set(ylabel="rollouts until noise = signal", title="The baseline at one solve rate")
+        left.plot([b, b], [0, needed[name]], color=COLOURS[name], lw=1.2, ls=(0, (4, 3)))
+        left.plot(b, needed[name], "o", color=COLOURS[name], ms=7, zorder=3)
+    top = max(needed.values())
+    left.set(xlabel="baseline b", xlim=(-1.25, 2.25), ylim=(-0.03 * top, 1.6 * top + 0.2))
+    left.set_ylabel("rollouts until noise = signal")
+    left.set_title(", ".join(f"{name} {count:.2g}" for name, count in needed.items()))
     for name in here:
         curve = [
             rollouts_needed(q, shift, fillers, baselines(q, shift, fillers)[name])
@@ -56,8 +51,8 @@ def baseline_figure(fig: Figure, p: float, shift: float, fillers: int) -> None:
         shown = [min(max(y, FEWEST), MOST) for y in curve]
         right.plot(SOLVE_RATES, shown, color=COLOURS[name], label=name)
     right.axvline(p, color=FAINT, lw=1, zorder=0)
-    right.set(xlabel="solve rate p", yscale="log", ylim=(FEWEST, MOST), xlim=(0, 1))
-    right.set_title("and at every other")
+    right.set(xlabel="solve rate p", yscale="log", ylim=(FEWEST / 2, MOST), xlim=(0, 1))
+    right.set_title("and at every solve rate")
     label_lines(right)
 
 
