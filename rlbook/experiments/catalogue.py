@@ -72,15 +72,13 @@ def shared_setting() -> Iterator[Arm]:
 
 def own_settings() -> Iterator[Arm]:
     """Every row as published, with the updates per batch its paper has in mind."""
-    on_policy = ("reinforce", "reinforce_batch_mean", "rloo", "remax", "opo", "maxrl", "gpg")
-    few = ("grpo", "dr_grpo", "gspo", "lite_ppo")
+    on_policy = ("reinforce", "reinforce_batch_mean", "reinforce_ema", "rloo", "remax", "opo")
+    on_policy += ("maxrl", "gpg")
+    few = ("grpo", "dr_grpo", "gspo", "lite_ppo", "reinforce_plus_plus")
+    many = REUSE | {"prompts": 8, "steps": 20}
+    special = {"ppo": {"lam": 0.95}, "reinforce_plus_plus": {"prompts": 128, "group_size": 1}}
     for name in METHODS:
-        settings = ON_POLICY if name in on_policy else FEW_UPDATES if name in few else REUSE
-        special = {
-            "reinforce_ema": ON_POLICY,
-            "ppo": {"lam": 0.95},
-            "reinforce_plus_plus": FEW_UPDATES | {"epochs": 1, "prompts": 128, "group_size": 1},
-        }
+        settings = ON_POLICY if name in on_policy else FEW_UPDATES if name in few else many
         yield arm(name, name, **settings | special.get(name, {}))
 
 
