@@ -19,6 +19,12 @@ from rlbook.viz.widgets import Explorer, choice, slider
 BANDS = {0.03: "< .03", 0.1: ".03–.1", 0.3: ".1–.3", 0.5: ".3–.5", 0.9: ".5–.9", 1.01: "> .9"}
 WINDOWS = {"3e-4 / 4e-4": (3e-4, 4e-4), "4e-3 / 5e-3": (4e-3, 5e-3), "0.2 / 0.28": (0.2, 0.28)}
 
+REGION_COLOURS = {
+    "none": colour_of("reinforce"),
+    "clip": colour_of("ppo"),
+    **{name: colour_of(name.lower()) for name in ("CISPO", "GSPO", "DPPO")},
+}
+
 
 def surrogate_of(trace: ReuseTrace, passes: int, method: Method) -> Surrogate:
     """What the method's ratio and trust region do to every token after some passes."""
@@ -62,7 +68,7 @@ def draw_masked_by_band(ax: Axes, shares: pd.DataFrame) -> None:
         colour = colour_of(name.lower(), INK)
         ax.plot(range(len(shares)), shares[name], "o-", ms=4, color=colour, label=name)
     ax.set_xticks(range(len(shares)), list(shares.index))
-    ax.set(ylim=(-0.1, 1.1), xlim=(-0.2, len(shares) - 0.8))
+    ax.set(ylim=(-0.2, 1.15), xlim=(-0.2, len(shares) - 0.8))
     ax.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"])
     ax.set_xlabel(r"probability when sampled, $\pi_{old}$")
     label_lines(ax)
