@@ -12,7 +12,10 @@ from rlbook.paths import data_dir
 LETTERS = {unicodedata.name(c).split()[-1].lower(): c for c in "αβγδεζηθικμνξπρστυφχψω"}
 LETTERS["lambda"] = "λ"  # Unicode spells it lamda
 OPERATORS = set("ΣΠΔ")
-PAPER = re.compile(r"(?:arXiv:|arxiv\.org/abs/)(\d{4}\.\d{4,5})|(doi:10\.[^\s,;\"')<\\]*[^\s,;\"').<\\])")
+PAPER = re.compile(
+    r"(?:arXiv:|arxiv\.org/abs/)(\d{4}\.\d{4,5})"
+    r"|(doi:10\.[^\s,;\"')<\\]*[^\s,;\"').<\\])"
+)
 LINK = re.compile(r"\]\((https?://[^)\s]+)\)")
 ARXIV = "https://arxiv.org/abs/"
 
