@@ -8,6 +8,7 @@ from rlbook.objectives import METHODS
 from rlbook.policy.tiny import build_model, build_tokenizer
 from rlbook.training import TrainConfig, Trainer, collate
 from rlbook.training.checkpoint import pack_optimizer
+from rlbook.training.collect import RolloutSource
 
 SMALL = {"prompts": 4, "group_size": 4, "minibatches": 2, "steps": 4, "max_new_tokens": 12}
 
@@ -161,3 +162,44 @@ def test_kl_in_the_reward_reaches_the_advantages(make_rollout):
 def test_unknown_method_lists_the_choices():
     with pytest.raises(ValueError, match=r"unknown method 'gpro'; choose from .*grpo"):
         Trainer(TrainConfig(method="gpro"), policy=small_policy())
+
+
+class Rounds(RolloutSource):
+    """A source whose rounds are given: pairs of rewards, one pair per prompt."""
+
+    rounds = ()
+
+    def sample(self, seed, version, round_):
+        self.asked.append(round_)
+        pairs = self.rounds[round_] if round_ < len(self.rounds) else [(0, 0), (0, 0)]
+        make, first = self.make, 2 * round_
+        return [
+            make(group=first + i, reward=float(r)) for i, pair in enumerate(pairs) for r in pair
+        ]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "asked", "trained"),
+    [
+        ([[(0, 1), (1, 0)]], [0], [0, 1]),
+        ([[(0, 1), (1, 1)], [(0, 0), (0, 1)]], [0, 1], [0, 3]),
+        ([[(0, 0), (0, 1)], [(0, 1), (1, 0)]], [0, 1], [1, 2]),  # the surplus is cut
+        ([[(0, 0), (1, 1)]], list(range(10)), []),  # nothing to learn from: give up, do not hang
+    ],
+)
+def test_dynamic_sampling_draws_other_prompts_until_the_batch_is_full(
+    rounds, asked, trained, make_rollout, monkeypatch
+):
+    config = TrainConfig(method="dapo", prompts=2, group_size=2, minibatches=1, steps=1)
+    trainer = Trainer(config, policy=small_policy())
+    parts = (trainer.source.engine, trainer.tokenizer, trainer.task, trainer.method, config)
+    trainer.source = Rounds(*parts)
+    monkeypatch.setattr(Rounds, "rounds", rounds)
+    monkeypatch.setattr(Rounds, "asked", [], raising=False)
+    monkeypatch.setattr(Rounds, "make", staticmethod(make_rollout), raising=False)
+    learned = []
+    monkeypatch.setattr(trainer, "learn", lambda used: learned.extend(used) or [])
+    metrics = trainer.train_one()
+    assert Rounds.asked == asked
+    assert sorted({r.group for r in learned}) == trained
+    assert metrics["completions"] == 4 * len(asked)
