@@ -23,7 +23,7 @@ def load_results(name: str) -> pd.DataFrame:
         found = ", ".join(sorted(p.stem for p in folder.glob("*.csv"))) or "none"
         raise FileNotFoundError(
             f"no results {name!r} (there are: {found}); "
-            f"`python -m rlbook experiments {name}` makes them"
+            f"`python -m rlbook experiments {name.removesuffix('_eval')}` makes them"
         )
     return pd.read_csv(path)
 
