@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import curve_fit
+from scipy.optimize import curve_fit, minimize_scalar
 
 from rlbook.analysis.compute_curves import (
     ASYMPTOTE_MARGIN,
     INFERRED_R_0,
     PAPER_ASYMPTOTES,
+    PAPER_MIDPOINTS,
     Sigmoid,
     bootstrap_sigmoid,
     compare_curves,
@@ -78,6 +79,16 @@ def test_inner_fit_is_that_of_curve_fit():
         assert abs(ours.curve.B / B - 1) < 2e-4  # curve_fit stops early on a hopeless pair
         theirs = ((excess(UPDATES / C_mid, B) - rewards + 0.38) ** 2).sum()
         assert ours.sse <= theirs * (1 + 1e-9)
+
+
+def test_inner_fit_survives_a_first_step_that_is_too_long():
+    (case,) = (case for case in CASES if case["id"] == "noisy_8b/grid")
+    C, R = np.array(case["inputs"]["compute"]), np.array(case["inputs"]["reward"])
+    C_mid = PAPER_MIDPOINTS[2]
+    best = minimize_scalar(lambda B: ((Sigmoid(0.61, B, C_mid, 0.285)(C) - R) ** 2).sum(), (0.5, 1))
+    ours = fit_sigmoid_grid(C, R, 0.285, asymptotes=[0.61], midpoints=[C_mid])
+    assert ours.sse <= best.fun * (1 + 1e-9)
+    assert abs(ours.curve.B / best.x - 1) < 1e-4
 
 
 def test_curve_by_hand():
