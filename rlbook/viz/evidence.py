@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from rlbook.analysis.evidence import paired_differences
-from rlbook.viz.style import INK, MUTED, colour_of
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED
 
 
 def difference_table(evaluations: pd.DataFrame, metric: str, against: str) -> pd.DataFrame:
@@ -21,8 +21,8 @@ def difference_table(evaluations: pd.DataFrame, metric: str, against: str) -> pd
 
 def draw_differences(ax: Axes, table: pd.DataFrame, against: str) -> None:
     """One row per arm: the difference with its interval, in colour where it is real."""
-    for row, (arm, values) in enumerate(table.iterrows()):
-        colour = colour_of(arm) if values["real"] else MUTED
+    for row, (_, values) in enumerate(table.iterrows()):
+        colour = (GOOD if values["mean"] > 0 else BAD) if values["real"] else FAINT
         ax.plot([values["low"], values["high"]], [row, row], color=colour, lw=2.5, zorder=2)
         ax.plot(values["mean"], row, "o", ms=7, color=colour, mec="white", zorder=3)
     ax.axvline(0, color=INK, lw=1)
