@@ -172,6 +172,6 @@ EXPERIMENTS = {
         "Which methods differ when each runs as published?", tuple(own_settings())
     ),
     "stability": Experiment(
-        "When does a trust region matter, and which?", tuple(stability()), seeds=(0, 1)
+        "When does a trust region matter, and which?", tuple(stability()), seeds=(0, 1, 2)
     ),
 }
