@@ -92,7 +92,7 @@ def sample(
     logits = logits[copy_of.to(device)]
     rows = torch.arange(count, device=device)
     for step in range(max_new_tokens):
-        token, logp = _draw(logits, temperature, uniform[rows, step])
+        token, logp = draw(logits, temperature, uniform[rows, step])
         tokens[rows, step], logps[rows, step] = token, logp
         finished = torch.isin(token, stop)
         if finished.any():
@@ -106,10 +106,15 @@ def sample(
     return _completions(tokens, logps, lengths, set(stop_ids))
 
 
-def _draw(
+def draw(
     logits: Float[Tensor, "B V"], temperature: float, uniform: Float[Tensor, " B"]
 ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-    """A token per row by inverting the cumulative distribution at `uniform`, and its log-prob."""
+    """A token per row by inverting the cumulative distribution at `uniform`, and its log-prob.
+
+    token = min { v : Σ_{w ≤ v} π(w) > u },  π = softmax(logits / temperature),  u in [0, 1)
+
+    Temperature 0 takes the most probable token, its log-prob at temperature 1. Chapter 01.
+    """
     logp = (logits.float() / (temperature or 1.0)).log_softmax(-1)
     if temperature == 0:
         token = logp.argmax(-1)

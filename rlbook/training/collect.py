@@ -176,9 +176,13 @@ class RolloutSource:
 
 
 def with_spread(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The rollouts of groups whose rewards differ: those a group baseline can learn from."""
+    """The rollouts of groups with right and wrong answers: those a group baseline can learn from.
+
+    Correctness decides, not the shaped reward: a prompt that is always solved leaves even if a
+    length penalty tells its completions apart. Source: arXiv:2503.14476, equation 11. Chapter 08.
+    """
     groups = group_by(rollouts, lambda r: r.group)
-    alive = {group for group, members in groups.items() if len({r.reward for r in members}) > 1}
+    alive = {group for group, members in groups.items() if len({r.correct for r in members}) > 1}
     return [r for r in rollouts if r.group in alive]
 
 

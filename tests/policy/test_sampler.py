@@ -15,7 +15,7 @@ from transformers import (
 from rlbook.policy import Sampler, logprobs, sample
 from rlbook.policy.decoding import Decoder, decoder_for
 from rlbook.policy.llama_decode import LlamaDecoder
-from rlbook.policy.sampler import _draw, _fill_holes
+from rlbook.policy.sampler import draw, _fill_holes
 
 EOS = 1
 PROMPTS = [[0, 3, 4], [0, 5], [0, 3, 4], [0, 7, 8, 9, 10, 2, 11], [6]] * 5
@@ -170,7 +170,7 @@ def test_no_prompts_give_no_completions(llama):
 def test_tokens_of_probability_zero_are_never_drawn():
     logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]]).repeat(3, 1)
     below_one = torch.nextafter(torch.tensor(1.0).double(), torch.tensor(0.0).double())
-    token, logp = _draw(logits, 1.0, torch.tensor([0.0, 0.5, below_one]).double())
+    token, logp = draw(logits, 1.0, torch.tensor([0.0, 0.5, below_one]).double())
     assert token.tolist() == [1, 3, 3]
     torch.testing.assert_close(logp, torch.full((3,), 0.5).log())
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbook.training import Batch, collate, micro_batch_rows, minibatches
+from rlbook.training.collect import with_spread
 from rlbook.training.rollouts import lengths_of
 
 
@@ -74,3 +75,10 @@ def test_too_many_minibatches_is_named():
 def test_length_of_a_row_without_trained_tokens_is_zero():
     mask = torch.tensor([[False, False, False], [False, True, False]])
     assert lengths_of(mask).tolist() == [0, 2]
+
+
+def test_the_filter_asks_for_right_and_wrong_answers_not_for_different_rewards(make_rollout):
+    """arXiv:2503.14476, equation 11: 0 < number of right answers < G."""
+    mixed = [make_rollout(group=0, reward=1.0, correct=c) for c in (True, False)]
+    solved = [make_rollout(group=1, reward=r, correct=True) for r in (1.0, 0.5)]
+    assert with_spread(mixed + solved) == mixed
