@@ -15,7 +15,7 @@ from transformers import (
 from rlbook.policy import Sampler, logprobs, sample
 from rlbook.policy.decoding import Decoder, decoder_for
 from rlbook.policy.llama_decode import LlamaDecoder
-from rlbook.policy.sampler import draw, _fill_holes
+from rlbook.policy.sampler import _fill_holes, draw
 
 EOS = 1
 PROMPTS = [[0, 3, 4], [0, 5], [0, 3, 4], [0, 7, 8, 9, 10, 2, 11], [6]] * 5
