@@ -1,0 +1,115 @@
+"""Where a run keeps its things, and the two ways in which processes publish them.
+
+    <run>/config.yaml           settings, written once
+    <run>/spool/batch_000012/   rollouts of update 12: a log that is replayed after a crash
+    <run>/weights/v000012/      weights after 12 updates, for generators that read files
+    <run>/checkpoints/          step_000010/, step_000020/, latest
+    <run>/status.json           the trainer's version, and whether the run is done
+    <run>/servers.json          the generators' URLs
+    <run>/metrics.jsonl         a row per update (trainer)
+    <run>/rollouts.jsonl        a row per batch (orchestrator)
+    <run>/eval.jsonl            a row per evaluation (orchestrator)
+    <run>/logs/<process>.log    what each process printed
+    <run>/report.html           the report
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths inside one run folder."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def spool(self) -> Path:
+        return self.root / "spool"
+
+    @property
+    def weights(self) -> Path:
+        return self.root / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def status(self) -> Path:
+        return self.root / "status.json"
+
+    @property
+    def servers(self) -> Path:
+        return self.root / "servers.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    def log(self, name: str) -> Path:
+        """`metrics`, `rollouts` or `eval`: rows as JSON lines."""
+        return self.root / f"{name}.jsonl"
+
+    def batch(self, step: int) -> Path:
+        return self.spool / f"batch_{step:06d}"
+
+    def version(self, version: int) -> Path:
+        return self.weights / f"v{version:06d}"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a small JSON file in one step: a reader sees the old or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(json.dumps(value))
+    os.replace(partial, path)
+
+
+def read_json(path: Path, default: Any = None) -> Any:
+    """The file's content, or `default` if it does not exist yet."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return default
+
+
+def publish_folder(final: Path, write: Callable[[Path], None]) -> Path:
+    """Let `write` fill a scratch folder, make it durable, then give it its final name.
+
+    A folder under its final name is complete, whenever the writer was killed.
+    """
+    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        write(partial)
+        for file in partial.rglob("*"):
+            sync_to_disk(file)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(partial, final)
+        sync_to_disk(final.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return final
+
+
+def sync_to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
