@@ -21,6 +21,7 @@ class KLPenalty:
     """β·KL(π_θ ‖ π_ref), subtracted from the rewards or added to the loss.
 
     `kind` is the estimator of the value; `gradient` applies to `where="loss"` (see `kl_loss`).
+    In the reward, a method without a critic charges every token its whole completion's penalty.
     """
 
     kind: Kind = "k1"
