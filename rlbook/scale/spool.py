@@ -1,0 +1,151 @@
+"""The log of batches between orchestrator and trainer: published whole, kept until superseded.
+
+spool/batch_000012/tokens.safetensors   what was sampled, flat, with the offsets of each rollout
+spool/batch_000012/rollouts.json        everything else about the rollouts
+spool/batch_000012/state.json           the orchestrator's state once this batch was formed
+spool/END                               no batch will follow; names the version to stop at
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlbook.scale.layout import Layout, publish_folder, read_json, write_json
+from rlbook.tasks import Problem
+from rlbook.training import Rollout
+
+TOKEN_FIELDS = {
+    "token_ids": torch.int64,
+    "logps": torch.float32,
+    "versions": torch.int64,
+    "forced": torch.bool,
+}
+
+
+def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: dict) -> Path:
+    """Publish batch `step`: once this returns, the batch survives any crash.
+
+    Log-probabilities are kept in float32, the precision they are trained with. Chapter 17.
+    """
+
+    def write(folder: Path) -> None:
+        save_file(pack_tokens(rollouts), folder / "tokens.safetensors")
+        (folder / "rollouts.json").write_text(json.dumps(describe(rollouts)))
+        (folder / "state.json").write_text(json.dumps(state))
+
+    return publish_folder(layout.batch(step), write)
+
+
+def read_batch(layout: Layout, step: int) -> tuple[list[Rollout], dict]:
+    """Rollouts and orchestrator state of batch `step`.
+
+    Raises `FileNotFoundError` if it is not published, or pruned already.
+    """
+    folder = layout.batch(step)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no batch {step} in {layout.spool}: newest {newest_batch(layout)}")
+    document = json.loads((folder / "rollouts.json").read_text())
+    rollouts = restore(document, load_file(folder / "tokens.safetensors"))
+    return rollouts, json.loads((folder / "state.json").read_text())
+
+
+def has_batch(layout: Layout, step: int) -> bool:
+    return layout.batch(step).is_dir()
+
+
+def published(layout: Layout) -> list[int]:
+    """Numbers of all batches in the spool, in order."""
+    names = (re.fullmatch(r"batch_(\d+)", path.name) for path in layout.spool.glob("batch_*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def newest_batch(layout: Layout) -> int | None:
+    """The last batch published; None if the spool is empty."""
+    return max(published(layout), default=None)
+
+
+def prune(layout: Layout, before_step: int) -> None:
+    """Delete the batches before `before_step`, which a durable checkpoint has made superfluous.
+
+    A folder loses its name first: what a crash leaves of it is no batch.
+    """
+    for step in published(layout):
+        if step < before_step:
+            folder = layout.batch(step)
+            folder.rename(folder.with_name(f".{folder.name}.pruned"))
+    for leftover in layout.spool.glob(".batch_*.pruned"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def end_spool(layout: Layout, step: int, reason: str) -> None:
+    """Announce that batch `step` will never come, and why: the trainer stops at that version."""
+    write_json(layout.spool / "END", {"version": step, "exhausted": True, "reason": reason})
+
+
+def spool_end(layout: Layout) -> dict | None:
+    """What `end_spool` announced: {"version", "exhausted", "reason"}; None if nothing."""
+    return read_json(layout.spool / "END")
+
+
+def pack_tokens(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
+    """Token data of all rollouts end to end; rollout i is `[offsets[i], offsets[i + 1])`."""
+    columns = {
+        "token_ids": [r.token_ids for r in rollouts],
+        "logps": [r.logps for r in rollouts],
+        "versions": [r.versions for r in rollouts],
+        "forced": [r.forced or [False] * r.length for r in rollouts],
+    }
+    tensors = {
+        name: torch.tensor(list(chain.from_iterable(column)), dtype=TOKEN_FIELDS[name])
+        for name, column in columns.items()
+    }
+    prompts = chain.from_iterable(r.prompt_ids for r in rollouts)
+    tensors["prompt_ids"] = torch.tensor(list(prompts), dtype=torch.int64)
+    tensors["offsets"] = offsets(r.length for r in rollouts)
+    tensors["prompt_offsets"] = offsets(len(r.prompt_ids) for r in rollouts)
+    return tensors
+
+
+def offsets(lengths) -> Tensor:
+    return torch.tensor(list(accumulate(lengths, initial=0)))
+
+
+def describe(rollouts: Sequence[Rollout]) -> dict:
+    """What is not token data: problems once, the rest per rollout."""
+    stored = {*TOKEN_FIELDS, "prompt_ids", "problem"}
+    plain = [f.name for f in fields(Rollout) if f.name not in stored]
+    return {
+        "problems": {r.problem.id: asdict(r.problem) for r in rollouts},
+        "rollouts": [
+            {"problem": r.problem.id, **{name: getattr(r, name) for name in plain}}
+            for r in rollouts
+        ],
+    }
+
+
+def restore(document: dict, tensors: dict[str, Tensor]) -> list[Rollout]:
+    """Inverse of `describe` and `pack_tokens`."""
+    problems = {key: Problem(**value) for key, value in document["problems"].items()}
+    prompts = cut(tensors["prompt_ids"], tensors["prompt_offsets"])
+    columns = {name: cut(tensors[name], tensors["offsets"]) for name in TOKEN_FIELDS}
+    rollouts = []
+    for i, row in enumerate(document["rollouts"]):
+        tokens = {name: column[i] for name, column in columns.items()}
+        tokens["forced"] = tokens["forced"] if any(tokens["forced"]) else None
+        problem = problems[row.pop("problem")]
+        rollouts.append(Rollout(problem=problem, prompt_ids=prompts[i], **tokens, **row))
+    return rollouts
+
+
+def cut(flat: Tensor, offsets: Tensor) -> list[list]:
+    """The pieces of a flat tensor, as Python lists."""
+    values = flat.tolist()
+    return [values[start:stop] for start, stop in pairwise(offsets.tolist())]
