@@ -1,0 +1,252 @@
+"""The orchestrator's and the trainer's side of the generators' HTTP protocol (vLLM's own routes)."""
+
+import asyncio
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import aiohttp
+
+from rlbook.scale.engine import (
+    GenerationFailed,
+    RequestRefused,
+    VersionedCompletion,
+    labelled_version,
+    weight_label,
+)
+
+STATUS_SECONDS = 10.0  # for questions a live server answers at once
+CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
+RETRYABLE = (408, 429)
+
+
+class GeneratorClient:
+    """One generator server, as `async with GeneratorClient(url, run_id) as client`.
+
+    `timeout` limits every request, in seconds. All methods raise `GenerationFailed` (the server is
+    in trouble) or `RequestRefused` (the request is wrong), with the server's URL and reason.
+    """
+
+    def __init__(self, url: str, run_id: str, token: str | None = None, timeout: float = 600.0):
+        self.url, self.run_id, self.timeout = url.rstrip("/"), run_id, timeout
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def __aenter__(self) -> "GeneratorClient":
+        # Servers close idle connections after 5 s; one closed as it is reused would fail a request.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+        self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
+        return self
+
+    async def __aexit__(self, *error) -> None:
+        await self._session.close()
+
+    async def complete(
+        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+    ) -> list[VersionedCompletion]:
+        """`n` completions of one prompt, sampled from softmax(logits / temperature), untruncated.
+
+        The server's weights must be of this run, before and throughout.
+        """
+        version = labelled_version(await self._label(), self.run_id)
+        if version is None:
+            raise GenerationFailed(f"{self.url} has no weights of this run yet")
+        return await self.complete_at(
+            version, prompt, n, max_new_tokens=max_new_tokens, temperature=temperature
+        )
+
+    async def complete_at(
+        self, version: int, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+    ) -> list[VersionedCompletion]:
+        """`complete` for a caller who knows the server's version.
+
+        Cached prompts are shared only among requests sent at the same version.
+        """
+        body = {
+            "token_ids": prompt,
+            "cache_salt": weight_label(self.run_id, version),
+            "sampling_params": sampling_params(n, max_new_tokens, temperature),
+        }
+        reply = await self._call("POST", "/inference/v1/generate", json=body)
+        try:
+            return read_completions(reply, n, max_new_tokens, self.run_id)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        except ValueError as error:
+            reason = str(error)
+        raise GenerationFailed(f"{self.url} sent a malformed reply: {reason}")
+
+    async def version(self) -> int | None:
+        """Version of the server's weights; None if they are not of this run, or it is silent."""
+        try:
+            return labelled_version(await self._label(), self.run_id)
+        except GenerationFailed:
+            return None
+
+    async def healthy(self) -> bool:
+        """Whether the server and the engine behind it are alive."""
+        try:
+            await self._send("GET", "/health", STATUS_SECONDS)
+        except GenerationFailed:
+            return False
+        return True
+
+    async def pause(self, clear_cache: bool) -> None:
+        """Freeze running requests between two tokens; with `clear_cache` drop their keys and values.
+
+        With a cleared cache the frozen sequences are read again under the next weights.
+        """
+        cleared = str(clear_cache).lower()
+        await self._call("POST", f"/pause?mode=keep&clear_cache={cleared}")
+
+    async def resume(self) -> None:
+        """Let frozen and waiting requests go on; without effect on a server that runs."""
+        await self._call("POST", "/resume")
+
+    async def init_transfer(self, info: dict) -> None:
+        """Prepare the weight transport; returns when both ends have met."""
+        await self._call("POST", "/init_weight_transfer_engine", json={"init_info": info})
+
+    async def start_update(self) -> None:
+        """Open an update. Until it is finished the server counts as one without weights."""
+        label = weight_label(self.run_id, None)
+        await self._call("POST", "/update_weight_version", json={"new_version": label})
+        try:
+            await self._call("POST", "/start_weight_update")
+        except GenerationFailed:  # perhaps because a trainer died before it closed its update
+            await self._call("POST", "/finish_weight_update")
+            await self._call("POST", "/start_weight_update")
+
+    async def update(self, info: dict) -> None:
+        """Have the server receive weights, as its transport's `info` describes them."""
+        await self._call("POST", "/update_weights", json={"update_info": info})
+
+    async def finish_update(self, version: int) -> None:
+        """Close the update: from now on tokens carry `version`."""
+        label = weight_label(self.run_id, version)
+        await self._call("POST", "/finish_weight_update", json={"weight_version": label})
+
+    async def _label(self) -> str:
+        reply = await self._call("GET", "/weight_info", seconds=STATUS_SECONDS)
+        if not isinstance(reply, dict) or not isinstance(reply.get("weight_version"), str):
+            raise GenerationFailed(f"{self.url} does not name its weights: {reply!r:.200}")
+        return reply["weight_version"]
+
+    async def _call(self, method: str, route: str, seconds: float | None = None, **body):
+        content = await self._send(method, route, seconds or self.timeout, **body)
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise GenerationFailed(
+                f"{self.url}{route} sent no JSON but {content[:200]!r}"
+            ) from None
+
+    async def _send(self, method: str, route: str, seconds: float, **body) -> bytes:
+        limit = aiohttp.ClientTimeout(total=seconds)
+        where = f"{self.url}{route}"
+        try:
+            async with self._session.request(method, where, timeout=limit, **body) as response:
+                content, status = await response.read(), response.status
+        except TimeoutError:
+            raise GenerationFailed(f"{where}: no answer within {seconds:g} s") from None
+        except aiohttp.ClientError as error:
+            raise GenerationFailed(f"{where}: {type(error).__name__}: {error}") from None
+        if status < 400:
+            return content
+        kind = GenerationFailed if status >= 500 or status in RETRYABLE else RequestRefused
+        raise kind(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
+
+
+class HTTPEngine:
+    """Several generators as one: each request goes to the least busy server with this run's weights."""
+
+    def __init__(self, clients: Sequence[GeneratorClient]):
+        self.clients = list(clients)
+        self._running = Counter()
+
+    async def admitted(self) -> list[tuple[GeneratorClient, int]]:
+        """The servers that hold weights of this run, with their versions."""
+        versions = await asyncio.gather(*(client.version() for client in self.clients))
+        pairs = zip(self.clients, versions, strict=True)
+        return [(client, version) for client, version in pairs if version is not None]
+
+    async def version(self) -> int | None:
+        """The oldest version in use; None if no server is admitted."""
+        return min((version for _, version in await self.admitted()), default=None)
+
+    async def complete(
+        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+    ) -> list[VersionedCompletion]:
+        """`n` completions of one prompt by one server."""
+        admitted = await self.admitted()
+        if not admitted:
+            servers = ", ".join(client.url for client in self.clients)
+            raise GenerationFailed(f"no generator has weights of this run: {servers or 'no URLs'}")
+        client, version = min(admitted, key=lambda pair: self._running[pair[0].url])
+        self._running[client.url] += n
+        try:
+            return await client.complete_at(
+                version, prompt, n, max_new_tokens=max_new_tokens, temperature=temperature
+            )
+        finally:
+            self._running[client.url] -= n
+
+
+def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:
+    """vLLM's sampling parameters for the whole distribution, with log-probabilities, no seed.
+
+    vLLM's CPU generator cannot continue a seeded request that an update interrupted.
+    """
+    return {
+        "n": n,
+        "max_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "logprobs": 0,
+        "detokenize": False,
+        "skip_special_tokens": False,
+    }
+
+
+def read_completions(reply, n: int, limit: int, run_id: str) -> list[VersionedCompletion]:
+    """The `n` completions in a reply, in order.
+
+    Raises ValueError, KeyError, TypeError, IndexError or AttributeError for a malformed one.
+    """
+    choices = sorted(reply["choices"], key=lambda choice: choice["index"])
+    if [choice["index"] for choice in choices] != list(range(n)):
+        raise ValueError(f"{len(choices)} choices instead of {n}")
+    return [read_completion(choice, limit, run_id) for choice in choices]
+
+
+def read_completion(choice: dict, limit: int, run_id: str) -> VersionedCompletion:
+    tokens, reason = choice["token_ids"], choice["finish_reason"]
+    logps = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+    if reason not in ("stop", "length"):
+        raise ValueError(f"completion ended by {reason!r}")
+    if not 0 < len(tokens) <= limit or not all(type(t) is int and t >= 0 for t in tokens):
+        raise ValueError(f"token_ids are not 1 to {limit} token ids")
+    if len(logps) != len(tokens):
+        raise ValueError(f"{len(logps)} log-probabilities for {len(tokens)} tokens")
+    for logp in logps:
+        if not (math.isfinite(logp) and CLAMPED < logp < 1e-3):
+            raise ValueError(f"{logp} is no log-probability: the policy may have diverged")
+    versions = read_versions(choice["weight_versions"], len(tokens), run_id)
+    return VersionedCompletion(tokens, logps, reason, versions)
+
+
+def read_versions(spans: list[dict], length: int, run_id: str) -> list[int]:
+    """One version per token from spans [start, end) that must cover all tokens in order."""
+    versions = []
+    for span in spans:
+        version = labelled_version(span["version"], run_id)
+        if version is None:
+            raise ValueError(f"tokens by weights {span['version']!r}, which are not of this run")
+        if span["start"] != len(versions) or not span["start"] < span["end"] <= length:
+            raise ValueError(f"weight_versions do not cover the tokens one by one: {spans!r:.200}")
+        versions += [version] * (span["end"] - span["start"])
+    if len(versions) != length:
+        raise ValueError(f"weight_versions cover {len(versions)} of {length} tokens")
+    return versions

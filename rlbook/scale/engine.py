@@ -1,0 +1,47 @@
+"""What the orchestrator asks of a generator, and what can go wrong with one."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlbook.policy import Completion
+
+
+@dataclass(frozen=True)
+class VersionedCompletion(Completion):
+    """A completion sampled while weights may have changed: `versions[t]` wrote `token_ids[t]`."""
+
+    versions: list[int]
+
+
+class GenerationFailed(RuntimeError):
+    """A generator could not answer (connection, time limit, HTTP 5xx, malformed reply).
+
+    Asking again, or asking another generator, may help. The message names server and reason.
+    """
+
+
+class RequestRefused(RuntimeError):
+    """A generator refused the request itself (HTTP 4xx); asking again would not help."""
+
+
+class AsyncEngine(Protocol):
+    """Completes token prompts with the newest weights it has; many requests at a time."""
+
+    async def complete(
+        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+    ) -> list[VersionedCompletion]:
+        """`n` completions of one prompt. Raises `GenerationFailed` or `RequestRefused`."""
+
+    async def version(self) -> int | None:
+        """Version of the weights; None if there are none yet, or those of another run."""
+
+
+def weight_label(run_id: str, version: int | None) -> str:
+    """The name a server knows its weights by; None stands for an update that is under way."""
+    return f"{run_id}:{'updating' if version is None else version}"
+
+
+def labelled_version(label: str, run_id: str) -> int | None:
+    """The version in a label of this run; None for any other label."""
+    owner, _, version = label.rpartition(":")
+    return int(version) if owner == run_id and version.isdecimal() else None
