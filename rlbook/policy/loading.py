@@ -41,7 +41,7 @@ def load_tokenizer(name: str = "tiny") -> PreTrainedTokenizerBase:
 
 def _fetched(kind: type, name: str, **how):
     """What `kind.from_pretrained` makes of a policy name."""
-    source = _source(name)
+    source = policy_source(name)
     if isinstance(source, Path):
         disable_progress_bar()  # a local folder loads in a moment, and notebooks keep every bar
     try:
@@ -53,7 +53,7 @@ def _fetched(kind: type, name: str, **how):
         ) from error
 
 
-def _source(name: str) -> str | Path:
+def policy_source(name: str) -> str | Path:
     """Folder or hub id behind a policy name."""
     if name == "tiny":
         return _existing(

@@ -1,8 +1,7 @@
-"""The orchestrator's and the trainer's side of the generators' HTTP protocol (vLLM's own routes)."""
+"""Client of the generator servers, for the orchestrator and the trainer. The routes are vLLM's."""
 
 import asyncio
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,9 +14,9 @@ from rlbook.scale.engine import (
     labelled_version,
     weight_label,
 )
+from rlbook.scale.protocol import read_completions, sampling_params
 
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
-CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
 RETRYABLE = (408, 429)
 
 
@@ -70,11 +69,8 @@ class GeneratorClient:
         reply = await self._call("POST", "/inference/v1/generate", json=body)
         try:
             return read_completions(reply, n, max_new_tokens, self.run_id)
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}"
         except ValueError as error:
-            reason = str(error)
-        raise GenerationFailed(f"{self.url} sent a malformed reply: {reason}")
+            raise GenerationFailed(f"{self.url} sent a malformed reply: {error}") from None
 
     async def version(self) -> int | None:
         """Version of the server's weights; None if they are not of this run, or it is silent."""
@@ -92,9 +88,9 @@ class GeneratorClient:
         return True
 
     async def pause(self, clear_cache: bool) -> None:
-        """Freeze running requests between two tokens; with `clear_cache` drop their keys and values.
+        """Freeze running requests between two tokens.
 
-        With a cleared cache the frozen sequences are read again under the next weights.
+        With `clear_cache` their keys and values are computed again under the next weights.
         """
         cleared = str(clear_cache).lower()
         await self._call("POST", f"/pause?mode=keep&clear_cache={cleared}")
@@ -158,7 +154,7 @@ class GeneratorClient:
 
 
 class HTTPEngine:
-    """Several generators as one: each request goes to the least busy server with this run's weights."""
+    """Several generators as one: each request goes to the least busy one with this run's weights."""
 
     def __init__(self, clients: Sequence[GeneratorClient]):
         self.clients = list(clients)
@@ -190,63 +186,3 @@ class HTTPEngine:
             )
         finally:
             self._running[client.url] -= n
-
-
-def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:
-    """vLLM's sampling parameters for the whole distribution, with log-probabilities, no seed.
-
-    vLLM's CPU generator cannot continue a seeded request that an update interrupted.
-    """
-    return {
-        "n": n,
-        "max_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "logprobs": 0,
-        "detokenize": False,
-        "skip_special_tokens": False,
-    }
-
-
-def read_completions(reply, n: int, limit: int, run_id: str) -> list[VersionedCompletion]:
-    """The `n` completions in a reply, in order.
-
-    Raises ValueError, KeyError, TypeError, IndexError or AttributeError for a malformed one.
-    """
-    choices = sorted(reply["choices"], key=lambda choice: choice["index"])
-    if [choice["index"] for choice in choices] != list(range(n)):
-        raise ValueError(f"{len(choices)} choices instead of {n}")
-    return [read_completion(choice, limit, run_id) for choice in choices]
-
-
-def read_completion(choice: dict, limit: int, run_id: str) -> VersionedCompletion:
-    tokens, reason = choice["token_ids"], choice["finish_reason"]
-    logps = [entry["logprob"] for entry in choice["logprobs"]["content"]]
-    if reason not in ("stop", "length"):
-        raise ValueError(f"completion ended by {reason!r}")
-    if not 0 < len(tokens) <= limit or not all(type(t) is int and t >= 0 for t in tokens):
-        raise ValueError(f"token_ids are not 1 to {limit} token ids")
-    if len(logps) != len(tokens):
-        raise ValueError(f"{len(logps)} log-probabilities for {len(tokens)} tokens")
-    for logp in logps:
-        if not (math.isfinite(logp) and CLAMPED < logp < 1e-3):
-            raise ValueError(f"{logp} is no log-probability: the policy may have diverged")
-    versions = read_versions(choice["weight_versions"], len(tokens), run_id)
-    return VersionedCompletion(tokens, logps, reason, versions)
-
-
-def read_versions(spans: list[dict], length: int, run_id: str) -> list[int]:
-    """One version per token from spans [start, end) that must cover all tokens in order."""
-    versions = []
-    for span in spans:
-        version = labelled_version(span["version"], run_id)
-        if version is None:
-            raise ValueError(f"tokens by weights {span['version']!r}, which are not of this run")
-        if span["start"] != len(versions) or not span["start"] < span["end"] <= length:
-            raise ValueError(f"weight_versions do not cover the tokens one by one: {spans!r:.200}")
-        versions += [version] * (span["end"] - span["start"])
-    if len(versions) != length:
-        raise ValueError(f"weight_versions cover {len(versions)} of {length} tokens")
-    return versions
