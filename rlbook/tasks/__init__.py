@@ -1,7 +1,7 @@
 """What is asked, and how an answer is verified."""
 
 from rlbook.tasks.base import Problem, Task, Verdict
-from rlbook.tasks.registry import get_task
+from rlbook.tasks.registry import get_task, held_out_problems
 from rlbook.tasks.strategies import (
     STRATEGIES,
     Demonstration,
@@ -22,6 +22,7 @@ __all__ = [
     "corrects_itself",
     "demonstrations",
     "get_task",
+    "held_out_problems",
     "is_lost",
     "strategy_of",
 ]

@@ -69,31 +69,46 @@ def collect_rollouts(
 
     `version` is the number of updates the engine's weights have taken.
     """
-    prompts = [tokenizer(p.prompt).input_ids for p in problems]
+    prompts = [encode(tokenizer, p) for p in problems]
     completions = engine.generate(
         prompts, n=n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
     )
     rollouts = []
     for index, completion in enumerate(completions):
-        problem, finished = problems[index // n], completion.finish_reason == "stop"
-        text = decode(tokenizer, completion.token_ids[: -1 if finished else None])
-        verdict = task.verify(problem, text, finished)
+        problem, text = problems[index // n], text_of(tokenizer, completion)
+        verdict = task.verify(problem, text, completion.finish_reason == "stop")
+        group, prompt = first_group + index // n, prompts[index // n]
+        versions = [version] * len(completion.token_ids)
         rollouts.append(
-            Rollout(
-                problem=problem,
-                group=first_group + index // n,
-                prompt_ids=prompts[index // n],
-                token_ids=completion.token_ids,
-                logps=completion.logps,
-                versions=[version] * len(completion.token_ids),
-                finish_reason=completion.finish_reason,
-                text=text,
-                correct=verdict.correct,
-                format_ok=verdict.format_ok,
-                rewards=reward(verdict),
-            )
+            judged(problem, group, prompt, completion, versions, text, verdict, reward)
         )
     return rollouts
+
+
+def judged(
+    problem: Problem,
+    group: int,
+    prompt_ids: list[int],
+    completion: Completion,
+    versions: list[int],
+    text: str,
+    verdict: Verdict,
+    reward: Callable[[Verdict], dict[str, float]],
+) -> Rollout:
+    """A completion with its provenance, the verifier's word on it and what that is worth."""
+    return Rollout(
+        problem=problem,
+        group=group,
+        prompt_ids=prompt_ids,
+        token_ids=completion.token_ids,
+        logps=completion.logps,
+        versions=versions,
+        finish_reason=completion.finish_reason,
+        text=text,
+        correct=verdict.correct,
+        format_ok=verdict.format_ok,
+        rewards=reward(verdict),
+    )
 
 
 @dataclass(frozen=True)
@@ -141,11 +156,7 @@ class RolloutSource:
             reward=self.reward,
         )
         if self.method.reward_shaping == "overlong":
-            lengths = torch.tensor([r.length for r in rollouts])
-            cache = config.overlong_cache or max(1, config.max_new_tokens // 5)
-            penalty = overlong_penalty(lengths, config.max_new_tokens, cache)
-            for rollout, points in zip(rollouts, penalty.tolist(), strict=True):
-                rollout.rewards["overlong"] = points
+            penalize_length(rollouts, config.max_new_tokens, config.overlong_cache)
         return rollouts
 
     def problems(self, seed: int) -> list[Problem]:
@@ -155,8 +166,7 @@ class RolloutSource:
 
     @property
     def reward(self) -> RewardScheme:
-        wrong, right = self.method.reward_values
-        return RewardScheme(right, wrong, self.config.reward_format)
+        return reward_of(self.method, self.config.reward_format)
 
     def greedy_rewards(self, rollouts: Sequence[Rollout]) -> Tensor:
         """For every rollout the reward of the greedy completion of its prompt (ReMax)."""
@@ -171,8 +181,22 @@ class RolloutSource:
             temperature=0,
             reward=self.reward,
         )
-        reward_of = dict(zip(problems, (r.reward for r in greedy), strict=True))
-        return torch.tensor([reward_of[r.group] for r in rollouts])
+        earned = dict(zip(problems, (r.reward for r in greedy), strict=True))
+        return torch.tensor([earned[r.group] for r in rollouts])
+
+
+def reward_of(method: Method, format_bonus: float = 0.0) -> RewardScheme:
+    """The reward a method gives a right answer, any other, and the required format."""
+    wrong, right = method.reward_values
+    return RewardScheme(right, wrong, format_bonus)
+
+
+def penalize_length(rollouts: Sequence[Rollout], limit: int, cache: int | None = None) -> None:
+    """Add the soft overlong penalty of DAPO, by default over the last fifth of the limit."""
+    lengths = torch.tensor([r.length for r in rollouts])
+    penalty = overlong_penalty(lengths, limit, cache or max(1, limit // 5))
+    for rollout, points in zip(rollouts, penalty.tolist(), strict=True):
+        rollout.rewards["overlong"] = points
 
 
 def with_spread(rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -184,6 +208,25 @@ def with_spread(rollouts: Sequence[Rollout]) -> list[Rollout]:
     groups = group_by(rollouts, lambda r: r.group)
     alive = {group for group, members in groups.items() if len({r.correct for r in members}) > 1}
     return [r for r in rollouts if r.group in alive]
+
+
+def encode(tokenizer, problem: Problem) -> list[int]:
+    """Token ids of a problem's prompt.
+
+    A problem with `meta["chat"]` becomes a user's message where the tokenizer has a chat template;
+    every other prompt is taken as it is.
+    """
+    if not (problem.meta.get("chat") and getattr(tokenizer, "chat_template", None)):
+        return tokenizer(problem.prompt).input_ids
+    messages = [{"role": "user", "content": problem.prompt}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return tokenizer(text, add_special_tokens=False).input_ids
+
+
+def text_of(tokenizer, completion: Completion) -> str:
+    """What the verifier reads: the completion without the EOS token that ended it."""
+    finished = completion.finish_reason == "stop"
+    return decode(tokenizer, completion.token_ids[: -1 if finished else None])
 
 
 def decode(tokenizer, token_ids: list[int]) -> str:
