@@ -6,7 +6,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rlbook.objectives import METHODS
+from rlbook.scale.conflicts import conflicts
 
 
 class Section(BaseModel):
@@ -69,12 +69,13 @@ class GeneratorConfig(Section):
         "auto", description="auto: vLLM if `python` has it, otherwise the book's own sampler"
     )
     python: str | None = Field(None, description="interpreter of the vLLM environment; this one")
-    count: int = Field(1, ge=1, description="servers")
+    count: int = Field(1, ge=0, description="servers to start; 0: only those in `servers`")
     host: str = Field("127.0.0.1", description="address to bind; another one requires `token`")
     port: int = Field(8100, ge=0, le=65535, description="of the first server; 0: any free ones")
     token: str | None = Field(None, description="secret that every request has to carry")
     servers: tuple[str, ...] = Field((), description="URLs of servers that run already, elsewhere")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per server")
+    colocated: bool = Field(False, description="on the trainers' GPUs instead of their own")
     gpu_memory: float = Field(0.9, gt=0, le=1, description="share of GPU memory vLLM may take")
     slots: int = Field(128, ge=1, description="completions one server writes at a time")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the server's weights")
@@ -123,11 +124,23 @@ class BudgetConfig(Section):
     peak_tflops: float = Field(989.0, gt=0, description="dense bf16 peak per GPU")
     bandwidth_tb: float = Field(3.35, gt=0, description="memory bandwidth per GPU, TB/s")
     mfu: float = Field(0.35, gt=0, le=1, description="share of the peak a training step reaches")
+    decode_share: float = Field(
+        0.5, gt=0, le=1, description="share of the bandwidth a decode step reaches"
+    )
+    push_gb: float = Field(2.0, gt=0, description="GB per second at which weights travel")
     mean_tokens: int | None = Field(None, ge=1, description="mean completion; half the limit")
     length_sigma: float = Field(0.6, ge=0, description="spread of log length")
     curve: tuple[float, float, float, float] | None = Field(
         None, description="A, B, C_mid in GPU-hours and R_0 of the predicted curve"
     )
+
+
+class LaunchConfig(Section):
+    """How long the supervisor puts up with processes that die."""
+
+    max_deaths: int = Field(8, ge=1, description="deaths of one process in `window` that it bears")
+    window: float = Field(600.0, gt=0, description="seconds")
+    grace: float = Field(20.0, ge=0, description="seconds a process is given to stop by itself")
 
 
 class ScaleConfig(Section):
@@ -145,6 +158,7 @@ class ScaleConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     budget: BudgetConfig = BudgetConfig()
+    launch: LaunchConfig = LaunchConfig()
 
     @property
     def folder(self) -> Path:
@@ -160,50 +174,6 @@ class ScaleConfig(Section):
         for problem in conflicts(self):
             raise ValueError(problem)
         return self
-
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def conflicts(config: ScaleConfig) -> list[str]:
-    """What cannot work together: each line names the fields and the fix."""
-    generator, trainer, rollout = config.generator, config.trainer, config.rollout
-    found = []
-    if trainer.method not in METHODS:
-        found.append(f"trainer.method: unknown {trainer.method!r}; one of {sorted(METHODS)}")
-    elif needs := unsupported(METHODS[trainer.method]):
-        found.append(f"trainer.method: {trainer.method} needs {needs}; train it with `rlbook train`")
-    if generator.host not in LOOPBACK and not generator.token:
-        found.append(
-            f"generator.host {generator.host} is reachable from other machines: set "
-            "generator.token, or bind 127.0.0.1"
-        )
-    if generator.transport in ("nccl", "ipc") and trainer.device != "cuda":
-        found.append(
-            f"generator.transport {generator.transport} moves GPU memory: set trainer.device to "
-            "cuda, or the transport to file or gloo"
-        )
-    if generator.transport == "ipc" and generator.count != trainer.processes * trainer.nodes:
-        found.append("generator.transport ipc shares GPUs: set generator.count to the trainers'")
-    if generator.engine == "builtin" and generator.tensor_parallel > 1:
-        found.append("generator.tensor_parallel needs engine vllm")
-    if rollout.interruption and (
-        rollout.interruption.after + rollout.interruption.answer_tokens > rollout.max_new_tokens
-    ):
-        found.append(
-            "rollout.interruption: after + answer_tokens exceed rollout.max_new_tokens "
-            f"({rollout.max_new_tokens})"
-        )
-    return found
-
-
-def unsupported(method) -> str:
-    """What a method needs that the full-scale trainer does not carry; empty if nothing."""
-    needs = {
-        "a critic": method.needs_critic,
-        "greedy completions": method.needs_greedy,
-    }
-    return " and ".join(name for name, needed in needs.items() if needed)
 
 
 def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> ScaleConfig:
@@ -223,9 +193,14 @@ def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> ScaleConfi
     for override in overrides:
         apply_override(document, override)
     try:
-        return ScaleConfig(**document)
+        return ScaleConfig(**{name: value for name, value in document.items() if value is not None})
     except ValidationError as error:
         raise ValueError(f"{path}: {explain(error)}") from None
+
+
+def dump_config(config: ScaleConfig) -> str:
+    """The settings as YAML that `load_config` reads back to an equal object."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def apply_override(document: dict, override: str) -> None:
@@ -235,7 +210,9 @@ def apply_override(document: dict, override: str) -> None:
         raise ValueError(f"override {override!r}: write section.field=value")
     *sections, field = key.split(".")
     for name in sections:
-        document = document.setdefault(name, {})
+        if document.get(name) is None:
+            document[name] = {}
+        document = document[name]
         if not isinstance(document, dict):
             raise ValueError(f"override {override!r}: {name} is not a section")
     document[field] = yaml.safe_load(value)
@@ -248,7 +225,8 @@ def explain(error: ValidationError) -> str:
         field = ".".join(map(str, problem["loc"]))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            message = f"unknown field (there are {', '.join(fields_beside(problem['loc']))})"
+            known = ", ".join(fields_beside(problem["loc"]))
+            message = "unknown field" + (f" (there are {known})" if known else "")
         lines.append(f"{field}: {message}" if field else message)
     return "; ".join(lines)
 

@@ -6,6 +6,8 @@
 <run>/weights/v000012/      weights after 12 updates, for generators that read files
 <run>/checkpoints/          step_000010/, step_000020/, latest
 <run>/status.json           the trainer's version, and whether the run is done
+    <run>/events.jsonl          a row per start, death and end of a process (launcher)
+    <run>/processes.json        process ids by name (launcher)
 <run>/servers.json          the generators' URLs
 <run>/metrics.jsonl         a row per update (trainer)
 <run>/rollouts.jsonl        a row per batch (orchestrator)
