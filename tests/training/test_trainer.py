@@ -24,7 +24,8 @@ class ParityTrainer(Trainer):
     def collect(self):
         rollouts = super().collect()
         for rollout in rollouts:
-            rollout.rewards = {"even": float(sum(rollout.token_ids) % 2 == 0)}
+            rollout.correct = sum(rollout.token_ids) % 2 == 0
+            rollout.rewards = {"even": float(rollout.correct)}
         return rollouts
 
 
@@ -165,7 +166,7 @@ def test_unknown_method_lists_the_choices():
 
 
 class Rounds(RolloutSource):
-    """A source whose rounds are given: pairs of rewards, one pair per prompt."""
+    """A source whose rounds are given: two completions per prompt, 1 right and 0 wrong."""
 
     rounds = ()
 
@@ -174,7 +175,9 @@ class Rounds(RolloutSource):
         pairs = self.rounds[round_] if round_ < len(self.rounds) else [(0, 0), (0, 0)]
         make, first = self.make, 2 * round_
         return [
-            make(group=first + i, reward=float(r)) for i, pair in enumerate(pairs) for r in pair
+            make(group=first + i, reward=float(r), correct=bool(r))
+            for i, pair in enumerate(pairs)
+            for r in pair
         ]
 
 
