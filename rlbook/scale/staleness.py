@@ -1,0 +1,104 @@
+"""When a group may start and which groups make a batch: the bound on lag, as arithmetic.
+
+Of the groups started and not yet trained, in order of start, let the i-th (from 0) have been
+started on weights of version start_i. With B groups per batch and `batch` the next one to form,
+
+    batch + i // B ≤ start_i + K        for every i
+
+says: trained oldest first, none comes later than K updates after its first token. A new group
+takes the last place, so the rule for starting one,
+
+    batch · B + groups started and not trained < (version + K + 1) · B,
+
+is the same statement about itself. A group that leaves moves all others forward, so its place
+(its credit) can be given away: rejected and failed groups cannot block the run. Chapter 17.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass
+class Started:
+    """A group that is being written or waits for its batch; `version` is its oldest weights."""
+
+    version: int
+    finished: bool = False
+
+
+class Pacing:
+    """Hands out credit for new groups and forms batches in which no token lags more than K.
+
+    `late` says what happens to a group that a further batch would make too old: the batch waits
+    for it ("wait": nothing is thrown away), or it is dropped ("drop": nobody waits, but long
+    completions are lost more often than short ones). `batches` ends the run: nothing is started
+    that no batch would use. Chapter 17.
+    """
+
+    def __init__(
+        self,
+        prompts: int,
+        max_lag: int,
+        late: Literal["wait", "drop"] = "wait",
+        batch: int = 0,
+        batches: int | None = None,
+    ):
+        self.prompts, self.max_lag, self.late = prompts, max_lag, late
+        self.batch, self.batches = batch, batches
+        self.started: dict[int, Started] = {}  # by ticket, in order of start
+
+    def may_start(self, version: int) -> bool:
+        """Whether a group may start on a server with weights of this version."""
+        reach = version + self.max_lag + 1
+        if self.batches is not None:
+            reach = min(reach, self.batches)
+        return self.batch * self.prompts + len(self.started) < reach * self.prompts
+
+    def start(self, ticket: int, version: int) -> None:
+        self.started[ticket] = Started(version)
+
+    def finish(self, ticket: int, oldest: int) -> bool:
+        """Accept a finished group by the oldest version that wrote a token of it, or refund it.
+
+        That version is lower than the one it was started on if its server was replaced in
+        between. False: it has become too old.
+        """
+        group = self.started[ticket]
+        group.version, group.finished = oldest, True
+        place = list(self.started).index(ticket) if self.late == "wait" else 0
+        if self._in_time(self.batch, place, group):
+            return True
+        self.refund(ticket)
+        return False
+
+    def refund(self, ticket: int) -> None:
+        """Take back the credit of a group that was rejected, or whose request failed."""
+        del self.started[ticket]
+
+    def next_batch(self) -> list[int]:
+        """Tickets of the oldest finished groups if they may be trained now; otherwise none."""
+        finished = [ticket for ticket, group in self.started.items() if group.finished]
+        chosen = finished[: self.prompts]
+        if len(chosen) < self.prompts:
+            return []
+        taken = set(chosen)
+        left = [group for ticket, group in self.started.items() if ticket not in taken]
+        waits = self.late == "wait" and not all(
+            self._in_time(self.batch + 1, place, group) for place, group in enumerate(left)
+        )
+        return [] if waits else chosen
+
+    def close_batch(self, tickets: Iterable[int]) -> list[int]:
+        """Count these groups as the batch; returns those it made too old, which are refunded."""
+        for ticket in tickets:
+            self.refund(ticket)
+        self.batch += 1
+        late = [t for t, group in self.started.items() if not self._in_time(self.batch, 0, group)]
+        for ticket in late:
+            self.refund(ticket)
+        return late
+
+    def _in_time(self, batch: int, place: int, group: Started) -> bool:
+        """Whether the bound holds for the group at this place, `batch` being the next one."""
+        return batch + place // self.prompts <= group.version + self.max_lag
