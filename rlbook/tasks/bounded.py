@@ -28,7 +28,7 @@ class BoundedWorker:
         """Send one request and wait at most `seconds` (the worker's start not counted)."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
-                self._start(request["scorer"])
+                self._start(request)
             reply = self._exchange(request, seconds)
         if "error" in reply:
             raise RuntimeError(reply["error"])
@@ -43,7 +43,7 @@ class BoundedWorker:
             self._process.stdout.close()
             self._process = None
 
-    def _start(self, scorer: str) -> None:
+    def _start(self, request: dict) -> None:
         self.close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rlbook.tasks.worker"],
@@ -53,11 +53,12 @@ class BoundedWorker:
         )
         atexit.unregister(self.close)
         atexit.register(self.close)
-        self._exchange({"scorer": scorer, "warm_up": True}, START_SECONDS)
+        self._exchange({**request, "warm_up": True}, START_SECONDS)
 
     def _exchange(self, request: dict, seconds: float) -> dict:
         """One line out, one line in; a timer kills the process, which ends the wait."""
         process, late = self._process, threading.Event()
+        message = json.dumps({**request, "seconds": seconds}).encode() + b"\n"
 
         def kill() -> None:
             late.set()
@@ -66,7 +67,7 @@ class BoundedWorker:
         timer = threading.Timer(seconds, kill)
         timer.start()
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.write(message)
             process.stdin.flush()
             line = process.stdout.readline()
         except OSError:

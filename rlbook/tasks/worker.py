@@ -5,8 +5,14 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import sys
+from dataclasses import asdict
 from functools import lru_cache
+
+from rlbook.tasks import bounded
+from rlbook.tasks.base import Problem
+from rlbook.tasks.registry import get_task
 
 MEMORY_BYTES = 4 << 30
 EVALUATING_MODULES = (
@@ -47,7 +53,31 @@ def gym_dataset(name: str, seed: int, size: int):
     return reasoning_gym.create_dataset(name, seed=seed, size=size)
 
 
-SCORERS = {"math": (score_math, "math_verify"), "gym": (score_gym, "reasoning_gym")}
+def score_task(request: dict) -> dict:
+    """A task's verdict on one completion."""
+    task, problem = local_task(request["task"]), Problem(**request["problem"])
+    return asdict(task.verify(problem, request["completion"], request["finished"]))
+
+
+@lru_cache
+def local_task(name: str):
+    """A task that scores right here: this process is bounded already, it starts no other."""
+    bounded.WORKER.call = lambda request, seconds: SCORERS[request["scorer"]][0](request)
+    return get_task(name)
+
+
+def load_task(request: dict) -> None:
+    """Load a task and, by a first verdict, the libraries behind it."""
+    task = local_task(request["task"])
+    with contextlib.suppress(Exception):
+        task.verify(Problem("", "", "1"), r"<answer>1</answer>\boxed{1}")
+
+
+SCORERS = {
+    "math": (score_math, lambda request: importlib.import_module("math_verify")),
+    "gym": (score_gym, lambda request: importlib.import_module("reasoning_gym")),
+    "task": (score_task, load_task),
+}
 
 
 def main() -> None:
@@ -56,15 +86,34 @@ def main() -> None:
     limit_memory(MEMORY_BYTES)
     for line in sys.stdin:
         request = json.loads(line)
-        score, library = SCORERS[request["scorer"]]
-        try:
-            warm_up = request.get("warm_up")
-            reply = {"ready": importlib.import_module(library) and True} if warm_up else None
-            reply = reply or score(request)
-        except Exception as error:
-            reply = {"error": f"{type(error).__name__}: {error}"[:500]}
+        with own_time_limit(request["seconds"]):
+            reply = answer(request)
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
+
+
+def answer(request: dict) -> dict:
+    """The reply to one request; an exception becomes `{"error": …}`."""
+    score, prepare = SCORERS[request["scorer"]]
+    try:
+        if request.get("warm_up"):
+            prepare(request)
+            return {"ready": True}
+        return score(request)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
+@contextlib.contextmanager
+def own_time_limit(seconds: float):
+    """Die a little after the caller's limit, in case the caller is not there to kill.
+
+    The signal's default action ends the process, in whatever code it hangs (not on Windows).
+    """
+    alarm = getattr(signal, "alarm", lambda seconds: None)
+    alarm(int(seconds) + 2)
+    yield
+    alarm(0)
 
 
 def limit_memory(size: int) -> None:

@@ -1,0 +1,113 @@
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from rlbook.scale.verify import Verifiers
+from rlbook.tasks import Problem, SumsTask
+
+PROBLEM = Problem("1+1", "1+1=?", "2", level=2)
+ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+
+
+def tagged(answer):
+    return f"<think>x</think><answer>{answer}</answer>"
+
+
+@pytest.fixture
+def verifiers():
+    made = []
+
+    def make(task, **limits):
+        made.append(Verifiers(task, **limits))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def judge(verifiers, *completions, problem=PROBLEM):
+    async def all_of_them():
+        return await asyncio.gather(*(verifiers.verify(problem, text) for text in completions))
+
+    return asyncio.run(all_of_them())
+
+
+def test_the_verdict_is_the_tasks_own(verifiers):
+    answers = [tagged("2"), tagged("3"), "2", "", "<answer>2</answer>" * 2, "π\0\ud800"]
+    expected = [SumsTask().verify(PROBLEM, text) for text in answers]
+    several = verifiers("sums", count=2, seconds=30)
+    assert judge(several, *answers) == expected
+    assert several.failures == Counter()
+    assert judge(several, tagged("2"), problem=PROBLEM)[0].correct
+
+
+def test_a_verifier_that_dies_is_replaced(verifiers):
+    one = verifiers("sums", seconds=30)
+    assert judge(one, tagged("2"))[0].correct
+    one.workers[0]._process.kill()
+    one.workers[0]._process.wait()
+    assert judge(one, tagged("2"))[0].correct
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(TimeoutError("late"), "timeout"), (RuntimeError("died"), "error")]
+)
+def test_without_a_verdict_the_completion_is_wrong_and_counted(error, reason, monkeypatch):
+    one = Verifiers("sums")
+
+    def fail(request, seconds):
+        raise error
+
+    monkeypatch.setattr(one.workers[0], "call", fail)
+    verdicts = judge(one, tagged("2"), tagged("2"))
+    assert [(v.correct, v.reason) for v in verdicts] == [(False, reason)] * 2
+    assert one.failures == {reason: 2}
+
+
+@pytest.fixture
+def arithmetic(tmp_path):
+    """A task whose verifier can be made to hang."""
+    path = tmp_path / "questions.jsonl"
+    rows = [{"question": f"What is {n} + 0?", "answer": str(n)} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"dataset:{path}"
+
+
+@pytest.mark.slow
+def test_a_hanging_verifier_is_killed_and_the_next_completion_judged(verifiers, arithmetic):
+    one, problem = verifiers(arithmetic, seconds=2), Problem("p", "2+3", "5")
+    verdicts = judge(one, r"\boxed{5}", ENDLESS, r"\boxed{5}", problem=problem)
+    assert [(v.correct, v.reason) for v in verdicts] == [
+        (True, "ok"),
+        (False, "timeout"),
+        (True, "ok"),
+    ]
+    assert one.failures == {"timeout": 1}
+
+
+@pytest.mark.slow
+def test_a_worker_whose_caller_was_killed_does_not_hang_on(arithmetic):
+    """Nobody is left to kill it: it has to end by itself."""
+    request = {
+        "scorer": "task",
+        "task": arithmetic,
+        "problem": {"id": "p", "prompt": "", "answer": "5"},
+        "completion": ENDLESS,
+        "finished": True,
+        "seconds": 0.5,
+    }
+    worker = [sys.executable, "-m", "rlbook.tasks.worker"]
+    with subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        try:
+            for extra in ({"warm_up": True, "seconds": 60}, {}):
+                process.stdin.write(json.dumps(request | extra).encode() + b"\n")
+                process.stdin.flush()
+            assert process.wait(timeout=60) == -signal.SIGALRM
+        finally:
+            process.kill()
