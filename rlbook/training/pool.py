@@ -26,6 +26,7 @@ class PromptPool:
             )
         self.seed, self.retire_at = seed, retire_at
         self.drawn = 0
+        self._shuffled: tuple[int | None, list[str]] = (None, [])
         self.memory: dict[str, list[int]] = {}
 
     def draw(self, n: int) -> list[Problem]:
@@ -70,11 +71,18 @@ class PromptPool:
         retired, size = self.retired, len(self.problems)
         while True:
             epoch, position = divmod(self.drawn, size)
-            order = random.Random(f"{self.seed}/{epoch}").sample(list(self.problems), size)
-            for key in order[position:]:
+            for key in self._order(epoch)[position:]:
                 self.drawn += 1
                 if key not in retired:
                     yield self.problems[key]
+
+    def _order(self, epoch: int) -> list[str]:
+        """Ids in the order of an epoch; the last one asked for is remembered."""
+        if self._shuffled[0] != epoch:
+            ids = list(self.problems)
+            order = random.Random(f"{self.seed}/{epoch}").sample(ids, len(ids))
+            self._shuffled = epoch, order
+        return self._shuffled[1]
 
 
 def prompt_pool(task: Task, config: TrainConfig) -> PromptPool | None:

@@ -8,14 +8,20 @@ from pathlib import Path
 
 
 class RunLog:
-    """Appends each step's metrics to `<folder>/metrics.jsonl`, flushed at once.
+    """Appends each step's metrics to `<folder>/<name>.jsonl`, flushed at once.
 
     `resume_step` drops rows of steps the resumed run will take again.
     """
 
-    def __init__(self, folder: Path, resume_step: int = 0, tensorboard: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        resume_step: float = 0,
+        tensorboard: bool = False,
+        name: str = "metrics",
+    ):
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / f"{name}.jsonl"
         kept = [row for row in read_jsonl(self.path) if row["step"] <= resume_step]
         rewritten = self.path.with_suffix(".partial")
         rewritten.write_text("".join(json.dumps(row) + "\n" for row in kept))
