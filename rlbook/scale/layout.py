@@ -6,8 +6,8 @@
 <run>/weights/v000012/      weights after 12 updates, for generators that read files
 <run>/checkpoints/          step_000010/, step_000020/, latest
 <run>/status.json           the trainer's version, and whether the run is done
-    <run>/events.jsonl          a row per start, death and end of a process (launcher)
-    <run>/processes.json        process ids by name (launcher)
+<run>/events.jsonl          a row per start, death and end of a process (launcher)
+<run>/processes.json        process ids by name (launcher)
 <run>/servers.json          the generators' URLs
 <run>/metrics.jsonl         a row per update (trainer)
 <run>/rollouts.jsonl        a row per batch (orchestrator)
@@ -56,6 +56,10 @@ class Layout:
         return self.root / "servers.json"
 
     @property
+    def processes(self) -> Path:
+        return self.root / "processes.json"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
@@ -64,7 +68,7 @@ class Layout:
         return self.root / "report.html"
 
     def log(self, name: str) -> Path:
-        """`metrics`, `rollouts` or `eval`: rows as JSON lines."""
+        """`metrics`, `rollouts`, `eval` or `events`: rows as JSON lines."""
         return self.root / f"{name}.jsonl"
 
     def batch(self, step: int) -> Path:

@@ -1,0 +1,79 @@
+"""What a run consists of, as command lines, for each role of a machine.
+
+    all          generators of this machine, orchestrator, trainer processes of this machine
+    trainer      this machine's trainer processes; they meet the others at `trainer.rendezvous`
+    generators   this machine's generators; the other machines name them in `generator.servers`
+
+Secrets travel in the environment: command lines are public on a machine.
+"""
+
+import sys
+from typing import Literal
+from urllib.parse import urlsplit
+
+from rlbook.scale import vllm_adapter
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.supervisor import Command
+
+Role = Literal["all", "trainer", "generators"]
+
+
+def run_commands(
+    config: ScaleConfig, layout: Layout, role: Role, ports: list[int]
+) -> list[Command]:
+    """Everything that one machine has to run. Raises `ValueError` if it lacks something."""
+    commands = []
+    if role != "trainer":
+        alone = role == "generators"
+        commands += [generator(config, index, port, alone) for index, port in enumerate(ports)]
+    if role == "all":
+        commands.append(orchestrator(config, layout))
+    if role != "generators":
+        commands.append(trainer(config, layout))
+    return commands
+
+
+def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
+    """What `generator.engine` means here: with "auto", vLLM where there is one."""
+    engine = config.generator.engine
+    if engine == "auto":
+        return "vllm" if vllm_adapter.vllm_python(config.generator.python) else "builtin"
+    return engine
+
+
+def generator(config: ScaleConfig, index: int, port: int, alone: bool = False) -> Command:
+    """Generator `index`; `alone` on a machine without trainers, whose GPUs are all its own."""
+    name = f"generator{index}"
+    if chosen_engine(config) == "vllm":
+        argv, env = vllm_adapter.server_command(config, index, port)
+        return Command(name, argv, cpu_threads(config) | env)
+    argv, env = builtin_server.command(config, index, port)
+    return Command(name, argv, cpu_threads(config) | env)
+
+
+def orchestrator(config: ScaleConfig, layout: Layout) -> Command:
+    argv = [sys.executable, "-m", "rlbook.scale.orchestrator", str(layout.root)]
+    return Command("orchestrator", argv, {"OMP_NUM_THREADS": "1"})
+
+
+def trainer(config: ScaleConfig, layout: Layout) -> Command:
+    """`torchrun`, which starts this machine's ranks. They die and start together."""
+    trainer = config.trainer
+    meeting = ["--standalone"]
+    if trainer.nodes > 1:
+        meeting = [
+            f"--nnodes={trainer.nodes}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={trainer.rendezvous}",
+            f"--rdzv-id={read_json(layout.servers)['run_id']}",
+        ]
+    ranks = [f"--nproc-per-node={trainer.processes}", "--max-restarts=0"]
+    program = ["-m", "rlbook.scale.trainer", str(layout.root)]
+    argv = [sys.executable, "-m", "torch.distributed.run", *meeting, *ranks, *program]
+    return Command("trainer", argv, cpu_threads(config))
+
+
+def cpu_threads(config: ScaleConfig) -> dict[str, str]:
+    """On a CPU every process gets one thread: they share the cores."""
+    return {"OMP_NUM_THREADS": "1"} if config.trainer.device == "cpu" else {}

@@ -1,0 +1,88 @@
+"""The launcher's line on the terminal: where the run is and when it will be done."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from rlbook.scale.layout import Layout
+from rlbook.scale.supervisor import Supervisor
+
+TERMINAL_SECONDS, FILE_SECONDS = 1.0, 30.0  # between lines
+
+
+class ProgressLine:
+    """Called after every look of the supervisor; rewrites a terminal's line, else prints lines."""
+
+    def __init__(self, layout: Layout, steps: int, out=sys.stderr):
+        self.layout, self.steps, self.out = layout, steps, out
+        self.first: tuple[float, int] | None = None  # time and step of the first row seen
+        self.due = 0.0
+
+    def __call__(self, supervisor: Supervisor) -> None:
+        if time.monotonic() < self.due:
+            return
+        live = self.out.isatty()
+        self.due = time.monotonic() + (TERMINAL_SECONDS if live else FILE_SECONDS)
+        row = last_row(self.layout.log("metrics"))
+        line = describe(row, self.steps, supervisor.deaths, self.seconds_left(row))
+        print(f"\r\x1b[K{line}" if live else line, end="" if live else "\n", file=self.out)
+        self.out.flush()
+
+    def seconds_left(self, row: dict | None) -> float | None:
+        """Extrapolated from the updates made since this launcher started."""
+        if row is None:
+            return None
+        now = time.monotonic()
+        self.first = self.first or (now, row["step"])
+        since, start = self.first
+        made = row["step"] - start
+        return (now - since) / made * (self.steps - row["step"]) if made > 0 else None
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self.out.isatty():
+            print(file=self.out)
+
+
+def describe(row: dict | None, steps: int, deaths: int, seconds_left: float | None) -> str:
+    """`update 12/40 · accuracy 0.41 · lag 1.8 · 950 tokens/s · 1 death · 2 min left`."""
+    if row is None:
+        parts = ["waiting for the first update"]
+    else:
+        formats = {
+            "accuracy": "accuracy {:.3f}",
+            "lag_mean": "lag {:.1f}",
+            "tokens_per_second": "{:,.0f} tokens/s",
+        }
+        shown = [text.format(row[name]) for name, text in formats.items() if name in row]
+        parts = [f"update {row['step']}/{steps}", *shown]
+    if deaths:
+        parts.append(f"{deaths} death{'s' * (deaths > 1)}")
+    if seconds_left is not None:
+        parts.append(f"{duration(seconds_left)} left")
+    return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """In the unit that reads best: "40 s", "12 min", "3.5 h", "2.1 days"."""
+    for unit, size, digits in (("days", 86_400, 1), ("h", 3_600, 1), ("min", 60, 0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{digits}f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def last_row(path: Path) -> dict | None:
+    """The last complete row of a JSONL file; None if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 65_536))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        try:
+            return json.loads(line)
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,179 @@
+"""Keeps processes running: whoever exits before the run is done is started again."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlbook.scale.config import LaunchConfig
+from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.process import die_with_parent
+
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by every recent death
+POLL_SECONDS = 0.2
+TAIL_LINES = 15
+
+
+class TooManyDeaths(RuntimeError):
+    """A process died so often that starting it again will not help. Names it and its log."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to start: its name in logs and messages, arguments, additions to the environment."""
+
+    name: str
+    argv: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class Watched:
+    """One command, started again whenever it exits. Its process leads a process group."""
+
+    def __init__(self, command: Command, log: Path, limits: LaunchConfig):
+        self.command, self.log, self.limits = command, log, limits
+        self.process: subprocess.Popen | None = None
+        self.deaths: list[float] = []  # times, on the monotonic clock
+        self.start_at = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.command.name
+
+    def start(self) -> int:
+        """Start the command; its output goes to the end of its log. Returns the process id."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a") as log:
+            log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start {len(self.deaths) + 1}\n")
+            log.flush()
+            self.process = subprocess.Popen(
+                self.command.argv,
+                env=os.environ | self.command.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                preexec_fn=die_with_parent,
+            )
+        return self.process.pid
+
+    def died(self) -> int | None:
+        """The exit code of a process that has ended since the last call, otherwise None."""
+        if self.process is None or (code := self.process.poll()) is None:
+            return None
+        self.signal(signal.SIGKILL)  # what it may have left behind in its group
+        self.process = None
+        return code
+
+    def plan_restart(self, now: float) -> None:
+        """Note a death and when to start again; `TooManyDeaths` if it is one too many."""
+        self.deaths.append(now)
+        recent = sum(now - death <= self.limits.window for death in self.deaths)
+        if recent > self.limits.max_deaths:
+            raise TooManyDeaths(
+                f"{self.name} died {recent} times within {self.limits.window:g} s; "
+                f"the end of {self.log}:\n{tail(self.log)}"
+            )
+        self.start_at = now + min(FIRST_DELAY * 2 ** (recent - 1), LONGEST_DELAY)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the whole process group, if there still is one."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class Supervisor:
+    """Runs commands until they are no longer needed; leaving the `with` block stops them all.
+
+    Every exit counts as a death, exit code 0 too: vLLM's server exits with 0 when its engine dies.
+    `events.jsonl` records starts and deaths, `processes.json` the current process ids.
+    """
+
+    def __init__(self, commands: Iterable[Command], layout: Layout, limits: LaunchConfig):
+        self.layout, self.limits = layout, limits
+        self.watched = [Watched(c, layout.logs / f"{c.name}.log", limits) for c in commands]
+
+    def __enter__(self) -> "Supervisor":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stop()
+
+    @property
+    def deaths(self) -> int:
+        return sum(len(one.deaths) for one in self.watched)
+
+    def watch(
+        self,
+        finished: Callable[[], bool],
+        tick: Callable[["Supervisor"], None] = lambda supervisor: None,
+        seconds: float = POLL_SECONDS,
+    ) -> None:
+        """Start everybody, look after them every `seconds`, return once `finished()`.
+
+        `tick` is called after every look. Raises `TooManyDeaths`.
+        """
+        while not finished():
+            self.look(finished)
+            tick(self)
+            time.sleep(seconds)
+
+    def look(self, finished: Callable[[], bool]) -> None:
+        """One round: note who died, start whoever is due; nothing once the run is over."""
+        dead = [(one, code) for one in self.watched if (code := one.died()) is not None]
+        if finished():  # then exits are as they should be
+            return
+        for one, code in dead:
+            self.record(one.name, "death", code=code, reason=describe_exit(code))
+            one.plan_restart(time.monotonic())
+        due = [one for one in self.watched if not one.process and one.start_at <= time.monotonic()]
+        for one in due:
+            self.record(one.name, "start", pid=one.start())
+        if due:
+            write_json(self.layout.processes, self.process_ids())
+
+    def process_ids(self) -> dict[str, int]:
+        return {one.name: one.process.pid for one in self.watched if one.process}
+
+    def stop(self) -> None:
+        """End everybody: a request to stop, `grace` seconds later an order."""
+        alive = [one for one in self.watched if one.process]
+        for one in alive:
+            one.signal(signal.SIGTERM)
+        deadline = time.monotonic() + self.limits.grace
+        with suppress(subprocess.TimeoutExpired):
+            for one in alive:
+                one.process.wait(max(0.0, deadline - time.monotonic()))
+        for one in alive:
+            one.signal(signal.SIGKILL)
+            self.record(one.name, "stop", code=one.process.wait())
+            one.process = None
+
+    def record(self, name: str, event: str, **facts) -> None:
+        """Append a row to the list of events."""
+        row = {"time": time.time(), "process": name, "event": event, **facts}
+        self.layout.root.mkdir(parents=True, exist_ok=True)
+        with self.layout.log("events").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def describe_exit(code: int) -> str:
+    """Why a process ended, in words: "exit code 1", "killed by SIGKILL"."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def tail(path: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a text file, read from its end."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 200 * lines))
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,244 @@
+"""The supervisor over small scripts, the run folder, the command lines."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
+from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.progress import describe, duration, last_row
+from rlbook.scale.run_folder import choose_ports, one_launcher, open_run
+from rlbook.scale.supervisor import Command, Supervisor, TooManyDeaths, describe_exit, tail
+from rlbook.training import read_jsonl
+
+WAIT = 30.0  # seconds that a busy machine may take
+
+
+def script(name, code, *arguments):
+    return Command(name, [sys.executable, "-S", "-c", code, *map(str, arguments)])
+
+
+def until(condition, seconds=WAIT):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def alive(pid):
+    """Whether a process runs; a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def events(layout, event):
+    return [row for row in read_jsonl(layout.log("events")) if row["event"] == event]
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return Layout(tmp_path / "run")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr("rlbook.scale.supervisor.FIRST_DELAY", 0.01)
+
+
+def supervise(layout, *commands, **limits):
+    return Supervisor(commands, layout, LaunchConfig(**{"grace": 5.0, **limits}))
+
+
+def test_every_exit_before_the_end_is_a_death(layout, quick):
+    """A script that exits with 0 three times, and one that is killed, go on until the end."""
+    code = "import sys; open(sys.argv[1], 'a').write('x'); print('hello')"
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    marks = layout.root / "marks"
+    layout.root.mkdir()
+    with supervise(layout, script("early", code, marks), script("killed", killed)) as supervisor:
+        supervisor.watch(lambda: marks.exists() and len(marks.read_text()) >= 4, seconds=0.02)
+    reasons = {(row["process"], row["reason"]) for row in events(layout, "death")}
+    assert reasons == {("early", "exit code 0"), ("killed", "killed by SIGKILL")}
+    assert (layout.logs / "early.log").read_text().count("hello") >= 3
+    assert (layout.logs / "early.log").read_text().count("--- ") >= 4
+
+
+def test_exits_after_the_end_are_no_deaths(layout):
+    layout.root.mkdir()
+    done = "import json, sys; json.dump({'done': True}, open(sys.argv[1], 'w'))"
+    with supervise(layout, script("trainer", done, layout.status)) as supervisor:
+        supervisor.watch(lambda: bool(read_json(layout.status, {}).get("done")), seconds=0.02)
+        until(lambda: supervisor.watched[0].process.poll() is not None)
+        supervisor.look(lambda: True)
+    assert len(events(layout, "start")) == 1
+    assert not events(layout, "death") and supervisor.deaths == 0
+
+
+def test_too_many_deaths_name_the_process_and_its_last_lines(layout, quick):
+    failing = script("orchestrator", "print('disk is full'); raise SystemExit(3)")
+    sleeping = script("generator0", "import time; time.sleep(60)")
+    with supervise(layout, sleeping, failing, max_deaths=2) as supervisor:
+        with pytest.raises(TooManyDeaths, match=r"orchestrator died 3 times[\s\S]*disk is full"):
+            supervisor.watch(lambda: False, seconds=0.02)
+        pid = supervisor.process_ids()["generator0"]
+    assert not alive(pid)
+    assert len(events(layout, "death")) == 3
+
+
+def test_restarts_wait_longer_and_longer(layout):
+    one = supervise(layout, script("x", ""), max_deaths=20).watched[0]
+    waits = []
+    for now in (0.0, 1.0, 2.0, 3.0, 1000.0):
+        one.plan_restart(now)
+        waits.append(one.start_at - now)
+    assert waits == [0.5, 1.0, 2.0, 4.0, 0.5]  # deaths long ago are forgiven
+
+
+def test_stop_ends_the_whole_group_even_if_it_will_not(layout):
+    """The script ignores SIGTERM, and so does the child it started."""
+    stubborn = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = os.fork()\n"
+        "open(f'{sys.argv[1]}{os.getpid()}', 'w').close()\n"
+        "time.sleep(60)"
+    )
+    layout.root.mkdir()
+    with supervise(layout, script("s", stubborn, layout.root / "pid_"), grace=0.2) as supervisor:
+        supervisor.watch(lambda: len(list(layout.root.glob("pid_*"))) == 2, seconds=0.02)
+        pids = [int(path.name[4:]) for path in layout.root.glob("pid_*")]
+        assert all(map(alive, pids))
+    until(lambda: not any(map(alive, pids)))
+    assert events(layout, "stop")[0]["code"] == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_processes_die_with_a_killed_supervisor(layout):
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from rlbook.scale.config import LaunchConfig\n"
+        "from rlbook.scale.layout import Layout\n"
+        "from rlbook.scale.supervisor import Command, Supervisor\n"
+        "sleep = Command('sleeper', [sys.executable, '-S', '-c', 'import time; time.sleep(60)'])\n"
+        "Supervisor([sleep], Layout(Path(sys.argv[1])), LaunchConfig()).watch(lambda: False)\n"
+    )
+    supervisor = subprocess.Popen([sys.executable, "-c", program, str(layout.root)])
+    try:
+        pid = until(lambda: read_json(layout.processes, {}).get("sleeper"))
+        assert alive(pid)
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    until(lambda: not alive(pid))
+
+
+def test_exits_in_words():
+    assert describe_exit(0) == "exit code 0"
+    assert describe_exit(-9) == "killed by SIGKILL"
+    assert describe_exit(-99) == "killed by signal 99"
+
+
+def test_the_tail_of_a_log(tmp_path):
+    log = tmp_path / "x.log"
+    log.write_bytes(b"\xff\n" + b"".join(b"line %d\n" % i for i in range(10_000)))
+    assert tail(log, 2) == "line 9998\nline 9999"
+    assert describe_exit(1) == "exit code 1"
+
+
+class TestRunFolder:
+    def config(self, layout, **settings):
+        return ScaleConfig(run=str(layout.root), generator={"port": 0, "token": "s3"}, **settings)
+
+    def test_a_new_run(self, layout):
+        config = self.config(layout)
+        (port,) = open_run(layout, config)
+        assert load_config(layout.config) == config
+        assert layout.config.stat().st_mode & 0o777 == 0o600
+        servers = read_json(layout.servers)
+        assert servers["servers"] == [f"http://127.0.0.1:{port}"]
+        assert "s3" not in layout.servers.read_text()
+
+    def test_a_folder_that_is_taken(self, layout):
+        open_run(layout, self.config(layout))
+        with pytest.raises(ValueError, match=r"already holds a run: .*--resume.*--set run="):
+            open_run(layout, self.config(layout))
+
+    def test_nothing_to_resume(self, layout):
+        with pytest.raises(ValueError, match="holds no run to resume"):
+            open_run(layout, self.config(layout), resume=True)
+
+    def test_resume_keeps_the_run_id_and_takes_what_may_change(self, layout):
+        open_run(layout, self.config(layout))
+        before = read_json(layout.servers)["run_id"]
+        write_json(layout.status, {"version": 40, "done": True})
+        longer = self.config(layout, steps=60, checkpoint={"every": 5})
+        open_run(layout, longer, resume=True)
+        assert load_config(layout.config).steps == 60
+        assert read_json(layout.servers)["run_id"] == before
+        assert read_json(layout.status) == {"version": 40, "done": False}
+        open_run(layout, load_config(layout.config), resume=True)
+
+    def test_resume_names_what_differs(self, layout):
+        open_run(layout, self.config(layout))
+        other = self.config(
+            layout, seed=3, trainer={"lr": 1.0}, rollout={"max_lag": 2}, budget={"mfu": 0.5}
+        )
+        with pytest.raises(ValueError) as error:
+            open_run(layout, other, resume=True)
+        message = str(error.value)
+        assert "trainer.lr was 0.00015, is 1.0" in message
+        assert "rollout.max_lag was 8, is 2" in message and "seed was 0, is 3" in message
+        assert "mfu" not in message and str(layout.config) in message
+
+    @pytest.mark.slow
+    def test_one_launcher_at_a_time(self, layout):
+        with one_launcher(layout, "all"):
+            program = (
+                "import sys\nfrom pathlib import Path\n"
+                "from rlbook.scale.layout import Layout\n"
+                "from rlbook.scale.run_folder import one_launcher\n"
+                "with one_launcher(Layout(Path(sys.argv[1])), 'all'): pass\n"
+            )
+            other = [sys.executable, "-c", program, str(layout.root)]
+            refused = subprocess.run(other, capture_output=True, text=True)
+            assert "another launcher is at work" in refused.stderr
+        with one_launcher(layout, "all"):
+            pass
+
+    def test_ports(self, layout):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            config = ScaleConfig(generator={"port": port})
+            with pytest.raises(ValueError, match=rf"127\.0\.0\.1:{port} .*generator\.port"):
+                choose_ports(config)
+        free = choose_ports(ScaleConfig(generator={"port": 0, "count": 5}))
+        assert len(set(free)) == 5 and min(free) > 0
+
+
+def test_the_progress_line():
+    row = {"step": 12, "accuracy": 0.41234, "lag_mean": 1.84, "tokens_per_second": 1950.4}
+    line = describe(row, 40, 1, 130.0)
+    assert line == "update 12/40 · accuracy 0.412 · lag 1.8 · 1,950 tokens/s · 1 death · 2 min left"
+    assert describe(None, 40, 0, None) == "waiting for the first update"
+    assert describe({"step": 3}, 40, 2, None) == "update 3/40 · 2 deaths"
+    shown = [duration(s) for s in (5, 119, 121, 3_600, 7_200, 200_000)]
+    assert shown == ["5 s", "119 s", "2 min", "60 min", "2.0 h", "2.3 days"]
+
+
+def test_the_last_complete_row(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert last_row(path) is None
+    path.write_text(json.dumps({"step": 1}) + "\n" + json.dumps({"step": 2}) + "\n" + '{"step": 3')
+    assert last_row(path) == {"step": 2}
