@@ -79,9 +79,7 @@ def collect_rollouts(
         verdict = task.verify(problem, text, completion.finish_reason == "stop")
         group, prompt = first_group + index // n, prompts[index // n]
         versions = [version] * len(completion.token_ids)
-        rollouts.append(
-            judged(problem, group, prompt, completion, versions, text, verdict, reward)
-        )
+        rollouts.append(judged(problem, group, prompt, completion, versions, text, verdict, reward))
     return rollouts
 
 
