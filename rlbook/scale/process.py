@@ -1,27 +1,31 @@
-"""What every process of a run does for the others."""
+"""Processes that end together with the one that started them."""
 
 import ctypes
 import os
 import signal
 import sys
+import time
+from threading import Thread
 
-PR_SET_PDEATHSIG = 1
-LAUNCHER = "RLBOOK_LAUNCHER"  # environment variable: process id of the launcher
-libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+LIBC = ctypes.CDLL(None)
+POLL_SECONDS = 0.5
 
 
-def die_with_parent(parent: int | None = None) -> None:
-    """Have the system kill this process when the one that started it is gone (Linux).
+def die_with_parent() -> None:
+    """End this process when the thread that started it ends, however that ends. Chapter 17.
 
-    Call it first thing. A parent that is gone already is noticed: `parent` is its process id if
-    that is known; otherwise orphans are the children of process 1, unless that is the launcher.
+    Linux sees to it by itself, so there this also works between fork and exec (`preexec_fn`).
+    Elsewhere a thread of this process looks for it.
     """
-    if libc is None:
-        return
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is None:
-        orphan = os.getppid() == 1 and os.environ.get(LAUNCHER) != "1"
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
-        orphan = os.getppid() != parent
-    if orphan:
-        os.kill(os.getpid(), signal.SIGKILL)
+        Thread(target=exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
+
+
+def exit_when_orphaned(parent: int) -> None:
+    """Return never: exit once the parent process is no longer `parent`."""
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os._exit(1)
