@@ -21,6 +21,7 @@ from torch import Tensor
 from rlbook.scale.layout import Layout, publish_folder, read_json, write_json
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
+from rlbook.training.checkpoint import LATEST
 
 TOKEN_FIELDS = {
     "token_ids": torch.int64,
@@ -33,6 +34,7 @@ TOKEN_FIELDS = {
 def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: dict) -> Path:
     """Publish batch `step`: once this returns, the batch survives any crash.
 
+    `state` names the batch in `state["step"]` and holds whatever its writer has to find again.
     Log-probabilities are kept in float32, the precision they are trained with. Chapter 17.
     """
 
@@ -70,6 +72,23 @@ def published(layout: Layout) -> list[int]:
 def newest_batch(layout: Layout) -> int | None:
     """The last batch published; None if the spool is empty."""
     return max(published(layout), default=None)
+
+
+def newest_state(layout: Layout) -> tuple[int, dict | None]:
+    """The next batch to form and the orchestrator's state after the one before; (0, None) at first.
+
+    From the spool, or from the newest checkpoint if that has made every batch superfluous.
+    """
+    try:
+        newest = newest_batch(layout)
+        state = newest is not None and json.loads((layout.batch(newest) / "state.json").read_text())
+    except FileNotFoundError:  # pruned since
+        state = None
+    if not state:
+        pointer = layout.checkpoints / LATEST
+        folder = layout.checkpoints / pointer.read_text().strip() if pointer.is_file() else None
+        state = folder and read_json(folder / "orchestrator.json")
+    return (state["step"] + 1, state) if state else (0, None)
 
 
 def prune(layout: Layout, before_step: int) -> None:

@@ -1,0 +1,67 @@
+"""What the orchestrator counts from one batch to the next."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from rlbook.training.metrics import mean
+
+COUNTED = ("rejected", "late", "failed_requests", "refused_requests", "empty_batches")
+
+
+class Counters:
+    """Events, waiting times and time averages since the last `row`; names as in the metrics."""
+
+    def __init__(self, servers: int, clock: Callable[[], float] = time.monotonic):
+        self.servers, self.clock = servers, clock
+        self.in_flight = 0
+        self._reset()
+
+    def count(self, name: str, by: int = 1) -> None:
+        self.events[name] += by
+
+    def asked(self) -> None:
+        """A request goes out."""
+        self._advance()
+        self.in_flight += 1
+
+    def answered(self) -> None:
+        """A request has ended, well or badly."""
+        self._advance()
+        self.in_flight -= 1
+
+    def finished(self, since: float) -> None:
+        """A group asked for at `since` has its verdicts."""
+        self.group_seconds.append(self.clock() - since)
+
+    def batched(self, since: float) -> None:
+        """A group that had its verdicts at `since` is in a batch."""
+        self.queue_seconds.append(self.clock() - since)
+
+    def row(self) -> dict[str, float]:
+        """Everything since the last row. A server without a request of its own counts as idle."""
+        self._advance()
+        seconds = max(self._now - self._began, 1e-9)
+        row = {
+            "batch_seconds": seconds,
+            "group_seconds": mean(self.group_seconds),
+            "queue_seconds": mean(self.queue_seconds),
+            "groups_in_flight": self._flow / seconds,
+            "generator_idle": self._idle / (seconds * self.servers),
+            **{name: self.events[name] for name in COUNTED},
+        }
+        self._reset()
+        return row
+
+    def _reset(self) -> None:
+        self._began = self._now = self.clock()
+        self._flow = self._idle = 0.0
+        self.events: Counter[str] = Counter()
+        self.group_seconds: list[float] = []
+        self.queue_seconds: list[float] = []
+
+    def _advance(self) -> None:
+        now = self.clock()
+        seconds, self._now = now - self._now, now
+        self._flow += seconds * self.in_flight
+        self._idle += seconds * max(0, self.servers - self.in_flight)
