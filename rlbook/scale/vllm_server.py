@@ -32,13 +32,14 @@ class Guard:
         self.expected = f"Bearer {token}".encode() if token else None
 
     async def __call__(self, scope, receive, send) -> None:
-        if scope["type"] == "lifespan":
-            return await self.app(scope, receive, send)
-        if self.expected and not self.knows_secret(scope):
-            return await refuse(send, 401, "Unauthorized")
-        if scope["type"] != "http" or scope["path"] not in ROUTES:
-            return await refuse(send, 404, "Not a route of this server")
-        await self.app(scope, receive, send)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        elif scope["type"] == "http" and self.expected and not self.knows_secret(scope):
+            await refuse(send, 401, "Unauthorized")
+        elif scope["type"] == "http" and scope["path"] not in ROUTES:
+            await refuse(send, 404, "Not a route of this server")
+        else:
+            await self.app(scope, receive, send)
 
     def knows_secret(self, scope) -> bool:
         given = dict(scope["headers"]).get(b"authorization", b"")

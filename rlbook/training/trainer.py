@@ -27,23 +27,24 @@ class Trainer:
     """Trains a policy; iterate over it to get one dictionary of metrics per step.
 
     `method` overrides the row the config names (an ablation is `dataclasses.replace`); `policy`
-    is an optional (model, tokenizer) pair. Every random draw derives from (seed, step), so a
+    is an optional (model, tokenizer) pair; `engine` samples instead of the built-in sampler, and
+    gets the weights through its `load_weights`. Every random draw derives from (seed, step), so a
     resumed run goes on exactly where the saved one would have.
 
         for metrics in Trainer(TrainConfig(method="grpo")):
             print(metrics["step"], metrics["accuracy"])
     """
 
-    def __init__(self, config: TrainConfig, method: Method | None = None, policy=None):
+    def __init__(self, config: TrainConfig, method: Method | None = None, policy=None, engine=None):
         self.config = config
         self.method = fitted(method or find_method(config.method), config)
         self.task = get_task(config.task)
         self.model, self.tokenizer = policy or load_policy(config.policy, device=config.device)
         self.behaviour = frozen_copy(self.model) if config.sampler_refresh > 1 else self.model
-        engine = Sampler(self.behaviour, self.tokenizer.eos_token_id)
+        self.engine = engine or Sampler(self.behaviour, self.tokenizer.eos_token_id)
         self.pool = prompt_pool(self.task, config)
         self.source = RolloutSource(
-            engine, self.tokenizer, self.task, self.method, config, self.pool
+            self.engine, self.tokenizer, self.task, self.method, config, self.pool
         )
         self.models, self.optimizers = {"model": self.model}, {}
         self.optimizers["model"] = self.adamw(self.model, config.lr)
@@ -55,6 +56,7 @@ class Trainer:
         reference = frozen_copy(self.model) if self.method.needs_reference else None
         self.scorer = Scorer(self.model, self.models.get("critic"), reference, self.method, config)
         self.step = self.version = self.behaviour_version = 0
+        self.load_engine()
 
     def __iter__(self) -> Iterator[dict[str, float]]:
         while self.step < self.config.steps:
@@ -131,6 +133,12 @@ class Trainer:
         if self.behaviour is not self.model:
             self.behaviour.load_state_dict(self.model.state_dict())
         self.behaviour_version = self.version
+        self.load_engine()
+
+    def load_engine(self) -> None:
+        """Give an engine with weights of its own those it samples with."""
+        if hasattr(self.engine, "load_weights"):
+            self.engine.load_weights(self.behaviour)
 
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint from which `Trainer.resume` continues bit for bit on one thread."""
@@ -144,16 +152,19 @@ class Trainer:
         return save_checkpoint(Path(folder), self.step, self.models, self.optimizers, state)
 
     @classmethod
-    def resume(cls, folder: str | Path, method: Method | None = None, policy=None) -> "Trainer":
+    def resume(
+        cls, folder: str | Path, method: Method | None = None, policy=None, engine=None
+    ) -> "Trainer":
         """The trainer that `save` wrote to `folder` (the newest step of a run folder)."""
         config = TrainConfig(**read_state(Path(folder))["config"])
-        trainer = cls(config, method, policy)
+        trainer = cls(config, method, policy, engine)
         state = load_checkpoint(Path(folder), trainer.models, trainer.optimizers)
         trainer.step, trainer.version = state["step"], state["version"]
         trainer.behaviour_version = state["behaviour_version"]
         vars(trainer.scorer.advantage).update(state["advantage"])
         if trainer.pool is not None:
             trainer.pool.load(state["pool"])
+        trainer.load_engine()
         return trainer
 
     @property

@@ -1,0 +1,336 @@
+"""The client against a fake server that answers well, badly, late or not at all."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+
+from rlbook.scale.client import GeneratorClient, HTTPEngine
+from rlbook.scale.engine import (
+    GenerationFailed,
+    RequestRefused,
+    labelled_version,
+    weight_label,
+)
+
+PROMPT = [1, 17, 24]
+
+
+def choice(index=0, tokens=(5, 9, 2), versions=(("run:3", 0, 2), ("run:4", 2, 3)), **changes):
+    """One choice as vLLM 0.32 writes it."""
+    content = [
+        {"token_id": t, "logprob": -0.5 * (i + 1), "rank": 1, "top_logprobs": []}
+        for i, t in enumerate(tokens)
+    ]
+    spans = [{"version": v, "start": a, "end": b} for v, a, b in versions]
+    return {
+        "index": index,
+        "finish_reason": "stop",
+        "stop_reason": None,
+        "token_ids": list(tokens),
+        "logprobs": {"content": content},
+        "weight_versions": spans,
+    } | changes
+
+
+class FakeServer:
+    """Answers /inference/v1/generate with `reply`, and notes what it was asked."""
+
+    def __init__(self, reply=None, label="run:3", status=200, delay=0.0, token=None):
+        self.reply, self.label, self.status, self.delay = reply, label, status, delay
+        self.token, self.asked, self.open, self.running, self.peak = token, [], False, 0, 0
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        body = await request.json() if request.can_read_body else None
+        self.asked.append((request.path_qs, body))
+        return await getattr(self, request.path.rpartition("/")[2])(body)
+
+    async def weight_info(self, body):
+        return web.json_response({"weight_version": self.label})
+
+    async def health(self, body):
+        return web.Response(status=self.status)
+
+    async def generate(self, body):
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        await asyncio.sleep(self.delay)
+        self.running -= 1
+        text = self.reply if isinstance(self.reply, str) else json.dumps(self.reply)
+        return web.Response(text=text, status=self.status, content_type="application/json")
+
+    async def update_weight_version(self, body):
+        self.label = body["new_version"]
+        return web.json_response({"success": True})
+
+    async def start_weight_update(self, body):
+        if self.open:
+            return web.json_response({"error": "already active"}, status=500)
+        self.open = True
+        return web.json_response({})
+
+    async def update_weights(self, body):
+        status = 500 if body["update_info"].get("path") == "missing" else 200
+        self.open = status == 200
+        return web.json_response({}, status=status)
+
+    async def finish_weight_update(self, body):
+        if not self.open:
+            return web.json_response({"error": "nothing open"}, status=500)
+        self.open, self.label = False, (body or {}).get("weight_version") or self.label
+        return web.json_response({})
+
+    async def ok(self, body):
+        return web.json_response({})
+
+    pause = resume = init_weight_transfer_engine = ok
+
+
+@asynccontextmanager
+async def served(fake):
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", fake)
+    async with TestServer(app) as server:
+        yield str(server.make_url(""))
+
+
+def ask(fake, n=1, max_new_tokens=8, temperature=1.0, token=None, timeout=5.0):
+    """The fake's completions through a client."""
+
+    async def run():
+        async with served(fake) as url, GeneratorClient(url, "run", token, timeout) as client:
+            limits = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+            return await client.complete(PROMPT, n, **limits)
+
+    return asyncio.run(run())
+
+
+def test_request_says_everything_that_decides_the_distribution():
+    fake = FakeServer({"choices": [choice()]})
+    ask(fake, max_new_tokens=8, temperature=0.7)
+    path, body = fake.asked[-1]
+    assert path == "/inference/v1/generate"
+    assert body["token_ids"] == PROMPT and body["cache_salt"] == "run:3"
+    wanted = {"n": 1, "max_tokens": 8, "temperature": 0.7, "top_p": 1, "top_k": 0, "logprobs": 0}
+    assert body["sampling_params"].items() >= wanted.items()
+    assert "seed" not in body["sampling_params"]
+
+
+def test_tokens_know_their_version_and_choices_their_order():
+    second = choice(1, (7, 7), [("run:4", 0, 2)], finish_reason="length")
+    first, last = ask(FakeServer({"choices": [second, choice(0)]}), n=2)
+    assert first.token_ids == [5, 9, 2] and first.versions == [3, 3, 4]
+    assert first.logps == [-0.5, -1.0, -1.5] and first.finish_reason == "stop"
+    assert last.token_ids == [7, 7] and last.versions == [4, 4]
+    assert last.finish_reason == "length"
+
+
+def test_greedy_is_asked_once():
+    fake = FakeServer({"choices": [choice()]})
+    completions = ask(fake, n=3, temperature=0.0)
+    assert fake.asked[-1][1]["sampling_params"]["n"] == 1
+    assert [c.token_ids for c in completions] == [[5, 9, 2]] * 3
+
+
+def without(field, **changes):
+    broken = choice(**changes)
+    del broken[field]
+    return broken
+
+
+def logprob(value):
+    return {"content": [{"logprob": value}, {"logprob": -1.0}, {"logprob": -1.0}]}
+
+
+MALFORMED = {
+    "not JSON": "<html>",
+    "not an object": [1, 2],
+    "no choices": {},
+    "null choices": {"choices": None},
+    "too few choices": {"choices": []},
+    "too many choices": {"choices": [choice(0), choice(1)]},
+    "wrong index": {"choices": [choice(4)]},
+    "no token ids": {"choices": [without("token_ids")]},
+    "no log-probabilities": {"choices": [choice(logprobs=None)]},
+    "no versions": {"choices": [choice(weight_versions=None)]},
+    "no finish reason": {"choices": [without("finish_reason")]},
+    "aborted": {"choices": [choice(finish_reason="abort")]},
+    "empty": {"choices": [choice(tokens=(), versions=())]},
+    "too long": {"choices": [choice(tokens=[5] * 9, versions=[("run:3", 0, 9)])]},
+    "text for tokens": {"choices": [choice(token_ids=["a", "b", "c"])]},
+    "negative token": {"choices": [choice(token_ids=[5, -9, 2])]},
+    "boolean token": {"choices": [choice(token_ids=[5, True, 2])]},
+    "one log-probability short": {
+        "choices": [choice(logprobs={"content": [{"logprob": -1.0}] * 2})]
+    },
+    "text for log-probability": {"choices": [choice(logprobs=logprob("-1"))]},
+    "NaN": {"choices": [choice(logprobs=logprob(float("nan")))]},
+    "clamped -inf": {"choices": [choice(logprobs=logprob(-9999.0))]},
+    "probability above one": {"choices": [choice(logprobs=logprob(0.5))]},
+    "weights of another run": {"choices": [choice(versions=[("other:3", 0, 3)])]},
+    "weights of no run": {"choices": [choice(versions=[("default", 0, 3)])]},
+    "half-loaded weights": {"choices": [choice(versions=[("run:updating", 0, 3)])]},
+    "hole between spans": {"choices": [choice(versions=[("run:3", 0, 1), ("run:4", 2, 3)])]},
+    "overlapping spans": {"choices": [choice(versions=[("run:3", 0, 2), ("run:4", 1, 3)])]},
+    "spans too short": {"choices": [choice(versions=[("run:3", 0, 2)])]},
+    "spans too long": {"choices": [choice(versions=[("run:3", 0, 4)])]},
+    "empty span": {"choices": [choice(versions=[("run:3", 0, 0), ("run:4", 0, 3)])]},
+}
+
+
+@pytest.mark.parametrize("reply", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_reply_is_a_failure_that_names_the_server(reply):
+    with pytest.raises(GenerationFailed, match=r"http://127\.0\.0\.1:\d+.* sent "):
+        ask(FakeServer(reply))
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (500, GenerationFailed),
+        (503, GenerationFailed),
+        (429, GenerationFailed),
+        (400, RequestRefused),
+        (404, RequestRefused),
+    ],
+)
+def test_server_errors_may_pass_and_client_errors_do_not(status, error):
+    with pytest.raises(error, match=f"HTTP {status}.*too hot"):
+        ask(FakeServer({"error": "too hot"}, status=status))
+
+
+def test_silence_is_a_failure():
+    with pytest.raises(GenerationFailed, match=r"generate: no answer within 0\.2 s"):
+        ask(FakeServer({"choices": [choice()]}, delay=30), timeout=0.2)
+
+
+def test_nobody_there_is_a_failure():
+    async def run(url):
+        async with GeneratorClient(url, "run") as client:
+            assert await client.version() is None
+            assert not await client.healthy()
+            await client.complete(PROMPT, 1, max_new_tokens=8, temperature=1.0)
+
+    with pytest.raises(GenerationFailed, match=r"weight_info: ClientConnectorError"):
+        asyncio.run(run(f"http://127.0.0.1:{unused_port()}"))
+
+
+def test_token_is_sent_and_its_absence_refused():
+    fake = FakeServer({"choices": [choice()]}, token="secret")
+    assert ask(fake, token="secret")
+    for wrong in (None, "Secret"):
+        with pytest.raises(RequestRefused, match=r"401.*Unauthorized"):
+            ask(fake, token=wrong)
+
+
+@pytest.mark.parametrize("label", ["default", "other:3", "run:updating", "run:", "run:-1", "3"])
+def test_weights_of_another_run_are_no_version(label):
+    async def run():
+        async with served(FakeServer(label=label)) as url, GeneratorClient(url, "run") as client:
+            assert await client.healthy()
+            assert await client.version() is None
+            await client.complete(PROMPT, 1, max_new_tokens=8, temperature=1.0)
+
+    with pytest.raises(GenerationFailed, match="no weights of this run"):
+        asyncio.run(run())
+
+
+def test_labels_round_trip_for_any_run_id():
+    assert labelled_version(weight_label("a:b", 12), "a:b") == 12
+    assert labelled_version(weight_label("a", None), "a") is None
+    assert labelled_version("a:12", "a:1") is None
+
+
+def updated(fake, **info):
+    """What the fake was asked for during an update to version 7."""
+
+    async def run():
+        async with served(fake) as url, GeneratorClient(url, "run", timeout=5) as client:
+            async with client.new_weights(7, clear_cache=True):
+                fake.version_while_open = await client.version()
+                await client.update(info)
+            return await client.version()
+
+    return asyncio.run(run())
+
+
+def test_an_update_pauses_hides_the_version_and_resumes():
+    fake = FakeServer()
+    assert updated(fake, path="w") == 7
+    assert fake.version_while_open is None
+    routes = [path for path, _ in fake.asked if path != "/weight_info"]
+    assert routes == [
+        "/pause?mode=keep&clear_cache=true",
+        "/update_weight_version",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+        "/resume",
+    ]
+    assert ("/update_weights", {"update_info": {"path": "w"}}) in fake.asked
+    assert ("/finish_weight_update", {"weight_version": "run:7"}) in fake.asked
+
+
+def test_a_failed_update_leaves_a_paused_server_without_version():
+    fake = FakeServer()
+    with pytest.raises(GenerationFailed, match="update_weights: HTTP 500"):
+        updated(fake, path="missing")
+    assert fake.label == "run:updating"
+    assert "/resume" not in [path for path, _ in fake.asked]
+    assert updated(fake, path="w") == 7
+
+
+def test_an_update_left_open_by_a_dead_trainer_is_closed_first():
+    fake = FakeServer()
+    fake.open = True
+    assert updated(fake, path="w") == 7
+    assert ("/finish_weight_update", None) in fake.asked
+
+
+def test_groups_spread_over_the_admitted_servers():
+    reply = {"choices": [choice()]}
+    good, slow, foreign = (
+        FakeServer(reply, delay=0.2),
+        FakeServer(reply, label="run:5", delay=0.2),
+        FakeServer(reply, label="other:3"),
+    )
+
+    async def run():
+        async with served(good) as a, served(slow) as b, served(foreign) as c:
+            gone = f"http://127.0.0.1:{unused_port()}"
+            clients = [GeneratorClient(url, "run", timeout=5) for url in (a, b, c, gone)]
+            for client in clients:
+                await client.__aenter__()
+            engine = HTTPEngine(clients)
+            try:
+                assert [(x.url, v) for x, v in await engine.admitted()] == [
+                    (clients[0].url, 3),
+                    (clients[1].url, 5),
+                ]
+                assert await engine.version() == 3
+                limits = {"max_new_tokens": 8, "temperature": 1.0}
+                await asyncio.gather(*(engine.complete(PROMPT, 1, **limits) for _ in range(6)))
+            finally:
+                for client in clients:
+                    await client.__aexit__()
+
+    asyncio.run(run())
+    assert (good.peak, slow.peak, foreign.peak) == (3, 3, 0)
+    assert {body["cache_salt"] for _, body in good.asked if body} == {"run:3"}
+    assert {body["cache_salt"] for _, body in slow.asked if body} == {"run:5"}
+
+
+def test_no_admitted_server_is_a_failure_that_lists_them():
+    async def run():
+        async with served(FakeServer(label="default")) as url, GeneratorClient(url, "run") as one:
+            engine = HTTPEngine([one])
+            assert await engine.version() is None
+            await engine.complete(PROMPT, 1, max_new_tokens=8, temperature=1.0)
+
+    with pytest.raises(GenerationFailed, match=r"no generator has weights of this run: http://"):
+        asyncio.run(run())

@@ -1,0 +1,169 @@
+"""How vLLM is found and started, its guard, and GPU handles as JSON; nothing here needs vLLM."""
+
+import asyncio
+import json
+import sys
+
+import pytest
+import torch
+
+from rlbook.scale import vllm_adapter
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.cuda_ipc import from_json, to_json
+from rlbook.scale.vllm_adapter import check_version, server_command, vllm_python
+from rlbook.scale.vllm_server import Guard
+
+
+@pytest.fixture
+def interpreter(tmp_path, monkeypatch):
+    """Makes an interpreter that answers every question with one version of vLLM."""
+
+    def make(version):
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\necho {version}\n")
+        python.chmod(0o755)
+        monkeypatch.setenv("RLBOOK_VLLM_PYTHON", str(python))
+        check_version.cache_clear()
+        return str(python)
+
+    return make
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.1+cu130", "0.32.2rc1"])
+def test_versions_of_the_protocol_are_accepted(interpreter, version):
+    assert check_version(interpreter(version)) == version
+
+
+@pytest.mark.parametrize("version", ["0.30.0", "0.33.0", "1.0"])
+def test_another_version_is_named_with_the_fix(interpreter, version):
+    python = interpreter(version)
+    with pytest.raises(ValueError, match=rf"{python} has vLLM {version}; .*make vllm"):
+        check_version(python)
+
+
+def test_environments_without_vllm_are_named(tmp_path):
+    with pytest.raises(ValueError, match="does not start"):
+        check_version(str(tmp_path / "nothing"))
+    if vllm_adapter.find_spec("vllm") is None:
+        with pytest.raises(ValueError, match="has no vLLM"):
+            check_version(sys.executable)
+
+
+def test_the_configured_interpreter_comes_first(interpreter, monkeypatch):
+    found = interpreter("0.32.0")
+    assert vllm_python("/opt/vllm/bin/python") == "/opt/vllm/bin/python"
+    assert vllm_python() == found
+    monkeypatch.delenv("RLBOOK_VLLM_PYTHON")
+    monkeypatch.setattr(vllm_adapter, "ENVIRONMENTS", ())
+    monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
+    assert vllm_python() is None
+    with pytest.raises(ValueError, match=r"generator\.engine builtin"):
+        server_command(ScaleConfig(), 0, 8100)
+
+
+def options(arguments):
+    return dict(a.removeprefix("--").split("=", 1) for a in arguments if "=" in a)
+
+
+def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
+    python = interpreter("0.32.0")
+    config = ScaleConfig(generator={"token": "secret", "slots": 4}, rollout={"group_size": 16})
+    argv, environment = server_command(config, 0, 8123)
+    assert argv[:3] == [python, "-m", "rlbook.scale.vllm_server"]
+    given = options(argv)
+    assert given["port"] == "8123" and given["host"] == "127.0.0.1"
+    assert given["model"].endswith("tiny-sums")
+    assert given["logprobs-mode"] == "processed_logprobs"
+    assert given["generation-config"] == "vllm"
+    assert int(given["max-num-seqs"]) >= 16
+    assert json.loads(given["weight-transfer-config"]) == {"backend": "rlbook_file"}
+    assert "secret" not in " ".join(argv) and environment["VLLM_API_KEY"] == "secret"
+
+
+def test_a_float32_head_is_asked_for_where_the_weights_are_not(interpreter):
+    interpreter("0.32.0")
+
+    def overrides(dtype, fp32_head):
+        config = ScaleConfig(generator={"dtype": dtype}, model={"fp32_head": fp32_head})
+        return options(server_command(config, 0, 1)[0]).get("hf-overrides")
+
+    assert json.loads(overrides("bfloat16", True)) == {"head_dtype": "float32"}
+    assert overrides("bfloat16", False) is overrides("float32", True) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "alone", "expected"),
+    [
+        ({}, False, ["4,5", "6,7"]),
+        ({}, True, ["0,1", "2,3"]),
+        ({"colocated": True}, False, ["0,1", "2,3"]),
+    ],
+)
+def test_gpu_servers_get_gpus_of_their_own(interpreter, monkeypatch, changes, alone, expected):
+    interpreter("0.32.0")
+    generator = {"count": 2, "tensor_parallel": 2, "engine": "vllm", "transport": "nccl"} | changes
+    config = ScaleConfig(generator=generator, trainer={"device": "cuda", "processes": 4})
+    visible = [server_command(config, i, 1, alone)[1]["CUDA_VISIBLE_DEVICES"] for i in (0, 1)]
+    assert visible == expected
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d,GPU-e")
+    if not alone and not changes:
+        with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES lists 5"):
+            server_command(config, 0, 1)
+    else:
+        _, environment = server_command(config, 1, 1, alone)
+        assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-c,GPU-d"
+
+
+def guarded(path, authorization=None, kind="http"):
+    """The guard's first message; "through" if the application gets the request."""
+    sent = []
+
+    async def application(scope, receive, send):
+        await send({"type": "through"})
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"authorization", authorization.encode())] if authorization else []
+    scope = {"type": kind, "path": path, "headers": headers}
+    asyncio.run(Guard(application)(scope, None, send))
+    return sent[0].get("status", sent[0]["type"])
+
+
+def test_the_guard_asks_for_the_secret_on_every_route(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    for path in ("/health", "/pause", "/update_weights", "/inference/v1/generate"):
+        assert guarded(path, "Bearer secret") == "through"
+        for wrong in (None, "secret", "Bearer Secret", "Bearer ", "Bearer sécret"):
+            assert guarded(path, wrong) == 401
+
+
+def test_the_guard_hides_what_the_book_does_not_use(monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    assert guarded("/health") == "through"
+    for path in ("/collective_rpc", "/v1/completions", "/metrics", "/health/", "//pause"):
+        assert guarded(path) == 404
+    assert guarded("/health", kind="websocket") == "websocket.close"
+    assert guarded("", kind="lifespan") == "through"
+
+
+def test_gpu_handles_survive_json():
+    arguments = (
+        torch.Tensor,
+        torch.Size([3, 2]),
+        (2, 1),
+        4,
+        torch.storage.TypedStorage,
+        torch.bfloat16,
+        1,
+        b"\x00handle\xff",
+        64,
+        8,
+        False,
+        b"counter",
+        16,
+        b"event",
+        True,
+    )
+    restored = from_json(json.loads(json.dumps(to_json(arguments))))
+    assert restored == [[3, 2] if a == (3, 2) else [2, 1] if a == (2, 1) else a for a in arguments]

@@ -1,0 +1,58 @@
+"""The single-process trainer on an engine that has weights of its own."""
+
+import copy
+
+import pytest
+import torch
+
+from rlbook.policy import Sampler
+from rlbook.policy.tiny import EOS_ID, build_model, build_tokenizer
+from rlbook.training import TrainConfig, Trainer
+
+SMALL = {"prompts": 4, "group_size": 4, "minibatches": 2, "steps": 4, "max_new_tokens": 12}
+
+
+class CopyEngine:
+    """Samples from a copy that only `load_weights` changes, as a server would."""
+
+    def __init__(self):
+        torch.manual_seed(99)
+        self.model = build_model().eval()
+
+    def generate(self, prompts, **settings):
+        return Sampler(self.model, EOS_ID).generate(prompts, **settings)
+
+    def load_weights(self, model):
+        self.model.load_state_dict(copy.deepcopy(model.state_dict()))
+
+
+class EvenRewards(Trainer):
+    """Rewards an even sum of token ids: a random policy has something to learn from."""
+
+    def collect(self):
+        rollouts = super().collect()
+        for rollout in rollouts:
+            rollout.correct = sum(rollout.token_ids) % 2 == 0
+            rollout.rewards = {"even": float(rollout.correct)}
+        return rollouts
+
+
+def policy():
+    torch.manual_seed(0)
+    return build_model().eval(), build_tokenizer()
+
+
+@pytest.mark.parametrize("refresh", [1, 2])
+def test_an_outside_engine_changes_nothing(refresh, tmp_path):
+    config = TrainConfig(method="grpo", sampler_refresh=refresh, **SMALL)
+    expected = list(EvenRewards(config, policy=policy()))
+
+    first = EvenRewards(config, policy=policy(), engine=CopyEngine())
+    got = [first.train_one(), first.train_one(), first.train_one()]
+    first.save(tmp_path)
+    resumed = EvenRewards.resume(tmp_path, policy=policy(), engine=CopyEngine())
+    got += list(resumed)
+
+    assert all(metrics["grad_norm"] > 0 for metrics in expected)
+    for mine, theirs in zip(got, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-4, nan_ok=True)
