@@ -25,6 +25,19 @@ From its updates (`update_metrics`, means over the step's optimizer updates unle
     explained_variance  of the completion's reward, by the critic's values at rollout time; not of
                         λ-returns, which contain those values (critic methods)
     value_loss          of the critic (critic methods)
+
+From updates on rollouts of several policy versions (`rlbook.scale`)
+    lag_min/mean/max    updates between a trained token's sampling and its training
+    mismatch_fresh      mean |log π_θ − log μ| of trained tokens with lag 0, μ being the sampler as
+                        it reported itself: what its arithmetic does differently
+    mismatch_stale      the same of tokens with lag > 0: the updates since they were sampled, too
+
+From the clock of the full-scale trainer
+    tokens_per_second   completion tokens of the batch / seconds since the update before
+    trainer_idle        share of these seconds spent waiting for a batch
+    push_seconds        seconds spent sending weights to generators
+    mfu                 operations of the update / (its seconds · peak of the GPUs it ran on)
+    checkpoint_failures checkpoints that could not be written since the process started
 """
 
 from collections import defaultdict
@@ -32,7 +45,12 @@ from collections.abc import Callable, Iterable, Sequence
 from math import nan
 from statistics import fmean
 
-from rlbook.training.rollouts import Rollout
+import torch
+from torch import Tensor
+
+from rlbook.objectives import Loss, summarize
+from rlbook.policy import TokenStats
+from rlbook.training.rollouts import Batch, Rollout
 
 
 def rollout_metrics(
@@ -68,6 +86,42 @@ def zero_variance_share(rollouts: Sequence[Rollout]) -> float:
     """Share of groups in which every completion earned the same reward."""
     groups = group_by(rollouts, lambda r: r.group).values()
     return mean(len({r.reward for r in group}) == 1 for group in groups)
+
+
+@torch.no_grad()
+def step_sums(loss: Loss, stats: TokenStats, micro: Batch) -> dict[str, Tensor]:
+    """What one micro-batch adds to the metrics of its update: sums, counts and extremes."""
+    sums = {"loss": loss.loss.detach(), "entropy_sum": stats.entropy.sum(), **loss.sums}
+    if micro.lag is None:
+        return sums
+    sampler = micro.logp_old if micro.logp_sampler is None else micro.logp_sampler
+    gap, lag, mask = (stats.logp - sampler).abs(), micro.lag.double(), micro.mask
+    for name, chosen in {"fresh": mask & (lag == 0), "stale": mask & (lag > 0)}.items():
+        sums |= {f"{name}_tokens": chosen.sum(), f"{name}_gap": gap[chosen].sum()}
+    return sums | {
+        "lag_sum": lag[mask].sum(),
+        "lag_min": torch.where(mask, lag, torch.inf).min(),
+        "lag_max": torch.where(mask, lag, -torch.inf).max(),
+    }
+
+
+def step_metrics(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
+    """Metrics of an update from the `step_sums` of all its micro-batches."""
+    total = {name: sum(part[name] for part in parts) for name in parts[0]}
+    metrics = {
+        "loss": total["loss"],
+        "entropy": total["entropy_sum"] / total["tokens"],
+        **summarize(*parts),
+    }
+    if "lag_sum" in total:
+        metrics |= {
+            "lag_min": min(part["lag_min"] for part in parts),
+            "lag_mean": total["lag_sum"] / total["tokens"],
+            "lag_max": max(part["lag_max"] for part in parts),
+            "mismatch_fresh": total["fresh_gap"] / total["fresh_tokens"],
+            "mismatch_stale": total["stale_gap"] / total["stale_tokens"],
+        }
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:

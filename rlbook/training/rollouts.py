@@ -52,7 +52,9 @@ class Batch:
     """Right-padded tensors of N rollouts; every (N, T) tensor is aligned to the token itself.
 
     `mask` is True on trained completion tokens; `logp_old` holds the anchor's log-probabilities;
-    `advantages` is (N,) or (N, T). Optional fields are None when the method has no use for them.
+    `advantages` is (N,) or (N, T). Optional fields are None when the method has no use for them:
+    `lag` counts the updates between a token's sampling and its training; `logp_sampler` are the
+    sampler's log-probabilities where the anchor is another, `correction` the weight for that.
     """
 
     ids: Int[Tensor, "N T"]
@@ -64,6 +66,9 @@ class Batch:
     logp_ref: Float[Tensor, "N T"] | None = None
     values_old: Float[Tensor, "N T"] | None = None
     returns: Float[Tensor, "N T"] | None = None
+    lag: Int[Tensor, "N T"] | None = None
+    logp_sampler: Float[Tensor, "N T"] | None = None
+    correction: Float[Tensor, "N T"] | None = None
 
     def __len__(self) -> int:
         return self.ids.shape[0]
@@ -106,6 +111,18 @@ def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
     return (mask * columns).amax(dim=1)
 
 
+def lags_of(rollouts: Sequence[Rollout], version: int, like: Tensor) -> Int[Tensor, "N T"]:
+    """Updates between each token's sampling and its training at `version`, in the shape of `like`.
+
+    0 outside completions.
+    """
+    lags = torch.zeros(like.shape, dtype=torch.int64)
+    for row, r in enumerate(rollouts):
+        start, stop = len(r.prompt_ids), len(r.prompt_ids) + r.length
+        lags[row, start:stop] = version - torch.tensor(r.versions)
+    return lags.to(like.device)
+
+
 def micro_batch_rows(batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     """Row indices of slices of similar length, each at most `max_tokens` padded (one row at least).
 
@@ -114,13 +131,18 @@ def micro_batch_rows(batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     """
     lengths = lengths_of(batch.mask)
     order = torch.argsort(lengths, stable=True)
-    start = 0
-    while start < len(order):
-        stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * int(lengths[order[stop]]) <= max_tokens:
-            stop += 1
+    for start, stop in pack(lengths[order].tolist(), max_tokens):
         yield order[start:stop]
-        start = stop
+
+
+def pack(lengths: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
+    """Ranges of ascending lengths, filled in order, of at most `max_tokens` padded each."""
+    ranges, start = [], 0
+    for stop in range(1, len(lengths) + 1):
+        if stop == len(lengths) or (stop + 1 - start) * lengths[stop] > max_tokens:
+            ranges.append((start, stop))
+            start = stop
+    return ranges
 
 
 def minibatches(batch: Batch, count: int, generator: torch.Generator) -> Iterator[Batch]:

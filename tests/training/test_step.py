@@ -1,4 +1,6 @@
 import copy
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,6 +8,7 @@ import torch
 from rlbook.objectives import METHODS
 from rlbook.policy import logprobs
 from rlbook.training import Critic, collate, critic_step, explained_variance, train_step
+from rlbook.training.step import SingleProcess, apply_gradients
 
 
 @pytest.fixture
@@ -66,6 +69,80 @@ def test_non_finite_gradient_is_named_and_leaves_everything_untouched(policy, ba
     for index, entry in optimizer.state_dict()["state"].items():
         for key, value in entry.items():
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[index][key]))
+
+
+class Alternating(SingleProcess):
+    """Two pretended processes: each runs every other micro-batch; sums and gradients meet."""
+
+    def slices(self, batch, max_tokens):
+        micros = list(super().slices(batch, max_tokens))
+        nothing = replace(batch, mask=torch.zeros_like(batch.mask)).select(torch.tensor([0]))
+        yield from [*micros[::2], nothing, *micros[1::2]]
+
+
+@pytest.mark.parametrize("name", ["scalerl", "gspo", "dr_grpo", "grpo"])
+def test_who_runs_a_micro_batch_does_not_matter_nor_does_an_empty_one(name, policy, batch):
+    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach() + 0.1
+    batch.logp_ref = batch.logp_old - 0.2
+    batch.lag = torch.arange(8)[:, None].expand_as(batch.mask) // 4
+    results = []
+    for where in (SingleProcess(), Alternating()):
+        model = copy.deepcopy(policy[0])
+        metrics = train_step(
+            model, sgd(model), batch, METHODS[name], micro_batch_tokens=30, where=where
+        )
+        results.append((metrics, torch.cat([p.detach().flatten() for p in model.parameters()])))
+    torch.testing.assert_close(results[1][1], results[0][1], rtol=0, atol=2e-6)
+    assert results[1][0] == pytest.approx(results[0][0], rel=1e-4, abs=1e-5)
+
+
+def test_mismatch_is_split_by_lag(policy, batch):
+    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach()
+    assert "lag_mean" not in train_step(
+        copy.deepcopy(policy[0]), sgd(policy[0]), batch, METHODS["scalerl"]
+    )
+    batch.lag = torch.zeros_like(batch.ids)
+    batch.lag[5:] = 3
+    batch.logp_old = batch.logp_old + torch.where(batch.lag > 0, -0.25, 0.125)
+    batch.lag[~batch.mask] = 99  # padding counts nowhere
+    metrics = train_step(policy[0], sgd(policy[0]), batch, METHODS["scalerl"])
+    assert metrics["mismatch_fresh"] == pytest.approx(0.125, abs=1e-6)
+    assert metrics["mismatch_stale"] == pytest.approx(0.25, abs=1e-6)
+    stale = int(batch.mask[5:].sum())
+    assert metrics["lag_mean"] == pytest.approx(3 * stale / int(batch.mask.sum()))
+    assert (metrics["lag_min"], metrics["lag_max"]) == (0, 3)
+
+
+def test_mismatch_is_measured_against_the_sampler_whatever_the_anchor(policy, batch):
+    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach()
+    batch.logp_sampler, batch.lag = batch.logp_old - 0.5, torch.zeros_like(batch.ids)
+    metrics = train_step(policy[0], sgd(policy[0]), batch, METHODS["dapo"])
+    assert metrics["mismatch_fresh"] == pytest.approx(0.5, abs=1e-6)
+    assert math.isnan(metrics["mismatch_stale"])
+    assert metrics["ratio_max"] == pytest.approx(1, abs=1e-5)
+
+
+def test_the_correction_weights_the_gradient(policy, batch):
+    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach()
+    start = torch.cat([p.detach().flatten() for p in policy[0].parameters()])
+    moves = []
+    for correction in (None, torch.full_like(batch.logp_old, 0.5)):
+        model = copy.deepcopy(policy[0])
+        batch.correction = correction
+        train_step(model, sgd(model), batch, METHODS["dapo"], max_grad_norm=1e9)
+        moves.append(torch.cat([p.detach().flatten() for p in model.parameters()]) - start)
+    assert moves[0].norm() > 1e-3
+    torch.testing.assert_close(moves[1], moves[0] / 2, rtol=0, atol=1e-6)
+
+
+def test_a_norm_that_overflows_is_skipped_too(policy, batch):
+    model = policy[0]
+    weights = copy.deepcopy(model.state_dict())
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 3e38 / p.numel() ** 0.5)
+    with pytest.warns(RuntimeWarning, match="update skipped"):
+        assert apply_gradients(model, sgd(model), 1.0)[1] == 1
+    assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
 
 
 def test_critic_sees_only_the_tokens_before(policy, batch):
