@@ -60,7 +60,8 @@ def _sample(model, prompts, eos) -> list[int]:
 def _generate(model, prompts, eos) -> list[int]:
     """Completion lengths under the library's own sampling of the same distribution."""
     torch.manual_seed(0)
-    ids, present = left_pad(prompts, model.device)
+    ids, start = left_pad(prompts, model.device)
+    present = torch.arange(ids.shape[1], device=ids.device) >= start[:, None]
     out = model.generate(
         input_ids=ids,
         attention_mask=present.long(),

@@ -1,5 +1,8 @@
 """Token-by-token evaluation of a decoder model over a cache with one row per sequence."""
 
+from collections.abc import Sequence
+from copy import copy
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -10,59 +13,81 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 BLOCK = 32
 
 
-def decoder_for(model: PreTrainedModel, capacity: int) -> "Decoder":
-    """The decoder for `model`, with room for `capacity` tokens per sequence."""
+def decoder_for(model: PreTrainedModel) -> "Decoder":
+    """The decoder for `model`."""
     from rlbook.policy.llama_decode import LlamaDecoder
 
-    kind = LlamaDecoder if LlamaDecoder.supports(model) else Decoder
-    return kind(model, capacity)
+    return (LlamaDecoder if LlamaDecoder.supports(model) else Decoder)(model)
 
 
 class Decoder:
     """Next-token logits of many sequences through the model's own forward pass.
 
-    Prompts are padded on the left, so all sequences write the same cache column at each step.
+    All sequences end in the same cache column; row i begins in column `start[i]`.
     """
 
-    def __init__(self, model: PreTrainedModel, capacity: int):
+    def __init__(self, model: PreTrainedModel):
         layer_types = set(getattr(model.config, "layer_types", None) or ())
         if unknown := layer_types - {"full_attention", "sliding_attention"}:
             raise ValueError(f"the sampler has no cache for layers of type {sorted(unknown)}")
         layers = model.config.num_hidden_layers
-        self.model, self.capacity = model, capacity
+        self.model = model
         self.cache = Cache(layers=[BufferedLayer() for _ in range(layers)])
 
-    def prefill(self, prompts: list[list[int]]) -> Float[Tensor, "P V"]:
-        """Read the prompts; logits of each one's next token."""
-        ids, present = left_pad(prompts, self.model.device)
-        self.present = present.new_ones(len(prompts), BufferedLayer.width(self.capacity))
-        self.present[:, : ids.shape[1]] = present
-        self.position = (present.cumsum(-1) - 1).clamp_(min=0)
-        return self._forward(ids)
+    def fresh(self) -> "Decoder":
+        """A decoder of the same model without sequences."""
+        other = copy(self)
+        other.cache = Cache(layers=[BufferedLayer() for _ in self.cache.layers])
+        return other
+
+    def follow_weights(self) -> None:
+        """Use the model's weights as they are now, here and in all `fresh` copies."""
+
+    @property
+    def length(self) -> int:
+        """Cache columns in use."""
+        return self.cache.get_seq_length()
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+        """Read the prompts, equal ones once; logits of each one's next token."""
+        different, copy_of = deduplicate(prompts)
+        ids, self.start = left_pad(different, self.model.device)
+        logits = self._forward(ids)
+        copy_of = copy_of.to(ids.device)
+        self.repeat(copy_of)
+        return logits[copy_of]
 
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         """Append one token per sequence; logits of the next."""
-        self.position = self.position[:, -1:] + 1
         return self._forward(token[:, None])
 
     def repeat(self, rows: Int[Tensor, " B"]) -> None:
         """Start B sequences as copies of the prefilled ones."""
         for layer in self.cache.layers:
             layer.repeat(rows)
-        self.present, self.position = self.present[rows], self.position[rows]
+        self.start = self.start[rows]
 
     def keep(self, rows: Int[Tensor, " K"]) -> None:
         """Go on with these rows only; row i becomes what row rows[i] was."""
         for layer in self.cache.layers:
             layer.keep(rows)
-        self.present, self.position = self.present[rows], self.position[rows]
+        self.start = self.start[rows]
+
+    def join(self, other: "Decoder") -> None:
+        """Append the rows of another decoder of this model, and drop columns that no row needs."""
+        columns = max(each.length - int(each.start.min()) for each in (self, other))
+        starts = [each.start + columns - each.length for each in (self, other)]
+        for layer, joining in zip(self.cache.layers, other.cache.layers, strict=True):
+            layer.join(joining, columns)
+        self.start = torch.cat(starts)
 
     def _forward(self, ids: Int[Tensor, "B S"]) -> Float[Tensor, "B V"]:
-        end = self.cache.get_seq_length() + ids.shape[1]
+        begin = self.length
+        position = torch.arange(begin + ids.shape[1], device=ids.device) - self.start[:, None]
         output = self.model(
             input_ids=ids,
-            attention_mask=self.present[:, :end],
-            position_ids=self.position,
+            attention_mask=position >= 0,
+            position_ids=position[:, begin:].clamp(min=0),
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
@@ -116,6 +141,24 @@ class BufferedLayer(CacheLayerMixin):
             buffer[place[moved]] = buffer[rows[moved]]
         self.keys, self.values = self.keys[: len(rows)], self.values[: len(rows)]
 
+    def join(self, other: "BufferedLayer", columns: int) -> None:
+        """Append another layer's rows, keeping the last `columns` columns of both."""
+        self.keys = self._stacked(self.keys, other.keys, other.length, columns)
+        self.values = self._stacked(self.values, other.values, other.length, columns)
+        self.length = columns
+
+    def _stacked(self, above: Tensor, below: Tensor, length: int, columns: int) -> Tensor:
+        """One buffer of both; each one's last columns end in column `columns`."""
+        rows, heads, _, dim = above.shape
+        stacked = above.new_zeros(rows + len(below), heads, self.width(columns), dim)
+        for place, part, end in (
+            (stacked[:rows], above, self.length),
+            (stacked[rows:], below, length),
+        ):
+            kept = min(end, columns)
+            place[:, :, columns - kept : columns] = part[:, :, end - kept : end]
+        return stacked
+
     def get_seq_length(self) -> int:
         return self.length
 
@@ -128,9 +171,27 @@ class BufferedLayer(CacheLayerMixin):
 
 def left_pad(
     prompts: list[list[int]], device: torch.device
-) -> tuple[Int[Tensor, "P S"], Bool[Tensor, "P S"]]:
-    """Prompts ending in the same column, and where they are."""
+) -> tuple[Int[Tensor, "P S"], Int[Tensor, " P"]]:
+    """Prompts ending in the same column, and the column where each begins."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
-    starts = torch.tensor([width - len(p) for p in prompts], device=device)
-    return ids, torch.arange(width, device=device) >= starts[:, None]
+    return ids, torch.tensor([width - len(p) for p in prompts], device=device)
+
+
+def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Int[Tensor, " N"]]:
+    """Different prompts, and for each given prompt its index among them."""
+    position: dict[tuple[int, ...], int] = {}
+    copy_of = [position.setdefault(tuple(prompt), len(position)) for prompt in prompts]
+    return [list(prompt) for prompt in position], torch.tensor(copy_of)
+
+
+def fill_holes(finished: Bool[Tensor, " B"]) -> Int[Tensor, " K"]:
+    """New row order: the last running rows move into the places of finished ones.
+
+    Only as many rows move as have finished, so dropping rows at every step costs little.
+    """
+    alive = int((~finished).sum())
+    order = torch.arange(alive, device=finished.device)
+    running_tail = alive + (~finished[alive:]).nonzero().squeeze(1)
+    order[finished[:alive]] = running_tail
+    return order

@@ -28,17 +28,21 @@ class LlamaDecoder(Decoder):
             and model.dtype in (torch.float32, torch.float64)
         )
 
-    def __init__(self, model: PreTrainedModel, capacity: int):
-        super().__init__(model, capacity)
-        attention = [layer.self_attn for layer in model.model.layers]
-        self.qkv = [
+    def __init__(self, model: PreTrainedModel):
+        super().__init__(model)
+        self.qkv = []  # one list for all `fresh` copies
+        self.follow_weights()
+
+    def follow_weights(self) -> None:
+        attention = [layer.self_attn for layer in self.model.model.layers]
+        self.qkv[:] = [
             torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight]) for a in attention
         ]
 
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-        self.position = self.position[:, -1:] + 1
         body = self.model.model
-        cos, sin = rotation(self.position * body.rotary_emb.inv_freq)
+        position = (self.length - self.start)[:, None]
+        cos, sin = rotation(position * body.rotary_emb.inv_freq)
         hidden_columns = self._hidden_columns()
         x = body.embed_tokens(token)
         for layer, qkv, cache in zip(body.layers, self.qkv, self.cache.layers, strict=True):
@@ -50,9 +54,9 @@ class LlamaDecoder(Decoder):
 
     def _hidden_columns(self) -> Float[Tensor, "B 1 1 C"]:
         """0 where the cache holds a token, -inf at padding and at columns not yet written."""
-        end = self.cache.get_seq_length() + 1
-        visible = self.present[:, : self.cache.layers[0].width(end)].clone()
-        visible[:, end:] = False
+        end = self.length + 1
+        column = torch.arange(self.cache.layers[0].width(end), device=self.start.device)
+        visible = (column >= self.start[:, None]) & (column < end)
         return torch.where(visible, 0.0, -torch.inf)[:, None, None]
 
 

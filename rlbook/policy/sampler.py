@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlbook.policy.decoding import decoder_for
+from rlbook.policy.decoding import decoder_for, fill_holes
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def sample(
     Raises `ValueError` naming the prompt or argument that cannot be used.
     """
     stop_ids = [eos_id] if isinstance(eos_id, int) else list(eos_id)
-    _check(model, prompts, max_new_tokens, temperature)
+    check_request(model, prompts, max_new_tokens, temperature)
     if not prompts:
         return []
     if generator is None:
@@ -85,11 +85,8 @@ def sample(
     logps = torch.zeros(count, max_new_tokens, device=device)
     lengths = torch.full((count,), max_new_tokens, device=device)
 
-    different, copy_of = _deduplicate(prompts)
-    decoder = decoder_for(model, capacity=max(map(len, prompts)) + max_new_tokens)
-    logits = decoder.prefill(different)
-    decoder.repeat(copy_of.to(device))
-    logits = logits[copy_of.to(device)]
+    decoder = decoder_for(model)
+    logits = decoder.prefill(prompts)
     rows = torch.arange(count, device=device)
     for step in range(max_new_tokens):
         token, logp = draw(logits, temperature, uniform[rows, step])
@@ -97,7 +94,7 @@ def sample(
         finished = torch.isin(token, stop)
         if finished.any():
             lengths[rows[finished]] = step + 1
-            kept = _fill_holes(finished)
+            kept = fill_holes(finished)
             decoder.keep(kept)
             rows, token = rows[kept], token[kept]
         if len(rows) == 0 or step + 1 == max_new_tokens:
@@ -126,25 +123,6 @@ def draw(
     return token, logp.gather(-1, token[:, None]).squeeze(-1)
 
 
-def _fill_holes(finished: Tensor) -> Int[Tensor, " K"]:
-    """New row order: the last running rows move into the places of finished ones.
-
-    Only as many rows move as have finished, so dropping rows at every step costs little.
-    """
-    alive = int((~finished).sum())
-    order = torch.arange(alive, device=finished.device)
-    running_tail = alive + (~finished[alive:]).nonzero().squeeze(1)
-    order[finished[:alive]] = running_tail
-    return order
-
-
-def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Int[Tensor, " N"]]:
-    """Different prompts, and for each given prompt its index among them."""
-    position: dict[tuple[int, ...], int] = {}
-    copy_of = [position.setdefault(tuple(prompt), len(position)) for prompt in prompts]
-    return [list(prompt) for prompt in position], torch.tensor(copy_of)
-
-
 def _completions(tokens, logps, lengths, stop_ids: Iterable[int]) -> list[Completion]:
     completions = []
     for row, logp, length in zip(tokens.tolist(), logps.tolist(), lengths.tolist(), strict=True):
@@ -155,7 +133,13 @@ def _completions(tokens, logps, lengths, stop_ids: Iterable[int]) -> list[Comple
     return completions
 
 
-def _check(model, prompts, max_new_tokens: int, temperature: float) -> None:
+def check_request(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    temperature: float,
+) -> None:
+    """Raise `ValueError` naming the prompt or argument that cannot be sampled from."""
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
     if not 0 <= temperature < float("inf"):

@@ -13,9 +13,9 @@ from transformers import (
 )
 
 from rlbook.policy import Sampler, logprobs, sample
-from rlbook.policy.decoding import Decoder, decoder_for
+from rlbook.policy.decoding import Decoder, decoder_for, fill_holes
 from rlbook.policy.llama_decode import LlamaDecoder
-from rlbook.policy.sampler import _fill_holes, draw
+from rlbook.policy.sampler import draw
 
 EOS = 1
 PROMPTS = [[0, 3, 4], [0, 5], [0, 3, 4], [0, 7, 8, 9, 10, 2, 11], [6]] * 5
@@ -71,8 +71,8 @@ def test_reported_logps_equal_training_logps(make_llama, name, temperature):
 def test_llama_steps_equal_the_models_own_forward(make_llama):
     # The library computes norms and rotations in float32 even in a float64 model.
     model = make_llama().double()
-    assert isinstance(decoder_for(model, 60), LlamaDecoder)
-    fast, slow = LlamaDecoder(model, 60), Decoder(model, 60)
+    assert isinstance(decoder_for(model), LlamaDecoder)
+    fast, slow = LlamaDecoder(model), Decoder(model)
     prompts = [p for i, p in enumerate(PROMPTS[:5]) if i != 2]
     keep = torch.tensor([0, 5, 2])
     with torch.inference_mode():
@@ -178,7 +178,7 @@ def test_tokens_of_probability_zero_are_never_drawn():
 @pytest.mark.parametrize("pattern", ["0110100", "1111", "0000", "1", "0001", "1000"])
 def test_filling_holes_keeps_every_running_row_and_moves_few(pattern):
     finished = torch.tensor([c == "1" for c in pattern])
-    order = _fill_holes(finished)
+    order = fill_holes(finished)
     assert sorted(order.tolist()) == (~finished).nonzero().squeeze(1).tolist()
     assert (order != torch.arange(len(order))).sum() <= finished.sum()
 
