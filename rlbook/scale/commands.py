@@ -9,7 +9,6 @@ Secrets travel in the environment: command lines are public on a machine.
 
 import sys
 from typing import Literal
-from urllib.parse import urlsplit
 
 from rlbook.scale import vllm_adapter
 from rlbook.scale.config import ScaleConfig
@@ -44,17 +43,32 @@ def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
 
 def generator(config: ScaleConfig, index: int, port: int, alone: bool = False) -> Command:
     """Generator `index`; `alone` on a machine without trainers, whose GPUs are all its own."""
-    name = f"generator{index}"
     if chosen_engine(config) == "vllm":
-        argv, env = vllm_adapter.server_command(config, index, port)
-        return Command(name, argv, cpu_threads(config) | env)
-    argv, env = builtin_server.command(config, index, port)
-    return Command(name, argv, cpu_threads(config) | env)
+        argv, env = vllm_adapter.server_command(config, index, port, alone)
+    else:
+        argv, env = builtin_server(config, port)
+    return Command(f"generator{index}", argv, cpu_threads(config) | env)
+
+
+def builtin_server(config: ScaleConfig, port: int) -> tuple[list[str], dict[str, str]]:
+    """The book's own sampler as a server."""
+    generator = config.generator
+    options = {
+        "policy": config.model.policy,
+        "host": generator.host,
+        "port": port,
+        "slots": generator.slots,
+        "dtype": generator.dtype,
+        "device": config.trainer.device,
+    }
+    argv = [f"--{name}={value}" for name, value in options.items()]
+    env = {"RLBOOK_TOKEN": generator.token} if generator.token else {}
+    return [sys.executable, "-m", "rlbook.scale.builtin_server", *argv], env
 
 
 def orchestrator(config: ScaleConfig, layout: Layout) -> Command:
     argv = [sys.executable, "-m", "rlbook.scale.orchestrator", str(layout.root)]
-    return Command("orchestrator", argv, {"OMP_NUM_THREADS": "1"})
+    return Command("orchestrator", argv, {"OMP_NUM_THREADS": "1"}, finishes=True)
 
 
 def trainer(config: ScaleConfig, layout: Layout) -> Command:
@@ -71,7 +85,7 @@ def trainer(config: ScaleConfig, layout: Layout) -> Command:
     ranks = [f"--nproc-per-node={trainer.processes}", "--max-restarts=0"]
     program = ["-m", "rlbook.scale.trainer", str(layout.root)]
     argv = [sys.executable, "-m", "torch.distributed.run", *meeting, *ranks, *program]
-    return Command("trainer", argv, cpu_threads(config))
+    return Command("trainer", argv, cpu_threads(config), finishes=True)
 
 
 def cpu_threads(config: ScaleConfig) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Settings of a full-scale run: typed, validated, one YAML file."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -120,16 +120,26 @@ class EvalConfig(Section):
 class BudgetConfig(Section):
     """What the dry run assumes about hardware. Replace with your own measurements."""
 
-    gpu_memory_gb: float = Field(80.0, gt=0, description="per GPU")
+    gpu_memory_gb: float = Field(80.0, gt=0, description="per GPU, 1e9 bytes")
     peak_tflops: float = Field(989.0, gt=0, description="dense bf16 peak per GPU")
-    bandwidth_tb: float = Field(3.35, gt=0, description="memory bandwidth per GPU, TB/s")
     mfu: float = Field(0.35, gt=0, le=1, description="share of the peak a training step reaches")
+    update_seconds: float | None = Field(None, gt=0, description="measured; else peak and mfu")
+    bandwidth_tb: float = Field(3.35, gt=0, description="memory bandwidth per GPU, TB/s")
     decode_share: float = Field(
         0.5, gt=0, le=1, description="share of the bandwidth a decode step reaches"
+    )
+    decode_seconds: float | None = Field(
+        None, gt=0, description="measured for one token of every slot; else bandwidth"
     )
     push_gb: float = Field(2.0, gt=0, description="GB per second at which weights travel")
     mean_tokens: int | None = Field(None, ge=1, description="mean completion; half the limit")
     length_sigma: float = Field(0.6, ge=0, description="spread of log length")
+    prompt_tokens: tuple[int, int] | None = Field(
+        None, description="mean and longest prompt; measured with the tokenizer if absent"
+    )
+    shape: dict[str, Any] | None = Field(
+        None, description="the model's config.json where it is not at hand; read if absent"
+    )
     curve: tuple[float, float, float, float] | None = Field(
         None, description="A, B, C_mid in GPU-hours and R_0 of the predicted curve"
     )

@@ -26,6 +26,8 @@ class ProgressLine:
         self.due = time.monotonic() + (TERMINAL_SECONDS if live else FILE_SECONDS)
         row = last_row(self.layout.log("metrics"))
         line = describe(row, self.steps, supervisor.deaths, self.seconds_left(row))
+        if row and row["step"] >= self.steps:
+            line += f" · {' and '.join(supervisor.finishing())} finishing"
         print(f"\r\x1b[K{line}" if live else line, end="" if live else "\n", file=self.out)
         self.out.flush()
 

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from rlbook.scale.config import LaunchConfig
 from rlbook.scale.layout import Layout, write_json
-from rlbook.scale.process import LAUNCHER, die_with_parent
+from rlbook.scale.process import die_with_parent
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by every recent death
 POLL_SECONDS = 0.2
@@ -26,11 +25,15 @@ class TooManyDeaths(RuntimeError):
 
 @dataclass(frozen=True)
 class Command:
-    """What to start: its name in logs and messages, arguments, additions to the environment."""
+    """What to start: its name in logs and messages, arguments, additions to the environment.
+
+    One that `finishes` has something left to do once the run is done, and then exits with 0.
+    """
 
     name: str
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
+    finishes: bool = False
 
 
 class Watched:
@@ -41,6 +44,7 @@ class Watched:
         self.process: subprocess.Popen | None = None
         self.deaths: list[float] = []  # times, on the monotonic clock
         self.start_at = 0.0
+        self.finished = False
 
     @property
     def name(self) -> str:
@@ -54,16 +58,20 @@ class Watched:
             log.flush()
             self.process = subprocess.Popen(
                 self.command.argv,
-                env={**os.environ, LAUNCHER: str(os.getpid()), **self.command.env},
+                env=os.environ | self.command.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 process_group=0,
-                preexec_fn=partial(die_with_parent, os.getpid()),
+                preexec_fn=die_with_parent,
             )
         return self.process.pid
 
-    def died(self) -> int | None:
+    def due(self, now: float) -> bool:
+        """Whether it is time to start the command."""
+        return self.process is None and not self.finished and self.start_at <= now
+
+    def exited(self) -> int | None:
         """The exit code of a process that has ended since the last call, otherwise None."""
         if self.process is None or (code := self.process.poll()) is None:
             return None
@@ -91,7 +99,8 @@ class Watched:
 class Supervisor:
     """Runs commands until they are no longer needed; leaving the `with` block stops them all.
 
-    Every exit counts as a death, exit code 0 too: vLLM's server exits with 0 when its engine dies.
+    Every exit before the run is done is a death, exit code 0 too: that is how vLLM's server exits
+    when its engine dies.
     `events.jsonl` records starts and deaths, `processes.json` the current process ids.
     """
 
@@ -111,32 +120,39 @@ class Supervisor:
 
     def watch(
         self,
-        finished: Callable[[], bool],
+        done: Callable[[], bool],
         tick: Callable[["Supervisor"], None] = lambda supervisor: None,
         seconds: float = POLL_SECONDS,
     ) -> None:
-        """Start everybody, look after them every `seconds`, return once `finished()`.
+        """Start everybody and look after them every `seconds`, calling `tick` each time.
 
-        `tick` is called after every look. Raises `TooManyDeaths`.
+        Returns once the run is done and those who finish by themselves have. Raises
+        `TooManyDeaths`.
         """
-        while not finished():
-            self.look(finished)
+        while not (self.look(done()) and not self.finishing()):
             tick(self)
             time.sleep(seconds)
 
-    def look(self, finished: Callable[[], bool]) -> None:
-        """One round: note who died, start whoever is due; nothing once the run is over."""
-        dead = [(one, code) for one in self.watched if (code := one.died()) is not None]
-        if finished():  # then exits are as they should be
-            return
-        for one, code in dead:
-            self.record(one.name, "death", code=code, reason=describe_exit(code))
-            one.plan_restart(time.monotonic())
-        due = [one for one in self.watched if not one.process and one.start_at <= time.monotonic()]
-        for one in due:
-            self.record(one.name, "start", pid=one.start())
-        if due:
-            write_json(self.layout.processes, self.process_ids())
+    def look(self, done: bool) -> bool:
+        """One round: note who exited, start whoever is due. Returns `done`."""
+        for one in self.watched:
+            if (code := one.exited()) is None:
+                continue
+            if done and (code == 0 or not one.command.finishes):
+                one.finished = True
+                self.record(one.name, "end", code=code)
+            else:
+                self.record(one.name, "death", code=code, reason=describe_exit(code))
+                one.plan_restart(time.monotonic())
+        for one in self.watched:
+            if one.due(time.monotonic()) and (one.command.finishes or not done):
+                self.record(one.name, "start", pid=one.start())
+                write_json(self.layout.processes, self.process_ids())
+        return done
+
+    def finishing(self) -> list[str]:
+        """Names of those who still have to finish by themselves."""
+        return [one.name for one in self.watched if one.command.finishes and not one.finished]
 
     def process_ids(self) -> dict[str, int]:
         return {one.name: one.process.pid for one in self.watched if one.process}

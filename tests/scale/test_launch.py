@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -72,15 +73,36 @@ def test_every_exit_before_the_end_is_a_death(layout, quick):
     assert (layout.logs / "early.log").read_text().count("--- ") >= 4
 
 
-def test_exits_after_the_end_are_no_deaths(layout):
+def test_the_end_waits_for_those_who_finish_by_themselves(layout, quick):
+    """After "done" the first exits with 1 and is started again; the server never exits."""
     layout.root.mkdir()
-    done = "import json, sys; json.dump({'done': True}, open(sys.argv[1], 'w'))"
-    with supervise(layout, script("trainer", done, layout.status)) as supervisor:
-        supervisor.watch(lambda: bool(read_json(layout.status, {}).get("done")), seconds=0.02)
+    done, mark = layout.status, layout.root / "mark"
+    ending = (
+        "import os, sys\n"
+        "open(sys.argv[1], 'w').close()\n"
+        "first = not os.path.exists(sys.argv[2])\n"
+        "open(sys.argv[2], 'w').close()\n"
+        "sys.exit(first)"
+    )
+    trainer = replace(script("trainer", ending, done, mark), finishes=True)
+    server = script("generator0", "import time; time.sleep(60)")
+    with supervise(layout, server, trainer) as supervisor:
+        supervisor.watch(done.exists, seconds=0.02)
+        assert supervisor.process_ids().keys() == {"generator0"}
+        assert not supervisor.finishing()
+    assert [row["process"] for row in events(layout, "end")] == ["trainer"]
+    assert [row["process"] for row in events(layout, "stop")] == ["generator0"]
+
+
+def test_a_server_that_exits_after_the_end_is_not_started_again(layout):
+    layout.root.mkdir()
+    with supervise(layout, script("generator0", "")) as supervisor:
+        supervisor.look(done=False)
         until(lambda: supervisor.watched[0].process.poll() is not None)
-        supervisor.look(lambda: True)
-    assert len(events(layout, "start")) == 1
-    assert not events(layout, "death") and supervisor.deaths == 0
+        assert supervisor.look(done=True)
+        supervisor.look(done=True)
+    assert [row["event"] for row in read_jsonl(layout.log("events"))] == ["start", "end"]
+    assert supervisor.deaths == 0
 
 
 def test_too_many_deaths_name_the_process_and_its_last_lines(layout, quick):
