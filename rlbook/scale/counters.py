@@ -6,14 +6,31 @@ from collections.abc import Callable
 
 from rlbook.training.metrics import mean
 
-COUNTED = ("rejected", "late", "failed_requests", "refused_requests", "empty_batches")
+COUNTED = (
+    "rejected",
+    "late",
+    "empty_batches",
+    "failed_requests",
+    "refused_requests",
+    "verify_timeouts",
+    "verify_errors",
+)
 
 
 class Counters:
-    """Events, waiting times and time averages since the last `row`; names as in the metrics."""
+    """Events, waiting times and time averages since the last `row`; names as in the metrics.
 
-    def __init__(self, servers: int, clock: Callable[[], float] = time.monotonic):
+    `failures` is a counter that somebody else fills.
+    """
+
+    def __init__(
+        self,
+        servers: int = 1,
+        failures: Counter[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.servers, self.clock = servers, clock
+        self.failures = Counter() if failures is None else failures
         self.in_flight = 0
         self._reset()
 
@@ -30,12 +47,9 @@ class Counters:
         self._advance()
         self.in_flight -= 1
 
-    def finished(self, since: float) -> None:
-        """A group asked for at `since` has its verdicts."""
-        self.group_seconds.append(self.clock() - since)
-
-    def batched(self, since: float) -> None:
-        """A group that had its verdicts at `since` is in a batch."""
+    def batched(self, seconds: float, since: float) -> None:
+        """A group that took `seconds` and had its verdicts at `since` is in a batch."""
+        self.group_seconds.append(seconds)
         self.queue_seconds.append(self.clock() - since)
 
     def row(self) -> dict[str, float]:
@@ -48,7 +62,7 @@ class Counters:
             "queue_seconds": mean(self.queue_seconds),
             "groups_in_flight": self._flow / seconds,
             "generator_idle": self._idle / (seconds * self.servers),
-            **{name: self.events[name] for name in COUNTED},
+            **{name: (self.events + self.failures)[name] for name in COUNTED},
         }
         self._reset()
         return row
@@ -57,6 +71,7 @@ class Counters:
         self._began = self._now = self.clock()
         self._flow = self._idle = 0.0
         self.events: Counter[str] = Counter()
+        self.failures.clear()
         self.group_seconds: list[float] = []
         self.queue_seconds: list[float] = []
 

@@ -13,6 +13,8 @@ from rlbook.tasks import Problem
 from rlbook.training.metrics import mean
 from rlbook.training.rollouts import Rollout
 
+RESAMPLES = 2_000  # a hundredth of the interval's width, in a few milliseconds
+
 
 class Evaluation:
     """One evaluation after another: due every `every` versions and at the end of the run.
@@ -86,5 +88,6 @@ def evaluation_row(version: int, groups: Sequence[Sequence[Rollout]]) -> dict:
     for k, value in zip(ks, pass_at_k_curve(samples, right, ks), strict=True):
         row[f"pass@{k}"] = float(value)
     if len(groups) > 1:
-        _, row["pass@1_low"], row["pass@1_high"] = map(float, bootstrap_interval(right / samples))
+        interval = bootstrap_interval(right / samples, resamples=RESAMPLES)
+        row["pass@1_low"], row["pass@1_high"] = float(interval.low), float(interval.high)
     return row

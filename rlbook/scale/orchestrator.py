@@ -1,8 +1,8 @@
-"""Keeps prompts in flight and turns what comes back into batches.
+"""Keeps prompts in flight and hands what comes back to its batches.
 
-`python -m rlbook.scale.orchestrator <run folder>`. What it knows is in the newest batch of the
-spool, so it may be killed and started anew at any moment: whatever was not in a batch is asked
-again, whatever was in one is never asked again.
+`python -m rlbook.scale.orchestrator <run folder>`. All it has to remember is in the newest batch
+of the spool, so it may be killed and started anew at any moment: what was in a batch is never
+asked again, what was not yet is.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlbook.objectives import METHODS
 from rlbook.policy import load_tokenizer
+from rlbook.scale.batches import Batches
 from rlbook.scale.client import GeneratorClient, HTTPEngine
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.counters import Counters
@@ -22,30 +23,28 @@ from rlbook.scale.evaluate import Evaluation
 from rlbook.scale.groups import GroupSampler
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.process import die_with_parent
-from rlbook.scale.spool import end_spool, newest_state, spool_end, write_batch
-from rlbook.scale.staleness import Pacing
-from rlbook.scale.tickets import Tickets, training_pool
+from rlbook.scale.tickets import training_pool
 from rlbook.scale.verify import Verifiers
-from rlbook.tasks import get_task, held_out_problems, strategy_of
+from rlbook.tasks import Problem, get_task, held_out_problems
 from rlbook.training import Rollout, RunLog, read_jsonl
-from rlbook.training.collect import with_spread
-from rlbook.training.metrics import rollout_metrics
 
 POLL_SECONDS = 0.05
 LONGEST_PAUSE = 5.0  # seconds without new requests after failed ones
+SILENT_SECONDS = 10.0  # without a generator, after which the last evaluation is given up
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A group in flight: a ticket of the training pool, or an index into the held-out problems."""
+    """A group in flight: ticket of the training pool, or index into the held-out problems."""
 
-    ticket: int | None
-    held_out: int | None
+    number: int
+    problem: Problem
+    held_out: bool
     since: float
 
 
 class Orchestrator:
-    """State of a run between prompts and batches; `run` drives it. Chapter 17."""
+    """The loop between generators and batches, evaluation on the side. Chapter 17."""
 
     def __init__(
         self,
@@ -56,95 +55,77 @@ class Orchestrator:
         verifiers: Verifiers,
         servers: int = 1,
     ):
-        self.layout, self.config, self.engine, self.verifiers = layout, config, engine, verifiers
-        self.method, rollout = METHODS[config.trainer.method], config.rollout
-        task = get_task(config.data.task)
-        held_out = held_out_problems(task, config.eval.prompts, config.data.levels)
-        step, state = newest_state(layout)
-        self.pacing = Pacing(rollout.prompts, rollout.max_lag, rollout.late, step, config.steps)
-        self.tickets = Tickets(training_pool(task, config, held_out), state)
-        self.sampler = GroupSampler(engine, tokenizer, verifiers, self.method, rollout)
+        self.layout, self.config, self.engine = layout, config, engine
+        task, method = get_task(config.data.task), METHODS[config.trainer.method]
+        problems = held_out_problems(task, config.eval.prompts, config.data.levels)
+        self.sampler = GroupSampler(engine, tokenizer, verifiers, method, config.rollout)
+        self.counters = Counters(servers, verifiers.failures)
+        pool = training_pool(task, config, problems)
+        self.batches = Batches(layout, config, pool, self.counters)
         evaluated = [row["step"] for row in read_jsonl(layout.log("eval"))]
-        self.evaluation = Evaluation(held_out, config.eval, max(evaluated, default=None))
-        self.eval_log = RunLog(layout.root, float("inf"), name="eval")
-        self.batch_log = RunLog(layout.root, step, name="rollouts")
-        self.slots = max(1, servers * config.generator.slots // rollout.group_size)
-        self.counters = Counters(servers)
+        self.evaluation = Evaluation(problems, config.eval, max(evaluated, default=None))
+        self.eval_log = RunLog(layout.root, resume_step=float("inf"), name="eval")
+        self.slots = max(1, servers * config.generator.slots // config.rollout.group_size)
         self.asked: dict[asyncio.Task, Asked] = {}
-        self.finished: dict[int, tuple[list[Rollout], float]] = {}  # by ticket, since when
-        self.left: list[Rollout] = []  # of groups that left since the last batch
         self.version: int | None = None  # of the generators' weights
-        self.failures, self.resume_at = 0, 0.0
+        self.heard = time.monotonic()  # when it was last known
+        self.failures = self.refusals = 0  # in a row
+        self.resume_at = 0.0
 
     async def run(self) -> None:
-        """Until the trainer says that the run is done and the last evaluation is finished."""
+        """Until the trainer says that the run is done, and the last evaluation is over."""
         watcher = asyncio.create_task(self.watch())
         try:
             while not self.over():
                 self.fill()
-                await asyncio.wait(
-                    [*self.asked, watcher],
-                    timeout=POLL_SECONDS,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
+                await first_of([*self.asked, watcher])
                 if watcher.done():
-                    watcher.result()
+                    watcher.result()  # it only ends by an error
                 for task in [task for task in self.asked if task.done()]:
                     self.settle(task, self.asked.pop(task))
-                await self.publish_batches()
-                self.end_if_exhausted()
+                self.cancel(self.batches.publish_due(self.trained))
+                if not self.training and (reason := self.batches.end_if_exhausted()):
+                    say(f"no further batches: {reason}")
         finally:
-            unfinished = [watcher, *self.asked]
-            for task in unfinished:
-                task.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
+            await cancelled([watcher, *self.asked])
 
     async def watch(self) -> None:
-        """Keep `version` up to date, without delaying anybody."""
+        """Keep `version` up to date; a silent server must not hold up the others."""
         while True:
             self.version = await self.engine.version()
+            if self.version is not None:
+                self.heard = time.monotonic()
             await asyncio.sleep(POLL_SECONDS)
 
-    # Asking
-
     def fill(self) -> None:
-        """Start what pacing and slots allow; held-out problems take the slots that are left.
+        """Ask whatever pacing and slots allow; held-out problems take the slots that are left.
 
-        One of them is always in flight, so that an evaluation ends even if no slot ever is.
+        One of those is always in flight, so that an evaluation ends even if no slot is ever left.
         """
         if self.version is None or time.monotonic() < self.resume_at:
             return
-        while len(self.asked) < self.slots and self.pacing.may_start(self.version):
-            ticket = self.tickets.take()
-            if ticket is None:
+        while len(self.asked) < self.slots and (started := self.batches.start(self.version)):
+            self.ask(*started)
+        evaluation, done = self.evaluation, self.done
+        version = self.trained if done else self.version
+        if evaluation.due(version, done):
+            evaluation.begin(version)
+        while len(self.asked) < self.slots or not evaluation.in_flight:
+            if (index := evaluation.take()) is None:
                 break
-            self.pacing.start(ticket, self.version)
-            self.ask(ticket=ticket)
-        if self.evaluation.due(self.version, self.done):
-            self.evaluation.begin(self.version)
-        while len(self.asked) < self.slots or not self.evaluation.in_flight:
-            index = self.evaluation.take()
-            if index is None:
-                break
-            self.ask(held_out=index)
+            self.ask(index, evaluation.problems[index], held_out=True)
 
-    def ask(self, ticket: int | None = None, held_out: int | None = None) -> None:
-        if ticket is None:
-            problem, n = self.evaluation.problems[held_out], self.config.eval.samples
-        else:
-            problem, n = self.tickets.open[ticket], self.config.rollout.group_size
-        group = held_out if ticket is None else ticket
-        task = asyncio.create_task(self.sampler.sample(problem, group, n))
-        self.asked[task] = Asked(ticket, held_out, time.monotonic())
+    def ask(self, number: int, problem: Problem, held_out: bool = False) -> None:
+        n = self.config.eval.samples if held_out else self.config.rollout.group_size
+        task = asyncio.create_task(self.sampler.sample(problem, number, n))
+        self.asked[task] = Asked(number, problem, held_out, time.monotonic())
         self.counters.asked()
 
-    # What comes back
-
     def settle(self, task: asyncio.Task, asked: Asked) -> None:
-        """Take a finished request's group, or ask again."""
+        """Take in the group that a request brought, or ask again."""
         self.counters.answered()
-        if task.cancelled() or (asked.ticket is not None and asked.ticket not in self.tickets.open):
-            return  # became too old while it was written
+        if task.cancelled():
+            return
         try:
             rollouts = task.result()
         except GenerationFailed as error:
@@ -152,144 +133,76 @@ class Orchestrator:
         except RequestRefused as error:
             self.give_up(asked, error)
         else:
-            self.failures = 0
-            self.counters.finished(asked.since)
-            if asked.ticket is None:
-                self.evaluated(asked.held_out, rollouts)
+            self.failures = self.refusals = 0
+            if asked.held_out:
+                self.evaluate(asked.number, rollouts)
             else:
-                self.accept(asked.ticket, rollouts)
+                self.batches.accept(asked.number, rollouts, time.monotonic() - asked.since)
 
     def ask_again(self, asked: Asked, error: Exception) -> None:
-        """Back to the queue; after several failures in a row the next try is put off."""
+        """Back to the queue. As long as nothing succeeds, pauses get longer."""
         self.counters.count("failed_requests")
-        self.failures += 1
-        pause = min(POLL_SECONDS * 2 ** min(self.failures, 10), LONGEST_PAUSE)
-        self.resume_at = time.monotonic() + pause
-        say(f"asked in vain ({error}), again in {pause:.1f} s")
-        if asked.ticket is None:
-            self.evaluation.again(asked.held_out)
-        else:
-            self.pacing.refund(asked.ticket)
-            self.tickets.again(asked.ticket)
+        if time.monotonic() >= self.resume_at:
+            pause = min(POLL_SECONDS * 2**self.failures, LONGEST_PAUSE)
+            self.failures, self.resume_at = self.failures + 1, time.monotonic() + pause
+        say(f"{asked.problem.id}: asked in vain: {error}")
+        (self.evaluation if asked.held_out else self.batches).again(asked.number)
 
     def give_up(self, asked: Asked, error: Exception) -> None:
-        """A refused training prompt is left out; where every prompt is refused, the run stops."""
+        """Leave a prompt out that a generator refuses; if it refuses all of them, stop."""
         self.counters.count("refused_requests")
-        self.failures += 1
-        if asked.ticket is None or self.failures > self.config.rollout.prompts:
+        self.refusals += 1
+        if asked.held_out or self.refusals > self.config.rollout.prompts:
             raise error
-        say(f"problem {self.tickets.open[asked.ticket].id!r} is left out: {error}")
-        self.pacing.refund(asked.ticket)
-        self.tickets.leave(asked.ticket, [])
+        say(f"problem {asked.problem.id} is left out: {error}")
+        self.batches.give_up(asked.number)
 
-    def evaluated(self, index: int, rollouts: list[Rollout]) -> None:
+    def evaluate(self, index: int, rollouts: list[Rollout]) -> None:
         if row := self.evaluation.add(index, rollouts):
             self.eval_log(row)
-            say(f"evaluation of version {row['step']}: pass@1 {row['pass@1']:.3f}")
+            say(f"version {row['step']}: pass@1 {row['pass@1']:.3f} on held-out problems")
 
-    def accept(self, ticket: int, rollouts: list[Rollout]) -> None:
-        """Keep a group for a batch, unless it is too old or a filter rejects it."""
-        if not self.pacing.finish(ticket, min(v for r in rollouts for v in r.versions)):
-            self.reject(ticket, rollouts, "late")
-        elif self.method.prompt_filter == "resample_zero_variance" and not with_spread(rollouts):
-            self.pacing.refund(ticket)
-            self.reject(ticket, rollouts, "rejected")
-        else:
-            self.finished[ticket] = rollouts, time.monotonic()
-
-    def reject(self, ticket: int, rollouts: list[Rollout], why: str) -> None:
-        self.counters.count(why)
-        self.leave(ticket, rollouts)
-
-    def leave(self, ticket: int, rollouts: list[Rollout]) -> None:
-        self.tickets.leave(ticket, rollouts)
-        self.left += rollouts
-
-    # Batches
-
-    async def publish_batches(self) -> None:
-        """Form what may be formed, at most one batch more than the trainer needs now."""
-        trained = self.status.get("version", 0)
-        while self.pacing.batch <= trained + 1 and (tickets := self.pacing.next_batch()):
-            groups = [self.finished.pop(ticket) for ticket in tickets]
-            for ticket, (rollouts, since) in zip(tickets, groups, strict=True):
-                self.leave(ticket, rollouts)
-                self.counters.batched(since)
-            everything = [rollout for rollouts, _ in groups for rollout in rollouts]
-            used = everything if self.method.prompt_filter == "none" else with_spread(everything)
-            self.counters.count("rejected", len(tickets) - len({r.group for r in used}))
-            if used:
-                await self.publish(tickets, used)
-            else:
-                self.counters.count("empty_batches")
-                for ticket in tickets:
-                    self.pacing.refund(ticket)
-
-    async def publish(self, tickets: list[int], rollouts: list[Rollout]) -> None:
-        """Close the batch and make it durable, together with all that a restart has to know."""
-        step = self.pacing.batch
-        for ticket in self.pacing.close_batch(tickets):
-            self.drop(ticket)
-        row = self.row(step, rollouts)
-        self.batch_log(row)  # first: a row without its batch is dropped at a restart
-        state = {"step": step, "statistics": row, **self.tickets.state()}
-        await asyncio.to_thread(write_batch, self.layout, step, rollouts, state)
-
-    def drop(self, ticket: int) -> None:
-        """Stop or forget a group that has become too old."""
-        rollouts, _ = self.finished.pop(ticket, ([], 0.0))
-        self.reject(ticket, rollouts, "late")
-        for task, asked in self.asked.items():
-            if asked.ticket == ticket:
+    def cancel(self, tickets: list[int]) -> None:
+        """Stop writing groups that no batch can take any more."""
+        for task, asked in list(self.asked.items()):
+            if not asked.held_out and asked.number in tickets:
                 task.cancel()
-
-    def row(self, step: int, rollouts: list[Rollout]) -> dict:
-        """Metrics of all that was sampled since the last batch; `step` as in the trainer's row."""
-        label = strategy if self.config.data.task == "sums" else None
-        failures, self.verifiers.failures = self.verifiers.failures, type(self.verifiers.failures)()
-        row = {
-            "step": step + 1,
-            **rollout_metrics(self.left, step, label),
-            **self.counters.row(),
-            "trained_groups": len({r.group for r in rollouts}),
-            "interrupted": sum(r.forced is not None for r in self.left) / len(self.left),
-            "verify_timeouts": failures["timeout"],
-            "verify_errors": failures["error"],
-            "retired": len(self.tickets.pool.retired),
-            "time": time.time(),
-        }
-        self.left = []
-        return row
-
-    # The end
+                task.add_done_callback(lambda task: task.cancelled() or task.exception())
+                self.counters.answered()
+                del self.asked[task]
 
     @property
-    def status(self) -> dict:
-        return read_json(self.layout.status, {})
+    def trained(self) -> int:
+        """The trainer's version."""
+        return read_json(self.layout.status, {}).get("version", 0)
 
     @property
     def done(self) -> bool:
-        return bool(self.status.get("done"))
+        return bool(read_json(self.layout.status, {}).get("done"))
+
+    @property
+    def training(self) -> bool:
+        """Whether a group for a batch is in flight."""
+        return not all(asked.held_out for asked in self.asked.values())
 
     def over(self) -> bool:
         """Whether nothing is left to do; without generators the last evaluation is given up."""
         if not self.done:
             return False
-        evaluating = self.evaluation.version is not None
-        return self.version is None or not (evaluating or self.evaluation.due(self.version, True))
-
-    def end_if_exhausted(self) -> None:
-        """Tell the trainer if no further batch can be formed because no prompt is left."""
-        training = any(asked.ticket is not None for asked in self.asked.values())
-        if not self.tickets.exhausted or training or self.tickets.waiting:
-            return
-        if not self.pacing.next_batch() and not spool_end(self.layout):
-            end_spool(self.layout, self.pacing.batch, self.tickets.exhausted)
-            say(f"no further batches: {self.tickets.exhausted}")
+        silent = time.monotonic() - self.heard > SILENT_SECONDS
+        under_way = self.evaluation.version is not None
+        return silent or not (under_way or self.evaluation.due(self.trained, True))
 
 
-def strategy(rollout: Rollout) -> str:
-    return strategy_of(rollout.text, not rollout.truncated)
+async def first_of(tasks: list[asyncio.Task]) -> None:
+    """Until one of them has ended, or it is time to look around."""
+    await asyncio.wait(tasks, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def cancelled(tasks: list[asyncio.Task]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def say(text: str) -> None:

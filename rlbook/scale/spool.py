@@ -35,8 +35,13 @@ def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: d
     """Publish batch `step`: once this returns, the batch survives any crash.
 
     `state` names the batch in `state["step"]` and holds whatever its writer has to find again.
-    Log-probabilities are kept in float32, the precision they are trained with. Chapter 17.
+    Log-probabilities are kept in float32, the precision they are trained with.
+    Raises `FileExistsError` if the batch exists: it may have been trained. Chapter 17.
     """
+    if has_batch(layout, step):
+        raise FileExistsError(
+            f"batch {step} is in {layout.spool} already: does another orchestrator write to it?"
+        )
 
     def write(folder: Path) -> None:
         save_file(pack_tokens(rollouts), folder / "tokens.safetensors")
@@ -79,16 +84,22 @@ def newest_state(layout: Layout) -> tuple[int, dict | None]:
 
     From the spool, or from the newest checkpoint if that has made every batch superfluous.
     """
-    try:
-        newest = newest_batch(layout)
-        state = newest is not None and json.loads((layout.batch(newest) / "state.json").read_text())
-    except FileNotFoundError:  # pruned since
-        state = None
-    if not state:
-        pointer = layout.checkpoints / LATEST
-        folder = layout.checkpoints / pointer.read_text().strip() if pointer.is_file() else None
-        state = folder and read_json(folder / "orchestrator.json")
+    state = spooled_state(layout) or saved_state(layout)
     return (state["step"] + 1, state) if state else (0, None)
+
+
+def spooled_state(layout: Layout) -> dict | None:
+    """State of the newest batch; None if there is none, or it is being pruned right now."""
+    newest = newest_batch(layout)
+    return None if newest is None else read_json(layout.batch(newest) / "state.json")
+
+
+def saved_state(layout: Layout) -> dict | None:
+    """The orchestrator's state in the newest checkpoint; None without one."""
+    pointer = layout.checkpoints / LATEST
+    if not pointer.is_file():
+        return None
+    return read_json(layout.checkpoints / pointer.read_text().strip() / "orchestrator.json")
 
 
 def prune(layout: Layout, before_step: int) -> None:

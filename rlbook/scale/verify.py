@@ -12,7 +12,8 @@ class Verifiers:
     """A task's verifier in `count` worker processes; each verdict takes at most `seconds`.
 
     A process that hangs, dies or fails is replaced and the completion counts as wrong, for the
-    reason "timeout" or "error"; `failures` counts both. Chapter 17.
+    reason "timeout" or "error"; `failures` counts "verify_timeouts" and "verify_errors".
+    Chapter 17.
     """
 
     def __init__(self, task: str, count: int = 1, seconds: float = 5.0):
@@ -48,5 +49,5 @@ class Verifiers:
             worker.close()
 
     def _failed(self, reason: str) -> Verdict:
-        self.failures[reason] += 1
+        self.failures[f"verify_{reason}s"] += 1
         return Verdict(False, False, None, reason)

@@ -38,6 +38,22 @@ From the clock of the full-scale trainer
     push_seconds        seconds spent sending weights to generators
     mfu                 operations of the update / (its seconds · peak of the GPUs it ran on)
     checkpoint_failures checkpoints that could not be written since the process started
+
+From the orchestrator of a full-scale run, for everything since its last batch
+    batch_seconds       since that batch
+    group_seconds       mean time from asking for a group of this batch to its verdicts
+    queue_seconds       mean time from then to the batch
+    groups_in_flight    mean over time, held-out problems included
+    generator_idle      share of the generators' time without a request: n requests keep n busy
+    trained_groups      in this batch, after the filter
+    rejected            groups a filter on right and wrong answers kept from training
+    late                groups that had become too old for the bound on lag
+    empty_batches       full batches in which no group passed the filter
+    failed_requests     asked again; refused_requests: left out
+    verify_timeouts     completions counted as wrong because the verifier was late; verify_errors:
+                        because it failed
+    interrupted         share of completions whose thought was ended by force
+    retired             problems of the pool that are not asked again
 """
 
 from collections import defaultdict

@@ -69,6 +69,13 @@ def test_the_spool_knows_what_it_holds(layout):
         spool.read_batch(layout, 1)
 
 
+def test_a_published_batch_is_never_replaced(layout):
+    spool.write_batch(layout, 0, ROLLOUTS, {"step": 0})
+    with pytest.raises(FileExistsError, match=r"batch 0 .*another orchestrator"):
+        spool.write_batch(layout, 0, ROLLOUTS[:1], {"step": 0})
+    assert spool.read_batch(layout, 0)[0] == ROLLOUTS
+
+
 def test_pruning_killed_half_way_leaves_no_half_batch(layout, monkeypatch):
     for step in range(3):
         spool.write_batch(layout, step, ROLLOUTS[:1], {})

@@ -67,7 +67,7 @@ def test_without_a_verdict_the_completion_is_wrong_and_counted(error, reason, mo
     monkeypatch.setattr(one.workers[0], "call", fail)
     verdicts = judge(one, tagged("2"), tagged("2"))
     assert [(v.correct, v.reason) for v in verdicts] == [(False, reason)] * 2
-    assert one.failures == {reason: 2}
+    assert one.failures == {f"verify_{reason}s": 2}
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_hanging_verifier_is_killed_and_the_next_completion_judged(verifiers, 
         (False, "timeout"),
         (True, "ok"),
     ]
-    assert one.failures == {"timeout": 1}
+    assert one.failures == {"verify_timeouts": 1}
 
 
 @pytest.mark.slow

@@ -1,0 +1,155 @@
+"""From tickets to batches: who is asked, which groups are kept, what becomes durable when."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlbook.objectives import METHODS
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.counters import Counters
+from rlbook.scale.layout import Layout
+from rlbook.scale.spool import end_spool, newest_state, spool_end, write_batch
+from rlbook.scale.staleness import Pacing
+from rlbook.scale.tickets import Tickets
+from rlbook.tasks import Problem, strategy_of
+from rlbook.training import PromptPool, Rollout, RunLog
+from rlbook.training.collect import with_spread
+from rlbook.training.metrics import rollout_metrics
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A group that waits for its batch since `since`; writing and verifying it took `seconds`."""
+
+    rollouts: list[Rollout]
+    seconds: float
+    since: float
+
+
+class Batches:
+    """Starts tickets within the lag bound, filters what comes back, publishes batches.
+
+    A group leaves exactly once: in a batch, or rejected. Until then it survives a crash as an open
+    ticket in the newest batch's state, and is asked again. Chapter 17.
+    """
+
+    def __init__(self, layout: Layout, config: ScaleConfig, pool: PromptPool, counters: Counters):
+        self.layout, self.config, self.counters = layout, config, counters
+        self.filter, rollout = METHODS[config.trainer.method].prompt_filter, config.rollout
+        step, state = newest_state(layout)
+        end = spool_end(layout) or {"version": config.steps}
+        batches = min(config.steps, end["version"])
+        self.pacing = Pacing(rollout.prompts, rollout.max_lag, rollout.late, step, batches)
+        self.tickets = Tickets(pool, state)
+        self.log = RunLog(layout.root, resume_step=step, name="rollouts")
+        self.finished: dict[int, Finished] = {}  # by ticket
+        self.left: list[Rollout] = []  # sampled by groups that left since the last batch
+
+    def start(self, version: int) -> tuple[int, Problem] | None:
+        """The next ticket for weights of this version; None if there is no credit or no prompt."""
+        if not self.pacing.may_start(version) or (ticket := self.tickets.take()) is None:
+            return None
+        self.pacing.start(ticket, version)
+        return ticket, self.tickets.open[ticket]
+
+    def again(self, ticket: int) -> None:
+        """Its request failed: credit back, asked again."""
+        self.pacing.refund(ticket)
+        self.tickets.again(ticket)
+
+    def give_up(self, ticket: int) -> None:
+        """Its prompt cannot be asked: credit back, not asked again."""
+        self.pacing.refund(ticket)
+        self.tickets.leave(ticket, [])
+
+    def accept(self, ticket: int, rollouts: list[Rollout], seconds: float = 0.0) -> None:
+        """Keep a group that took `seconds`, unless it is too old or a filter rejects it."""
+        oldest = min(version for rollout in rollouts for version in rollout.versions)
+        if not self.pacing.finish(ticket, oldest):
+            self.reject(ticket, rollouts, "late")
+        elif self.filter == "resample_zero_variance" and not with_spread(rollouts):
+            self.pacing.refund(ticket)
+            self.reject(ticket, rollouts, "rejected")
+        else:
+            self.finished[ticket] = Finished(rollouts, seconds, self.counters.clock())
+
+    def reject(self, ticket: int, rollouts: Sequence[Rollout], why: str) -> None:
+        self.counters.count(why)
+        self.leave(ticket, rollouts)
+
+    def leave(self, ticket: int, rollouts: Sequence[Rollout]) -> None:
+        self.tickets.leave(ticket, rollouts)
+        self.left += rollouts
+
+    def publish_due(self, trained: int) -> list[int]:
+        """Publish what may be formed, at most one batch more than a trainer at `trained` needs.
+
+        Returns tickets that are no longer wanted: they have become too old.
+        """
+        unwanted = []
+        while self.pacing.batch <= trained + 1 and (tickets := self.pacing.next_batch()):
+            if used := self.trainable(tickets):
+                unwanted += self.publish(tickets, used)
+            else:
+                self.counters.count("empty_batches")
+                for ticket in tickets:
+                    self.pacing.refund(ticket)
+        return unwanted
+
+    def trainable(self, tickets: Sequence[int]) -> list[Rollout]:
+        """Rollouts of these groups that pass the filter; all the groups leave."""
+        rollouts = []
+        for ticket in tickets:
+            group = self.finished.pop(ticket)
+            self.counters.batched(group.seconds, group.since)
+            self.leave(ticket, group.rollouts)
+            rollouts += group.rollouts
+        used = rollouts if self.filter == "none" else with_spread(rollouts)
+        self.counters.count("rejected", len(tickets) - group_count(used))
+        return used
+
+    def publish(self, tickets: Sequence[int], rollouts: list[Rollout]) -> list[int]:
+        """Close a batch and make it durable with all that a restart has to know."""
+        step = self.pacing.batch
+        late = self.pacing.close_batch(tickets)
+        for ticket in late:
+            group = self.finished.pop(ticket, None)
+            self.reject(ticket, group.rollouts if group else [], "late")
+        row = self.row(step, rollouts)
+        self.log(row)  # first: a row without its batch is dropped at a restart
+        state = {"step": step, "statistics": row, **self.tickets.state()}
+        write_batch(self.layout, step, rollouts, state)
+        return late
+
+    def row(self, step: int, rollouts: Sequence[Rollout]) -> dict:
+        """Metrics of all that was sampled for the batch; `step` as in the trainer's row of it."""
+        sampled, self.left = self.left, []
+        label = strategy if self.config.data.task == "sums" else None
+        return {
+            "step": step + 1,
+            **rollout_metrics(sampled, step, label),
+            **self.counters.row(),
+            "trained_groups": group_count(rollouts),
+            "interrupted": sum(r.forced is not None for r in sampled) / len(sampled),
+            "retired": len(self.tickets.pool.retired),
+            "time": time.time(),
+        }
+
+    def end_if_exhausted(self) -> str | None:
+        """If no prompt is left for a further batch, announce the end; returns why, the first time.
+
+        To be asked when nothing is in flight.
+        """
+        reason = self.tickets.exhausted
+        if not reason or self.tickets.waiting or self.pacing.next_batch() or spool_end(self.layout):
+            return None
+        end_spool(self.layout, self.pacing.batch, reason)
+        return reason
+
+
+def group_count(rollouts: Sequence[Rollout]) -> int:
+    return len({rollout.group for rollout in rollouts})
+
+
+def strategy(rollout: Rollout) -> str:
+    return strategy_of(rollout.text, not rollout.truncated)
