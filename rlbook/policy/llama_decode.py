@@ -33,6 +33,7 @@ class LlamaDecoder(Decoder):
         self.qkv = []  # one list for all `fresh` copies
         self.follow_weights()
 
+    @torch.no_grad()
     def follow_weights(self) -> None:
         attention = [layer.self_attn for layer in self.model.model.layers]
         self.qkv[:] = [
