@@ -153,7 +153,7 @@ def _before_each_target(model, ids, mask, temperature):
         raise ValueError(f"temperature must be positive, got {temperature}")
     if mask[:, :1].any():
         raise ValueError("mask is True in column 0, but a sequence's first token has no context")
-    _require_plain_head(model)
+    require_plain_head(model)
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     return hidden[:, :-1][mask[:, 1:]], ids[mask]
 
@@ -172,7 +172,7 @@ _plain_heads: WeakSet = WeakSet()
 
 
 @torch.no_grad()
-def _require_plain_head(model: PreTrainedModel) -> None:
+def require_plain_head(model: PreTrainedModel) -> None:
     """Check once per model that its logits are exactly head weight times last hidden state.
 
     Logit scaling, soft-capping or a bias would make every log-probability silently wrong.

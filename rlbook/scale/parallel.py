@@ -1,0 +1,178 @@
+"""The trainer's processes: what each keeps, what each runs, what they tell each other."""
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rlbook.policy import TokenStats, token_stats
+from rlbook.policy.logprobs import require_plain_head
+from rlbook.scale.config import ModelConfig
+from rlbook.training import Batch
+from rlbook.training.rollouts import lengths_of, pack
+
+COLLECTIVE_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait
+
+
+class Ranks:
+    """The processes that `torchrun` started, or this one alone; `where` for `train_step`.
+
+    Every rank holds the whole batch and runs its own micro-batches. All methods but `slices` and
+    `token_stats` are collective: every rank calls them, in the same order. Chapter 17.
+    """
+
+    def __init__(self, device: str = "cpu"):
+        join_process_group(device)
+        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self.first = self.rank == 0
+        self.mesh = init_device_mesh(device, (self.count,))
+        self.device = torch.device("cpu" if device == "cpu" else torch.cuda.current_device())
+
+    def slices(self, batch: Batch, max_tokens: int) -> Iterator[Batch]:
+        """This rank's micro-batches; every rank has the same number of them."""
+        for rows in self.rows(batch, max_tokens):
+            yield select(batch, rows)
+
+    def rows(self, batch: Batch, max_tokens: int) -> list[list[int]]:
+        return plan(lengths_of(batch.mask).tolist(), self.count, max_tokens)[self.rank]
+
+    def token_stats(self, model: nn.Module, micro: Batch, temperature: float) -> TokenStats:
+        return model(micro.ids, micro.mask, temperature)
+
+    def gather(self, parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """The sums of all ranks' micro-batches, in float64."""
+        names = list(parts[0])
+        own = torch.stack([torch.stack([part[n].double() for n in names]) for part in parts]).cpu()
+        everyone = [torch.empty_like(own) for _ in range(self.count)]
+        dist.all_gather(everyone, own)
+        return [dict(zip(names, row, strict=True)) for row in torch.cat(everyone)]
+
+    @torch.no_grad()
+    def logprobs(
+        self, model: "ScoredPolicy", batch: Batch, temperature: float, max_tokens: int
+    ) -> Float[Tensor, "N T"]:
+        """log π(token) of the whole batch under a sharded policy, on every rank."""
+        result = torch.zeros_like(batch.logp_old)
+        for rows in self.rows(batch, max_tokens):
+            micro = select(batch, rows)
+            logp = self.token_stats(model, micro, temperature).logp
+            result[torch.tensor(rows, dtype=torch.int64), : logp.shape[1]] = logp[: len(rows)]
+        dist.all_reduce(result)
+        model.reshard()  # what a forward pass without backward leaves gathered would go stale
+        return result
+
+    def agree(self, *values: int) -> list[int]:
+        """Rank 0's values; the others' count only in number."""
+        message = torch.tensor(values, dtype=torch.int64)
+        dist.broadcast(message, src=0)
+        return message.tolist()
+
+    def share(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Rank 0's lists of integers."""
+        (count,) = self.agree(len(rows))
+        lengths = self.agree(*([len(row) for row in rows] if self.first else [0] * count))
+        flat = [value for row in rows for value in row] if self.first else [0] * sum(lengths)
+        return [row.tolist() for row in torch.tensor(self.agree(*flat)).split(lengths)]
+
+    def all(self, fine: bool) -> bool:
+        """Whether it is fine on every rank."""
+        verdict = torch.tensor(int(fine))
+        dist.all_reduce(verdict, dist.ReduceOp.MIN)
+        return bool(verdict)
+
+
+class ScoredPolicy(nn.Module):
+    """A language model whose forward pass is `rlbook.policy.token_stats`.
+
+    FSDP gathers a module's weights around its forward pass. The head's weight is used outside the
+    language model's own, hence this module around both.
+    """
+
+    def __init__(self, policy: PreTrainedModel, fp32_head: bool = True):
+        super().__init__()
+        self.policy, self.fp32_head = policy, fp32_head
+
+    def forward(
+        self, ids: Int[Tensor, "N T"], mask: Bool[Tensor, "N T"], temperature: float
+    ) -> TokenStats:
+        return token_stats(self.policy, ids, mask, temperature, self.fp32_head)
+
+
+def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: ModelConfig) -> ScoredPolicy:
+    """Spread a policy over the ranks (FSDP2), layer by layer; the model itself is changed.
+
+    Master weights and gradients stay float32; with `dtype` bfloat16 layers compute in it.
+    Gradients are summed over ranks, not averaged: the loss is divided by the totals of the whole
+    batch already.
+    """
+    require_plain_head(policy)  # runs the model, so before its weights are spread
+    precision = MixedPrecisionPolicy()
+    if config.dtype == "bfloat16":
+        precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    scored = ScoredPolicy(policy, config.fp32_head)
+    for layer in layers_of(policy):
+        if config.activation_checkpointing:
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    fully_shard(scored, mesh=mesh, mp_policy=precision)
+    for module in scored.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    return scored
+
+
+def layers_of(policy: PreTrainedModel) -> nn.ModuleList:
+    """The decoder layers: the outermost list of modules."""
+    return next(m for m in policy.base_model.modules() if isinstance(m, nn.ModuleList))
+
+
+def plan(lengths: Sequence[int], ranks: int, max_tokens: int) -> list[list[list[int]]]:
+    """Rows of every rank's micro-batches, `plan(…)[rank][i]`; the same number of them per rank.
+
+    Ranks wait for each other in every micro-batch, so those that run at the same time are alike:
+    neighbours by length, cut by the smallest token budget that needs no further round. A rank for
+    which nothing is left in a round has no rows in it.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    ascending = [lengths[row] for row in order]
+    rounds = -(-len(pack(ascending, max_tokens)) // ranks)
+
+    def suffices(budget: int) -> bool:
+        return len(pack(ascending, budget)) <= rounds * ranks
+
+    budget = bisect_left(range(max_tokens), True, key=suffices)
+    slices = [order[start:stop] for start, stop in pack(ascending, budget)]
+    slices += [[]] * (rounds * ranks - len(slices))
+    return [slices[rank::ranks] for rank in range(ranks)]
+
+
+def select(batch: Batch, rows: list[int]) -> Batch:
+    """The given rows; without any, one row with nothing to train, so that the rank takes part."""
+    if rows:
+        return batch.select(torch.tensor(rows, device=batch.ids.device))
+    nothing = replace(batch, mask=torch.zeros_like(batch.mask))
+    return nothing.select(torch.tensor([0], device=batch.ids.device))
+
+
+def join_process_group(device: str) -> None:
+    """Meet the ranks named in the environment by torchrun; without torchrun, be the only one."""
+    if dist.is_initialized():
+        return
+    backend = "gloo"
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+        backend = "cpu:gloo,cuda:nccl"
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group(backend, timeout=COLLECTIVE_LIMIT, **alone)
