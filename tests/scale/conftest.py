@@ -1,4 +1,4 @@
-"""A generator, a verifier and a trainer that cost nothing."""
+"""A generator, a verifier and a trainer that cost nothing, and runs made of them."""
 
 import asyncio
 import random
@@ -11,10 +11,13 @@ from functools import cache
 import pytest
 
 from rlbook.policy.tiny import build_tokenizer
+from rlbook.scale import spool
+from rlbook.scale.config import ScaleConfig
 from rlbook.scale.engine import VersionedCompletion
-from rlbook.scale.layout import write_json
-from rlbook.scale.spool import has_batch, prune, read_batch, spool_end
+from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.orchestrator import Orchestrator
 from rlbook.tasks import SumsTask
+from rlbook.training import read_jsonl
 
 
 @dataclass
@@ -95,15 +98,15 @@ class FakeTrainer:
         version = int(pointer.read_text().split("_")[1]) if pointer.exists() else 0
         end = None
         while version < self.steps and not end:
-            if has_batch(self.layout, version):
+            if spool.has_batch(self.layout, version):
                 version = await self.update(version)
             else:
-                end = (spool_end(self.layout) or {}).get("version") == version
+                end = (spool.spool_end(self.layout) or {}).get("version") == version
                 await asyncio.sleep(0.002)
         self.report(version, done=True)
 
     async def update(self, version):
-        rollouts, state = read_batch(self.layout, version)
+        rollouts, state = spool.read_batch(self.layout, version)
         await asyncio.sleep(self.seconds)
         self.updates.append((version, rollouts))
         version += 1
@@ -117,22 +120,102 @@ class FakeTrainer:
         name = f"step_{version:06d}"
         write_json(self.layout.checkpoints / name / "orchestrator.json", state)
         (self.layout.checkpoints / "latest").write_text(name + "\n")
-        prune(self.layout, version)
+        spool.prune(self.layout, version)
 
     def report(self, version, done):
         write_json(self.layout.status, {"version": version, "done": done})
 
 
+def settings(root, **sections):
+    """A small run; `rollout={"max_lag": 1}` changes fields of a section."""
+    defaults = {
+        "data": {"pool": 200, "retire_at": None},
+        "rollout": {"prompts": 3, "group_size": 2, "max_lag": 2, "timeout": 30.0},
+        "trainer": {"method": "grpo"},
+        "eval": {"every": 4, "prompts": 5, "samples": 4},
+    }
+    merged = {name: {**values, **sections.pop(name, {})} for name, values in defaults.items()}
+    return ScaleConfig(run=str(root), steps=7, **merged, **sections)
+
+
+class Run:
+    """A run folder with its fakes, an orchestrator that can be killed, and its history."""
+
+    def __init__(self, config, engine):
+        self.config, self.layout = config, Layout(config.folder)
+        self.steps = config.steps
+        self.prompts, self.group_size = config.rollout.prompts, config.rollout.group_size
+        self.engine = engine
+        self.trainer = FakeTrainer(self.layout, engine, config.steps)
+
+    def orchestrator(self):
+        tokenizer, verifiers = self.engine.tokenizer, FakeVerifiers()
+        return Orchestrator(self.layout, self.config, self.engine, tokenizer, verifiers)
+
+    def play(self, seconds=40):
+        async def both():
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.trainer.run())
+                tasks.create_task(self.orchestrator().run())
+
+        asyncio.run(both())
+        return self
+
+    @property
+    def rows(self):
+        return read_jsonl(self.layout.log("rollouts"))
+
+    @property
+    def groups(self):
+        """Batch by batch, the rollouts of each ticket that were trained."""
+        batches = dict(self.trainer.updates)
+        assert sorted(batches) == list(range(len(batches)))
+        return [by_ticket(batches[step]) for step in sorted(batches)]
+
+    @property
+    def tickets(self):
+        return [ticket for batch in self.groups for ticket in batch]
+
+    @property
+    def rollouts(self):
+        """All that was trained, each rollout with its step."""
+        return [
+            (step, rollout)
+            for step, batch in enumerate(self.groups)
+            for group in batch.values()
+            for rollout in group
+        ]
+
+    @property
+    def lags(self):
+        """Of every token that was trained."""
+        return [step - version for step, rollout in self.rollouts for version in rollout.versions]
+
+    @property
+    def state(self):
+        """The orchestrator's last durable state."""
+        return spool.newest_state(self.layout)[1]
+
+
+def by_ticket(rollouts):
+    groups = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    return groups
+
+
 @pytest.fixture
-def fake_engine():
-    return FakeEngine
+def make_run(tmp_path, monkeypatch):
+    """Makes a `Run` from the engine's fields and sections of the settings."""
+    monkeypatch.setattr("rlbook.scale.orchestrator.POLL_SECONDS", 0.004)
+    monkeypatch.setattr("rlbook.scale.layout.sync_to_disk", lambda path: None)
+
+    def make(engine=None, **sections):
+        return Run(settings(tmp_path, **sections), FakeEngine(**engine or {}))
+
+    return make
 
 
 @pytest.fixture
 def fake_verifiers():
-    return FakeVerifiers
-
-
-@pytest.fixture
-def fake_trainer():
-    return FakeTrainer
+    return FakeVerifiers()
