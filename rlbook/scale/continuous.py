@@ -165,6 +165,7 @@ class ContinuousSampler:
             for row, *sampled in zip(rows, token.tolist(), logp.tolist(), strict=True):
                 row.append(*sampled, self.version)
 
+    @torch.inference_mode()
     def _drop(self, leaving: list[bool]) -> None:
         """Take rows out of the batch."""
         if not any(leaving):

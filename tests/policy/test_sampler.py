@@ -1,5 +1,7 @@
 """Sampling: the distribution, its reported log-probabilities, stopping, and refusals."""
 
+from random import Random
+
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -88,6 +90,46 @@ def test_llama_steps_equal_the_models_own_forward(make_llama):
             expected = slow.step(token)
             torch.testing.assert_close(fast.step(token), expected, rtol=0, atol=5e-6)
             token = expected.argmax(-1)
+
+
+def next_logits(model, sequences):
+    """Teacher-forced, each sequence by itself."""
+    with torch.no_grad():
+        return torch.stack([model(torch.tensor([s])).logits[0, -1] for s in sequences])
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral, window 5", "gpt2"])
+def test_rows_that_join_and_leave_read_only_themselves(make_llama, name):
+    model, chance = models(make_llama)[name], Random(1)
+    decoder, sequences, joins, longest = decoder_for(model), [], 0, 0
+    with torch.inference_mode():
+        for _ in range(100):
+            sequences = [[*s, chance.randrange(23)] for s in sequences]
+            logits = [decoder.step(torch.tensor([s[-1] for s in sequences]))] if sequences else []
+            if len(sequences) < 6 and chance.random() < 0.4:
+                prompts = [
+                    chance.choices(range(23), k=k) for k in chance.choices(range(1, 45), k=2)
+                ]
+                joining = decoder.fresh()
+                logits.append(joining.prefill([*prompts, prompts[0]]))
+                if sequences:
+                    decoder.join(joining)
+                    joins += 1
+                else:
+                    decoder = joining
+                sequences = [*sequences, *prompts, prompts[0]]
+                assert decoder.length == max(map(len, sequences)), "no column without a use"
+            if sequences:
+                expected = next_logits(model, sequences)
+                torch.testing.assert_close(torch.cat(logits), expected, rtol=0, atol=2e-5)
+                longest = max(longest, *map(len, sequences))
+            if chance.random() < 0.3:
+                stay = chance.sample(range(len(sequences)), chance.randint(0, len(sequences)))
+                stay = [row for row in stay if len(sequences[row]) < 100]
+                sequences = [sequences[row] for row in stay]
+                if stay:
+                    decoder.keep(torch.tensor(stay))
+    assert joins > 8 and longest > 64, "few joins or short rows would prove little"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
