@@ -33,8 +33,8 @@ class GeneratorClient:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def __aenter__(self) -> "GeneratorClient":
-        # Servers close idle connections after 5 s; one closed as it is reused would fail a request.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+        # A connection that the server closes just as it is used again would fail its request.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
         self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
         return self
 
