@@ -27,6 +27,17 @@ class Started:
     finished: bool = False
 
 
+def in_time(batch: int, place: int, version: int, prompts: int, max_lag: int) -> bool:
+    """Whether the group at `place` in the order of start still comes early enough for its weights.
+
+    batch + place // prompts ≤ version + max_lag
+
+    `batch` is the next one to form, `version` that of the group's oldest token, or of the weights
+    it would be started on. Chapter 17.
+    """
+    return batch + place // prompts <= version + max_lag
+
+
 class Pacing:
     """Hands out credit for new groups and forms batches in which no token lags more than K.
 
@@ -50,10 +61,9 @@ class Pacing:
 
     def may_start(self, version: int) -> bool:
         """Whether a group may start on a server with weights of this version."""
-        reach = version + self.max_lag + 1
-        if self.batches is not None:
-            reach = min(reach, self.batches)
-        return self.batch * self.prompts + len(self.started) < reach * self.prompts
+        place = len(self.started)
+        used = self.batches is None or self.batch + place // self.prompts < self.batches
+        return used and in_time(self.batch, place, version, self.prompts, self.max_lag)
 
     def start(self, ticket: int, version: int) -> None:
         self.started[ticket] = Started(version)
@@ -101,4 +111,4 @@ class Pacing:
 
     def _in_time(self, batch: int, place: int, group: Started) -> bool:
         """Whether the bound holds for the group at this place, `batch` being the next one."""
-        return batch + place // self.prompts <= group.version + self.max_lag
+        return in_time(batch, place, group.version, self.prompts, self.max_lag)
