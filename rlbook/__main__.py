@@ -1,8 +1,8 @@
-"""`python -m rlbook`: train, pretrain, experiments, bench and book from a shell."""
+"""`python -m rlbook`: train, scale, pretrain, experiments, bench and book from a shell."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from pydantic import ValidationError
@@ -94,6 +94,45 @@ def bench(parts: tyro.conf.Positional[tuple[str, ...]] = (), size: str = "full")
     set_threads()
     for path in run_parts(parts or tuple(PARTS), size):
         print(f"wrote {path}")
+
+
+@app.command
+def scale(
+    config: tyro.conf.Positional[Path],
+    overrides: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = (),
+    dry_run: bool = False,
+    resume: bool = False,
+    report: bool = False,
+    role: Literal["all", "trainer", "generators"] = "all",
+) -> None:
+    """Train asynchronously with generator servers, an orchestrator and FSDP2 trainers.
+
+    Args:
+        config: YAML file of settings; examples in `configs`, a run's own is its `config.yaml`.
+        overrides: Settings to replace, as `section.field=value`.
+        dry_run: Print memory, time, staleness and GPU-hours, and start nothing.
+        resume: Go on with the run in the folder that the settings name.
+        report: Write that folder's report.html, and start nothing.
+        role: What this machine runs, if there are several: see `rlbook.scale.commands`.
+    """
+    from rlbook.scale.config import load_config
+
+    settings = load_config(config, overrides)
+    if dry_run:
+        from rlbook.scale.dry_run import dry_run as plan
+
+        print(plan(settings))
+        return
+    code = 0
+    if not report:
+        from rlbook.scale.launch import scale as run
+
+        code = run(settings, resume, role)
+    if role == "all":
+        from rlbook.viz.report import write_report
+
+        print(f"wrote {write_report(settings.folder)}")
+    sys.exit(code)
 
 
 @app.command

@@ -8,8 +8,10 @@ results into `budget.decode_seconds` and `budget.update_seconds`. Chapter 17.
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from rlbook.analysis.compute_curves import Sigmoid
-from rlbook.analysis.pipeline import Cluster, Lengths, PipelineRun, pipeline_rl, simulate
+from rlbook.analysis.pipeline import Cluster, Lengths, PipelineRun, pipeline_rl, simulate, split
 from rlbook.policy.logprobs import CHUNK_ELEMENTS, CHUNK_ROWS
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.shape import ModelShape
@@ -108,7 +110,7 @@ class Budget:
     @property
     def mean_context(self) -> float:
         """Keys that a completion being written sees on average: long ones are seen more often."""
-        written = self.lengths.sample(4096).astype(float)
+        written = self.lengths_sampled
         return self.prompts.mean + (written**2).sum() / (2 * written.sum())
 
     @property
@@ -131,6 +133,10 @@ class Budget:
         limit, budget = self.config.rollout.max_new_tokens, self.config.budget
         return Lengths(budget.mean_tokens or limit / 2, budget.length_sigma, limit)
 
+    @cached_property
+    def lengths_sampled(self) -> np.ndarray:
+        return self.lengths.sample(4096).astype(float)
+
     @property
     def tokens_per_update(self) -> float:
         """Sampled tokens of a batch."""
@@ -139,9 +145,8 @@ class Budget:
     @property
     def flops_per_update(self) -> float:
         """Model FLOPs of one update; a token sees half of its sequence on average."""
-        written = self.lengths.sample(4096).astype(float)
-        sequences = self.prompts.mean + written
-        scale = self.config.batch_size / len(written)
+        sequences = self.prompts.mean + self.lengths_sampled
+        scale = self.config.batch_size / len(sequences)
         return self.shape.training_flops(scale * sequences.sum(), scale * (sequences**2).sum() / 2)
 
     @property
@@ -187,6 +192,15 @@ class Budget:
         counted = max(4, min(24, SIMULATED // batch - warmup))
         schedule = pipeline_rl(lag)
         return simulate(schedule, self.cluster, self.lengths, batch, warmup + counted, warmup)
+
+    @property
+    def best_split(self) -> Cluster | None:
+        """The division of the GPUs that the simulator's ceilings favour; None if there is none."""
+        generator = self.config.generator
+        if self.gpus < 2 or generator.colocated or generator.tensor_parallel > 1:
+            return None
+        schedule = pipeline_rl(self.config.rollout.max_lag)
+        return split(schedule, self.cluster, self.lengths, self.config.batch_size, self.gpus)
 
     @property
     def step_seconds(self) -> float:

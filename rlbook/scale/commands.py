@@ -11,9 +11,11 @@ import sys
 from typing import Literal
 
 from rlbook.scale import vllm_adapter
+from rlbook.scale.builtin_server import TOKEN_VARIABLE
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.supervisor import Command
+from rlbook.training.collect import derive_seed
 
 Role = Literal["all", "trainer", "generators"]
 
@@ -46,11 +48,11 @@ def generator(config: ScaleConfig, index: int, port: int, alone: bool = False) -
     if chosen_engine(config) == "vllm":
         argv, env = vllm_adapter.server_command(config, index, port, alone)
     else:
-        argv, env = builtin_server(config, port)
+        argv, env = builtin_server(config, index, port)
     return Command(f"generator{index}", argv, cpu_threads(config) | env)
 
 
-def builtin_server(config: ScaleConfig, port: int) -> tuple[list[str], dict[str, str]]:
+def builtin_server(config: ScaleConfig, index: int, port: int) -> tuple[list[str], dict[str, str]]:
     """The book's own sampler as a server."""
     generator = config.generator
     options = {
@@ -60,9 +62,10 @@ def builtin_server(config: ScaleConfig, port: int) -> tuple[list[str], dict[str,
         "slots": generator.slots,
         "dtype": generator.dtype,
         "device": config.trainer.device,
+        "seed": derive_seed(config.seed, "generator", index),
     }
     argv = [f"--{name}={value}" for name, value in options.items()]
-    env = {"RLBOOK_TOKEN": generator.token} if generator.token else {}
+    env = {TOKEN_VARIABLE: generator.token} if generator.token else {}
     return [sys.executable, "-m", "rlbook.scale.builtin_server", *argv], env
 
 

@@ -30,6 +30,14 @@ def conflicts(config: "ScaleConfig") -> list[str]:
     found += placement_conflicts(config)
     if generator.engine == "builtin" and generator.tensor_parallel > 1:
         found.append("generator.tensor_parallel needs engine vllm")
+    if generator.engine == "builtin" and generator.dtype != "float32":
+        found.append("generator.engine builtin computes in float32: set generator.dtype to float32")
+    together = max(rollout.group_size, config.eval.samples if config.eval.every else 0)
+    if generator.slots < together:
+        found.append(
+            f"generator.slots {generator.slots}: the {together} completions of one prompt are one "
+            "request (rollout.group_size, eval.samples): give a server at least as many slots"
+        )
     if rollout.interruption and (
         rollout.interruption.after + rollout.interruption.answer_tokens > rollout.max_new_tokens
     ):

@@ -1,18 +1,17 @@
-"""`rlbook scale --dry-run`: what a run needs, as one table, and what speaks against it."""
+"""`rlbook scale --dry-run`: what a run needs, and what speaks against it."""
 
 import math
 from collections.abc import Iterator
 
-from transformers import AutoConfig, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer
 
 from rlbook.policy.loading import policy_source
-from rlbook.scale.budget import FIXED_BYTES, GB, Budget, Prompts
+from rlbook.scale.budget import GB, Budget, Prompts
+from rlbook.scale.budget_table import table
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.shape import ModelShape, model_shape, shape_of
 from rlbook.tasks import get_task, held_out_problems
 from rlbook.training.collect import encode
-
-WIDTH = 30
 
 
 def dry_run(config: ScaleConfig) -> str:
@@ -22,15 +21,27 @@ def dry_run(config: ScaleConfig) -> str:
     return table(budget)
 
 
+def check_start(config: ScaleConfig) -> None:
+    """What a launcher asks first: the run's own model, context and prompts, whatever the hardware.
+
+    Raises `ValueError` naming fields and fixes.
+    """
+    own = config.budget.model_copy(update={"shape": None, "prompt_tokens": None})
+    config = config.model_copy(update={"budget": own})
+    budget = Budget(config, measure_shape(config), measure_prompts(config))
+    if found := list(impossible(budget)):
+        raise ValueError("; ".join(found))
+
+
 def measure_shape(config: ScaleConfig) -> ModelShape:
     """Of `model.policy`, or of the published sizes in `budget.shape`."""
     if config.budget.shape is None:
         return model_shape(config.model.policy)
     settings = dict(config.budget.shape)
-    try:
-        return shape_of(AutoConfig.for_model(settings.pop("model_type"), **settings))
-    except KeyError as error:
-        raise ValueError(f"budget.shape: model_type is missing or unknown ({error})") from None
+    kind = settings.pop("model_type", None)
+    if kind not in CONFIG_MAPPING:
+        raise ValueError(f"budget.shape: model_type is {kind!r}, write llama, qwen3, …")
+    return shape_of(AutoConfig.for_model(kind, **settings))
 
 
 def measure_prompts(config: ScaleConfig) -> Prompts:
@@ -130,111 +141,3 @@ def changed(budget: Budget, name: str, value: object) -> Budget:
     part = getattr(budget.config, section).model_copy(update={field: value})
     config = budget.config.model_copy(update={section: part})
     return Budget(config, budget.shape, budget.prompts)
-
-
-def table(budget: Budget) -> str:
-    """One readable table: devices, memory, time, staleness, the whole run."""
-    rows = [
-        *what_runs(budget),
-        *trainer_memory(budget),
-        *generator_memory(budget),
-        *time_of_an_update(budget),
-        *whole_run(budget),
-    ]
-    return "\n".join(f"{name:<{WIDTH}}{value}".rstrip() for name, value in rows)
-
-
-Rows = Iterator[tuple[str, str]]
-
-
-def what_runs(budget: Budget) -> Rows:
-    config, shape = budget.config, budget.shape
-    rollout, generator = config.rollout, config.generator
-    place = "on the trainers' GPUs" if generator.colocated else "of their own"
-    width = f" of {generator.tensor_parallel} GPUs" if generator.tensor_parallel > 1 else ""
-    yield "run", f"{config.steps} updates, {config.trainer.method}, {config.data.task}"
-    yield "model", f"{config.model.policy}, {shape.parameters / 1e6:,.4g} M parameters"
-    yield (
-        "devices",
-        f"{budget.gpus} ({config.trainer.device}): {budget.ranks} trainers, "
-        f"{budget.servers} generators{width} {place}",
-    )
-    yield (
-        "batch",
-        f"{rollout.prompts} prompts × {rollout.group_size} completions of about "
-        f"{budget.lengths.expected:,.0f} tokens (limit {rollout.max_new_tokens:,}), "
-        f"{budget.tokens_per_update:,.0f} tokens",
-    )
-
-
-def trainer_memory(budget: Budget) -> Rows:
-    config, capacity = budget.config, budget.config.budget.gpu_memory_gb
-    checkpointing = "with" if config.model.activation_checkpointing else "no"
-    yield "memory of a trainer, GB", f"{gb(budget.trainer_bytes)} of {capacity:g}"
-    parts = (
-        ("weights, gradients, AdamW", budget.state_bytes, f"float32 / {budget.ranks} ranks"),
-        ("gathered parameters", budget.gathered_bytes, config.model.dtype),
-        ("activations", budget.activation_bytes, f"{checkpointing} checkpointing"),
-        ("head and logits", budget.head_bytes, "float32"),
-        ("everything else", FIXED_BYTES[config.trainer.device], "assumed"),
-    )
-    for name, size, remark in parts:
-        yield f"  {name}", f"{gb(size)}  {remark}"
-
-
-def generator_memory(budget: Budget) -> Rows:
-    config = budget.config
-    share = config.generator.gpu_memory * config.budget.gpu_memory_gb
-    used = budget.generator_weight_bytes + budget.cache_bytes
-    yield "memory of a generator, GB", f"{gb(used)} of {share:g}"
-    yield "  weights", f"{gb(budget.generator_weight_bytes)}  {config.generator.dtype}"
-    yield (
-        "  keys and values",
-        f"{gb(budget.cache_bytes)}  {config.generator.slots} completions, "
-        f"{budget.mean_context:,.0f} tokens seen on average",
-    )
-
-
-def time_of_an_update(budget: Budget) -> Rows:
-    run, lags = budget.simulation, budget.simulation.lag_shares
-    shares = ", ".join(f"{lag}: {share:.0%}" for lag, share in enumerate(lags) if share >= 0.005)
-    measured = budget.config.budget
-    yield (
-        "seconds per update",
-        f"{budget.step_seconds:.3g}  ({run.tokens_per_second:,.0f} tokens/s, simulated)",
-    )
-    yield (
-        "  training",
-        f"{budget.update_seconds:.3g}  {budget.flops_per_update:.2g} FLOPs, "
-        + ("measured" if measured.update_seconds else f"MFU {measured.mfu:.0%} assumed"),
-    )
-    yield (
-        "  a token for every slot",
-        f"{budget.decode_seconds:.3g}  "
-        + ("measured" if measured.decode_seconds else "memory bandwidth"),
-    )
-    yield "  new weights", f"{budget.push_seconds:.3g}"
-    yield (
-        "idle",
-        f"trainers {run.trainer_idle:.0%}, generators {run.generator_idle:.0%}, "
-        f"{run.occupancy:.0%} of the slots in use",
-    )
-    yield "lag of trained tokens", f"{shares} (mean {run.mean_lag:.2g})"
-    yield "", f"bound {budget.config.rollout.max_lag}: rollout.max_lag"
-
-
-def whole_run(budget: Budget) -> Rows:
-    hours = budget.seconds / 3600
-    evaluation = budget.evaluation_seconds / budget.seconds
-    yield "whole run", f"{hours:.3g} hours, {evaluation:.0%} of them for evaluations"
-    yield "GPU-hours", f"{budget.gpu_hours:.3g}"
-    if budget.curve is None:
-        yield "predicted reward", "none: set budget.curve to A, B, C_mid, R_0 of a fitted curve"
-    else:
-        points = [(share, budget.curve(share * budget.gpu_hours)) for share in (0.25, 0.5, 1)]
-        shown = ", ".join(f"{reward:.3f} at {share:.0%}" for share, reward in points)
-        yield "predicted reward", f"{shown}; limit {budget.curve.A:g}"
-
-
-def gb(size: float) -> str:
-    return f"{size / GB:7.2f}"

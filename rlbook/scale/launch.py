@@ -6,12 +6,31 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from rlbook.scale.commands import Role, chosen_engine, run_commands
 from rlbook.scale.config import ScaleConfig
+from rlbook.scale.dry_run import check_start
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.progress import ProgressLine
 from rlbook.scale.run_folder import choose_ports, one_launcher, open_run
-from rlbook.scale.supervisor import Supervisor
+from rlbook.scale.supervisor import Supervisor, TooManyDeaths
+
+
+def scale(config: ScaleConfig, resume: bool = False, role: Role = "all") -> int:
+    """`launch` for a shell: says how it ended and how to go on; returns the exit code."""
+    layout = Layout(config.folder)
+    goes_on = f"; go on with `rlbook scale {layout.config} --resume`" if role == "all" else ""
+    try:
+        status = launch(config, resume, role)
+    except TooManyDeaths as error:
+        say(f"{error}\nstopped at {reached(layout)} of {config.steps}{goes_on}")
+        return 1
+    except Interrupted:
+        say(f"stopped at {reached(layout)} of {config.steps}{goes_on}")
+        return 130
+    say(f"done: {ending(status)} in {layout.root}")
+    return 0
 
 
 class Interrupted(Exception):
@@ -39,7 +58,9 @@ def launch(config: ScaleConfig, resume: bool = False, role: Role = "all") -> dic
 
 def prepare(layout: Layout, config: ScaleConfig, resume: bool, role: Role) -> list[int]:
     """The run folder, as far as this role makes it; returns the ports of its generators."""
+    check_gpus(config, role)
     if role == "all":
+        check_start(config)
         return open_run(layout, config, resume)
     if role == "generators":
         if config.generator.port == 0:
@@ -52,6 +73,36 @@ def prepare(layout: Layout, config: ScaleConfig, resume: bool, role: Role) -> li
     return []
 
 
+def reached(layout: Layout) -> str:
+    return f"update {read_json(layout.status, {}).get('version', 0)}"
+
+
+def ending(status: dict) -> str:
+    """What a trainer's last status says: "40 updates", and why if there should have been more."""
+    why = f" ({status.get('reason', 'no prompts left')})" if status.get("exhausted") else ""
+    return f"{status['version']} updates{why}"
+
+
+def say(text: str) -> None:
+    print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+
+
+def check_gpus(config: ScaleConfig, role: Role) -> None:
+    """Raises `ValueError` if this machine has fewer GPUs than it is to use."""
+    if config.trainer.device != "cuda":
+        return
+    generator = config.generator
+    generating = 0 if role == "trainer" else generator.count * generator.tensor_parallel
+    training = 0 if role == "generators" else config.trainer.processes
+    needed = max(generating, training) if generator.colocated else generating + training
+    if needed > (found := torch.cuda.device_count()):
+        raise ValueError(
+            f"trainer.device is cuda and this machine has {found} GPUs for {generating} of "
+            f"generators and {training} of trainers: lower generator.count or trainer.processes, "
+            "set generator.colocated, or train a tiny model with trainer.device cpu"
+        )
+
+
 def is_done(layout: Layout) -> bool:
     """Whether the trainer has said that the run is over."""
     return bool(read_json(layout.status, {}).get("done"))
@@ -59,11 +110,10 @@ def is_done(layout: Layout) -> bool:
 
 def announce(config: ScaleConfig, layout: Layout, servers: int) -> None:
     trainers = config.trainer.processes * config.trainer.nodes
-    print(
+    say(
         f"{layout.root}: {config.steps} updates of {config.trainer.method} on "
         f"{config.model.policy}; {servers + len(config.generator.servers)} generators "
-        f"({chosen_engine(config)}), {trainers} trainer processes; logs in {layout.logs}",
-        file=sys.stderr,
+        f"({chosen_engine(config)}), {trainers} trainer processes; logs in {layout.logs}"
     )
 
 

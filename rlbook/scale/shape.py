@@ -29,6 +29,7 @@ class ModelShape:
     vocabulary: int
     positions: int
     tied: bool
+    head_norms: bool  # queries and keys are normalised per head (Qwen3)
 
     @property
     def embedding(self) -> int:
@@ -49,6 +50,7 @@ class ModelShape:
 
         layer:  8 h  (inputs of the two norms, float32)
                 + itemsize (4 h + 2 q + 2 k + 4 m)
+                + (4 + itemsize) (q + k)  (if queries and keys have norms)
 
         h hidden size, q and k widths of queries and of keys, m intermediate size of a gated MLP,
         attention without its score matrix. With checkpointing: the input of every layer, and all
@@ -56,7 +58,8 @@ class ModelShape:
         """
         q, k = self.heads * self.head_dim, self.kv_heads * self.head_dim
         inner = 4 * self.hidden + 2 * q + 2 * k + 4 * self.intermediate
-        layer = 8 * self.hidden + itemsize * inner
+        normed = q + k if self.head_norms else 0
+        layer = 8 * self.hidden + itemsize * inner + (4 + itemsize) * normed
         if checkpointing:
             return self.layers * itemsize * self.hidden + layer
         return self.layers * layer
@@ -108,6 +111,7 @@ def shape_of(config: PretrainedConfig) -> ModelShape:
         vocabulary=config.vocab_size,
         positions=config.max_position_embeddings,
         tied=config.tie_word_embeddings,
+        head_norms=any(name.endswith("q_norm") for name, _ in model.named_modules()),
     )
 
 

@@ -73,6 +73,14 @@ REFUSED = {
         {"generator": {"engine": "builtin", "tensor_parallel": 2}},
         r"generator\.tensor_parallel needs engine vllm",
     ),
+    "half builtin": (
+        {"generator": {"engine": "builtin", "dtype": "bfloat16"}},
+        r"generator\.engine builtin .*generator\.dtype",
+    ),
+    "a group that fits no server": (
+        {"generator": {"slots": 7}, "rollout": {"group_size": 8}},
+        r"generator\.slots 7: the 8 completions .*rollout\.group_size",
+    ),
     "late interruption": (
         {"rollout": {"interruption": {"after": 70, "text": "x", "answer_tokens": 20}}},
         r"rollout\.interruption: .*max_new_tokens \(80\)",

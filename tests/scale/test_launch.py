@@ -1,6 +1,7 @@
 """The supervisor over small scripts, the run folder, the command lines."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -10,7 +11,9 @@ from dataclasses import replace
 
 import pytest
 
+from rlbook.scale.commands import run_commands
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
+from rlbook.scale.launch import check_gpus, prepare, scale
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.progress import describe, duration, last_row
 from rlbook.scale.run_folder import choose_ports, one_launcher, open_run
@@ -222,19 +225,14 @@ class TestRunFolder:
         assert "rollout.max_lag was 8, is 2" in message and "seed was 0, is 3" in message
         assert "mfu" not in message and str(layout.config) in message
 
-    @pytest.mark.slow
     def test_one_launcher_at_a_time(self, layout):
-        with one_launcher(layout, "all"):
-            program = (
-                "import sys\nfrom pathlib import Path\n"
-                "from rlbook.scale.layout import Layout\n"
-                "from rlbook.scale.run_folder import one_launcher\n"
-                "with one_launcher(Layout(Path(sys.argv[1])), 'all'): pass\n"
-            )
-            other = [sys.executable, "-c", program, str(layout.root)]
-            refused = subprocess.run(other, capture_output=True, text=True)
-            assert "another launcher is at work" in refused.stderr
-        with one_launcher(layout, "all"):
+        with (
+            one_launcher(layout, "all"),
+            pytest.raises(ValueError, match="another launcher is at work"),
+            one_launcher(layout, "all"),
+        ):
+            pass
+        with one_launcher(layout, "all"), one_launcher(layout, "generators"):
             pass
 
     def test_ports(self, layout):
@@ -264,3 +262,92 @@ def test_the_last_complete_row(tmp_path):
     assert last_row(path) is None
     path.write_text(json.dumps({"step": 1}) + "\n" + json.dumps({"step": 2}) + "\n" + '{"step": 3')
     assert last_row(path) == {"step": 2}
+
+
+def test_what_cannot_start_is_said_before_anything_is_written(layout, monkeypatch):
+    run = str(layout.root)
+    with pytest.raises(ValueError, match=r"rollout\.max_new_tokens 250: .*set 2\d\d at most"):
+        prepare(layout, ScaleConfig(run=run, rollout={"max_new_tokens": 250}), False, "all")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    cuda = {"device": "cuda", "processes": 2}
+    with pytest.raises(ValueError, match=r"2 GPUs for 1 of generators and 2 of trainers"):
+        prepare(layout, ScaleConfig(run=run, trainer=cuda), False, "all")
+    with pytest.raises(ValueError, match=r"generator\.port 0"):
+        anywhere = {"port": 0}
+        prepare(layout, ScaleConfig(run=run, generator=anywhere), False, "generators")
+    check_gpus(ScaleConfig(trainer=cuda), "trainer")
+    check_gpus(ScaleConfig(trainer=cuda, generator={"colocated": True}), "all")
+    assert not layout.root.exists()
+
+
+class TestCommands:
+    def commands(self, layout, role="all", ports=(8100, 8101), **sections):
+        engine = {"engine": "builtin", "token": "s3cret"}
+        config = ScaleConfig(run=str(layout.root), generator=engine, **sections)
+        write_json(layout.servers, {"run_id": "cafe", "servers": []})
+        return {c.name: c for c in run_commands(config, layout, role, list(ports))}
+
+    def test_every_role_runs_its_part(self, layout):
+        assert list(self.commands(layout)) == [
+            "generator0", "generator1", "orchestrator", "trainer"
+        ]  # fmt: skip
+        assert list(self.commands(layout, "generators")) == ["generator0", "generator1"]
+        assert list(self.commands(layout, "trainer", ports=())) == ["trainer"]
+
+    def test_secrets_are_not_on_command_lines(self, layout):
+        commands = self.commands(layout).values()
+        assert not any("s3cret" in argument for c in commands for argument in c.argv)
+        assert "s3cret" in self.commands(layout)["generator0"].env.values()
+
+    def test_ranks_meet(self, layout):
+        alone = self.commands(layout, trainer={"processes": 3})["trainer"].argv
+        assert "--standalone" in alone and "--nproc-per-node=3" in alone
+        nodes = {"processes": 8, "nodes": 2, "rendezvous": "node0:29400"}
+        together = self.commands(layout, trainer=nodes)["trainer"].argv
+        assert {"--nnodes=2", "--rdzv-endpoint=node0:29400", "--rdzv-id=cafe"} <= set(together)
+        assert together[-2:] == ["rlbook.scale.trainer", str(layout.root)]
+
+    def test_on_a_cpu_everybody_has_one_thread(self, layout):
+        assert all(c.env["OMP_NUM_THREADS"] == "1" for c in self.commands(layout).values())
+
+
+class TestEndings:
+    """What a shell sees of a launch whose processes are small scripts."""
+
+    @pytest.fixture
+    def config(self, layout, monkeypatch):
+        monkeypatch.setattr("rlbook.scale.launch.check_start", lambda config: None)
+        monkeypatch.setattr("rlbook.scale.supervisor.FIRST_DELAY", 0.01)
+        return ScaleConfig(
+            run=str(layout.root), steps=3, generator={"port": 0}, launch={"max_deaths": 1}
+        )
+
+    def run(self, monkeypatch, config, *commands):
+        monkeypatch.setattr("rlbook.scale.launch.run_commands", lambda *arguments: commands)
+        return scale(config)
+
+    def test_done(self, config, layout, monkeypatch, capsys):
+        done = "import json, sys; json.dump({'version': 3, 'done': True}, open(sys.argv[1], 'w'))"
+        trainer = replace(script("trainer", done, layout.status), finishes=True)
+        server = script("generator0", "import time; time.sleep(60)")
+        assert self.run(monkeypatch, config, server, trainer) == 0
+        assert "done: 3 updates" in capsys.readouterr().err
+
+    def test_too_many_deaths(self, config, layout, monkeypatch, capsys):
+        failing = script("orchestrator", "raise SystemExit('no space left on device')")
+        assert self.run(monkeypatch, config, failing) == 1
+        said = capsys.readouterr().err
+        assert "orchestrator died 2 times" in said and "no space left on device" in said
+        assert f"go on with `rlbook scale {layout.config} --resume`" in said
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_asked_to_stop(self, number, config, layout, monkeypatch, capsys):
+        ask = "import os, sys, time; os.kill(int(sys.argv[1]), int(sys.argv[2])); time.sleep(60)"
+        before = signal.getsignal(number)
+        write_json(layout.status, {"version": 2})
+        asking = script("generator0", ask, os.getpid(), int(number))
+        assert self.run(monkeypatch, config, asking) == 130
+        said = capsys.readouterr().err
+        assert "stopped at update 2 of 3" in said and "--resume" in said
+        assert signal.getsignal(number) is before
+        assert not alive(read_json(layout.processes)["generator0"])
