@@ -212,6 +212,8 @@ def say(text: str) -> None:
 async def orchestrate(layout: Layout) -> None:
     """The orchestrator of a run folder, with HTTP generators."""
     config, known = load_config(layout.config), read_json(layout.servers)
+    if known is None:
+        raise FileNotFoundError(f"no {layout.servers}: runs are started by `rlbook scale`")
     tokenizer = load_tokenizer(config.model.policy)
     data, secret, limit = config.data, config.generator.token, config.rollout.timeout
     verifiers = Verifiers(data.task, data.verifiers, data.verify_seconds)

@@ -9,10 +9,9 @@ import time
 import urllib.request
 
 import pytest
-import yaml
 
 from rlbook.scale import spool
-from rlbook.scale.config import ScaleConfig
+from rlbook.scale.config import ScaleConfig, dump_config
 from rlbook.scale.layout import Layout, write_json
 from rlbook.training import read_jsonl
 
@@ -73,8 +72,7 @@ def label(server, version):
 @pytest.fixture
 def layout(tmp_path, server):
     layout = Layout(tmp_path)
-    config = ScaleConfig(run=str(tmp_path), **SETTINGS).model_dump(mode="json")
-    layout.config.write_text(yaml.safe_dump(config))
+    layout.config.write_text(dump_config(ScaleConfig(run=str(tmp_path), **SETTINGS)))
     write_json(layout.servers, {"run_id": RUN_ID, "servers": [server]})
     return layout
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from rlbook.scale.engine import GenerationFailed, RequestRefused, VersionedCompletion
-from rlbook.scale.orchestrator import LONGEST_PAUSE, Asked
+from rlbook.scale.layout import Layout
+from rlbook.scale.orchestrator import LONGEST_PAUSE, Asked, orchestrate
 
 
 def never(calls):
@@ -130,3 +131,9 @@ def test_pauses_get_longer_while_nothing_succeeds(make_run, monkeypatch):
         pauses.append(orchestrator.resume_at - now[0])
         now[0] = orchestrator.resume_at
     assert pauses == [1.0, 2.0, 4.0, LONGEST_PAUSE, LONGEST_PAUSE]
+
+
+def test_a_folder_without_servers_is_named(tmp_path):
+    (tmp_path / "config.yaml").write_text("steps: 3\n")
+    with pytest.raises(FileNotFoundError, match=r"servers\.json: runs are started by"):
+        asyncio.run(orchestrate(Layout(tmp_path)))
