@@ -61,18 +61,25 @@ def make_app(sampler: ContinuousSampler, token: str | None = None) -> web.Applic
     return app
 
 
-async def serve(app: web.Application, host: str, port: int) -> None:
-    """Answer requests for ever; says so once."""
+async def start(app: web.Application, host: str, port: int) -> web.AppRunner:
+    """Begin to answer requests at an address; port 0 means any free one."""
     # With handler_cancellation a client that hangs up frees its slots.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
+    return runner
+
+
+async def serve(app: web.Application, host: str, port: int) -> None:
+    """Answer requests for ever, after one line that says where."""
+    runner = await start(app, host, port)
     host, port = runner.addresses[0][:2]
     print(f"ready at http://{host}:{port}", flush=True)
     await asyncio.Event().wait()
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(arguments: Sequence[str], token: str | None) -> argparse.Namespace:
+    """The settings on the command line; exits if they are not safe."""
     parser = argparse.ArgumentParser(prog="python -m rlbook.scale.builtin_server")
     parser.add_argument("--policy", default="tiny", help="see rlbook.policy.load_policy")
     parser.add_argument("--host", default="127.0.0.1", help="another one needs a token")
@@ -81,13 +88,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32", choices=["float32"])
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    if asked.host not in LOOPBACK and not token:
+        parser.error(
+            f"{asked.host} is reachable from other machines: set {TOKEN_VARIABLE} to a secret"
+        )
+    return asked
 
 
 def main() -> None:
-    asked, token = parse(), os.environ.get(TOKEN_VARIABLE)
-    if asked.host not in LOOPBACK and not token:
-        sys.exit(f"{asked.host} is reachable from other machines: set {TOKEN_VARIABLE} to a secret")
+    token = os.environ.get(TOKEN_VARIABLE)
+    asked = parse(sys.argv[1:], token)
     die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT):  # nothing here is worth a slower end
         signal.signal(number, signal.SIG_DFL)
