@@ -1,11 +1,13 @@
 """The trainer's processes: what each keeps, what each runs, what they tell each other."""
 
+import json
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -72,18 +74,18 @@ class Ranks:
         model.reshard()  # what a forward pass without backward leaves gathered would go stale
         return result
 
-    def agree(self, *values: int) -> list[int]:
-        """Rank 0's values; the others' count only in number."""
-        message = torch.tensor(values, dtype=torch.int64)
-        dist.broadcast(message, src=0)
-        return message.tolist()
+    def share(self, value: Any = None, source: int = 0) -> Any:
+        """The JSON value of one rank, on all of them; the others' values do not count."""
+        text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
+        length = torch.tensor(len(text))
+        dist.broadcast(length, source)
+        message = text if self.rank == source else torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(message, source)
+        return json.loads(bytes(message.tolist()))
 
-    def share(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Rank 0's lists of integers."""
-        (count,) = self.agree(len(rows))
-        lengths = self.agree(*([len(row) for row in rows] if self.first else [0] * count))
-        flat = [value for row in rows for value in row] if self.first else [0] * sum(lengths)
-        return [row.tolist() for row in torch.tensor(self.agree(*flat)).split(lengths)]
+    def collect(self, value: Any) -> list:
+        """The JSON values of all ranks."""
+        return [self.share(value, source) for source in range(self.count)]
 
     def all(self, fine: bool) -> bool:
         """Whether it is fine on every rank."""

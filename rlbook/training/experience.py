@@ -12,7 +12,7 @@ from rlbook.objectives import Method, compute_advantages, token_rewards
 from rlbook.policy import logprobs
 from rlbook.training.config import TrainConfig
 from rlbook.training.critic import Critic
-from rlbook.training.rollouts import Batch, Rollout, collate, micro_batch_rows
+from rlbook.training.rollouts import Batch, Rollout, collate, lags_of, micro_batch_rows
 
 
 class Scorer:
@@ -33,16 +33,24 @@ class Scorer:
         self.method, self.config = method, config
         self.advantage = method.new_advantage()
 
-    def prepare(self, rollouts: Sequence[Rollout], greedy_rewards: Tensor | None = None) -> Batch:
+    def prepare(
+        self,
+        rollouts: Sequence[Rollout],
+        greedy_rewards: Tensor | None = None,
+        version: int | None = None,
+    ) -> Batch:
         """Tensors, anchor and reference log-probs, values, advantages.
 
+        With `version`, that of the weights to be trained, also each token's lag.
         Rollouts whose reward is not finite are named in a warning and left out.
         """
         finite = torch.tensor([math.isfinite(r.reward) for r in rollouts])
         rollouts = usable(rollouts)
         batch = collate(rollouts).to(self.config.device)
         if self.config.anchor == "recomputed":
-            batch.logp_old = self.logprobs(self.model, batch)
+            batch.logp_sampler, batch.logp_old = batch.logp_old, self.logprobs(self.model, batch)
+        if version is not None:
+            batch.lag = lags_of(rollouts, version, batch.ids)
         if self.reference is not None:
             batch.logp_ref = self.logprobs(self.reference, batch)
         if self.critic is not None:

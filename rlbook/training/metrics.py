@@ -32,9 +32,11 @@ From updates on rollouts of several policy versions (`rlbook.scale`)
                         it reported itself: what its arithmetic does differently
     mismatch_stale      the same of tokens with lag > 0: the updates since they were sampled, too
 
-From the clock of the full-scale trainer
+From the full-scale trainer
+    learning_rate       of the update, warm-up included
     tokens_per_second   completion tokens of the batch / seconds since the update before
     trainer_idle        share of these seconds spent waiting for a batch
+    train_seconds       seconds of the update: reading the batch, forward and backward passes
     push_seconds        seconds spent sending weights to generators
     mfu                 operations of the update / (its seconds · peak of the GPUs it ran on)
     checkpoint_failures checkpoints that could not be written since the process started
