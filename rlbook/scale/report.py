@@ -1,0 +1,118 @@
+"""What a run left behind, put together for its report."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import yaml
+
+from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.run_folder import flatten
+from rlbook.training.runlog import read_jsonl
+
+SECRETS = ("generator.token",)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Rows and settings of a run folder; `steps` joins the trainer's and orchestrator's rows."""
+
+    root: Path
+    settings: dict = field(default_factory=dict)
+    status: dict = field(default_factory=dict)
+    steps: list[dict] = field(default_factory=list)
+    evaluations: list[dict] = field(default_factory=list)
+    events: list[dict] = field(default_factory=list)
+
+    def column(self, name: str) -> tuple[list[int], list[float]]:
+        """Steps and values of a metric, where it was reported."""
+        rows = [row for row in self.steps if isinstance(row.get(name), int | float)]
+        return [row["step"] for row in rows], [float(row[name]) for row in rows]
+
+    @property
+    def deaths(self) -> list[dict]:
+        return [row for row in self.events if row["event"] == "death"]
+
+    @property
+    def seconds(self) -> float:
+        """From the first start of a process to the last thing known of the run."""
+        times = [row["time"] for row in (*self.events, *self.steps) if "time" in row]
+        return max(times) - min(times) if times else 0.0
+
+
+def read_run(folder: str | Path) -> RunRecord:
+    """All that a run folder tells, whether the run has ended or not; secrets left out.
+
+    Raises `FileNotFoundError` for a folder without a run.
+    """
+    layout = Layout(Path(folder))
+    if not layout.config.is_file():
+        raise FileNotFoundError(f"no run in {folder}: config.yaml is missing")
+    settings = flatten(yaml.safe_load(layout.config.read_text()))
+    hidden = {name: "(set)" for name in SECRETS if settings.get(name)}
+    return RunRecord(
+        layout.root,
+        {**settings, **hidden},
+        read_json(layout.status, {}),
+        joined(read_jsonl(layout.log("rollouts")), read_jsonl(layout.log("metrics"))),
+        read_jsonl(layout.log("eval")),
+        read_jsonl(layout.log("events")),
+    )
+
+
+def joined(*logs: list[dict]) -> list[dict]:
+    """Rows of several logs by step; where they disagree, the last log is right."""
+    rows: dict[int, dict] = {}
+    for log in logs:
+        for row in log:
+            rows[row["step"]] = {**rows.get(row["step"], {}), **row}
+    return [rows[step] for step in sorted(rows)]
+
+
+def key_figures(record: RunRecord) -> dict[str, str]:
+    """What one wants to know first, in words and numbers."""
+    version, wanted = record.status.get("version", 0), record.settings.get("steps")
+    state = "done" if record.status.get("done") else "not finished"
+    figures = {
+        "Run": f"{record.root}: {version} of {wanted} updates, {state}",
+        "Model and task": f"{record.settings.get('model.policy')}, "
+        f"{record.settings.get('data.task')}, {record.settings.get('trainer.method')}",
+        "Time": f"{record.seconds / 60:.1f} minutes from the first start to the last update",
+        "Deaths": deaths_in_words(record),
+    }
+    if record.evaluations:
+        figures["Held-out pass@1"] = " → ".join(
+            evaluation_in_words(row) for row in (record.evaluations[0], record.evaluations[-1])
+        )
+    medians = {
+        "Tokens per second": ("tokens_per_second", "{:,.0f}"),
+        "Mean lag of a trained token": ("lag_mean", "{:.2f} updates"),
+        "Mismatch of fresh tokens": ("mismatch_fresh", "{:.2e} nats"),
+        "Trainer idle": ("trainer_idle", "{:.0%}"),
+        "Generators idle": ("generator_idle", "{:.0%}"),
+        "MFU": ("mfu", "{:.1%}"),
+    }
+    for label, (name, text) in medians.items():
+        values = [value for value in record.column(name)[1] if value == value]
+        if values:
+            figures[label] = f"{text.format(median(values))} (median over updates)"
+    return figures
+
+
+def evaluation_in_words(row: dict) -> str:
+    """`0.412 [0.350, 0.475] after 20 updates`."""
+    interval = ""
+    if "pass@1_low" in row:
+        interval = f" [{row['pass@1_low']:.3f}, {row['pass@1_high']:.3f}]"
+    return f"{row['pass@1']:.3f}{interval} after {row['step']} updates"
+
+
+def deaths_in_words(record: RunRecord) -> str:
+    """`3: trainer 2 (killed by SIGKILL), generator0 1 (exit code 0)`."""
+    if not record.deaths:
+        return "none"
+    parts = []
+    for name in dict.fromkeys(row["process"] for row in record.deaths):
+        reasons = [row["reason"] for row in record.deaths if row["process"] == name]
+        parts.append(f"{name} {len(reasons)} ({', '.join(dict.fromkeys(reasons))})")
+    return f"{len(record.deaths)}: {', '.join(parts)}"
