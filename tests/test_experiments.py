@@ -7,7 +7,7 @@ import pytest
 
 from rlbook.experiments import EXPERIMENTS, Arm, Experiment, run
 from rlbook.objectives import METHODS
-from rlbook.training import TrainConfig
+from rlbook.training import TrainConfig, read_jsonl
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -56,6 +56,22 @@ def test_tables_and_manifest_hold_every_run(small):
     manifest = json.loads((small / "small.manifest.json").read_text())
     assert manifest["question"] == "Does it run?" and manifest["seeds"] == [0, 1]
     assert set(manifest["arms"]) == {"reinforce", "rloo"}
+
+
+def test_held_out_accuracy_joins_the_log_and_leaves_the_training_alone(small, monkeypatch):
+    plain = EXPERIMENTS["small"]
+    longer = [
+        Arm(a.label, a.config.model_copy(update={"steps": 3}), a.method) for a in plain.arms[:1]
+    ]
+    rows = {}
+    for name, eval_every in (("with", 2), ("without", None)):
+        experiment = Experiment("?", tuple(longer), (0,), eval_every)
+        monkeypatch.setitem(EXPERIMENTS, name, experiment)
+        run.run_arm(name, 0, 0)
+        rows[name] = read_jsonl(run.run_folder(name, longer[0], 0) / "metrics.jsonl")
+    assert [row["step"] for row in rows["with"] if "heldout" in row] == [2]
+    assert 0 <= rows["with"][1].pop("heldout") <= 1
+    assert [row["loss"] for row in rows["with"]] == [row["loss"] for row in rows["without"]]
 
 
 def test_a_finished_run_is_not_repeated(small, monkeypatch):

@@ -28,11 +28,16 @@ class Arm:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question, the arms that answer it, and the seeds each arm is run with."""
+    """A question, the arms that answer it, and the seeds each arm is run with.
+
+    With `eval_every`, held-out accuracy joins the log every that many steps: the accuracy of the
+    training prompts says little where solved ones retire.
+    """
 
     question: str
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    eval_every: int | None = None
 
 
 def arm(label: str, method: str | Method, **settings) -> Arm:
@@ -124,6 +129,26 @@ def dapo_parts() -> Iterator[Arm]:
     yield arm("DAPO", "dapo", **settings)
 
 
+def leave_one_out() -> Iterator[Arm]:
+    """ScaleRL's recipe, and the recipe with one component exchanged for what was there before."""
+    recipe = METHODS["scalerl"]
+    settings = {"prompts": 8, "minibatches": 1, "steps": 80, "lr": 4e-4}
+    settings |= {"pool": 256, "retire_at": 0.9, "sampler_refresh": 2}
+    yield arm("ScaleRL", recipe, **settings)
+    exchanged = {
+        "DAPO's clip": {"trust_region": RatioClip(0.2, 0.26)},
+        "σ per prompt": {"advantage": METHODS["grpo"].advantage},
+        "mean per answer": {"aggregation": "sequence_mean"},
+        "all prompts": {"prompt_filter": "none"},
+        "overlong ramp": {"reward_shaping": "overlong"},
+    }
+    for label, change in exchanged.items():
+        yield arm(label, replace(recipe, **change), **settings)
+    yield arm("solved prompts again", recipe, **settings | {"retire_at": None})
+    yield arm("fresh samples", recipe, **settings | {"sampler_refresh": 1})
+    yield arm("up to 7 old", recipe, **settings | {"sampler_refresh": 8})
+
+
 EXPERIMENTS = {
     "baselines": Experiment(
         "Does REINFORCE need a baseline, and when?",
@@ -170,6 +195,12 @@ EXPERIMENTS = {
     ),
     "methods_own": Experiment(
         "Which methods differ when each runs as published?", tuple(own_settings())
+    ),
+    "scalerl": Experiment(
+        "Which part of ScaleRL's recipe carries it?",
+        tuple(leave_one_out()),
+        seeds=(0, 1, 2),
+        eval_every=5,
     ),
     "stability": Experiment(
         "When does a trust region matter, and which?", tuple(stability()), seeds=(0, 1, 2)

@@ -18,8 +18,16 @@ from rlbook.analysis import pass_at_k
 from rlbook.experiments.catalogue import EXPERIMENTS, Arm, Experiment
 from rlbook.manifest import write_manifest
 from rlbook.paths import data_dir
-from rlbook.policy import set_threads
-from rlbook.training import RunLog, TrainConfig, Trainer, collect_rollouts, read_jsonl, write_csv
+from rlbook.policy import Sampler, set_threads
+from rlbook.training import (
+    Rollout,
+    RunLog,
+    TrainConfig,
+    Trainer,
+    collect_rollouts,
+    read_jsonl,
+    write_csv,
+)
 from rlbook.training.metrics import group_by, mean
 from rlbook.training.probes import decisions
 
@@ -50,10 +58,13 @@ def run_experiment(name: str, seeds: Iterable[int] | None = None, workers: int =
 
 def run_arm(name: str, index: int, seed: int) -> None:
     """Train one arm with one seed; its log and its evaluation appear under `runs/experiments`."""
-    arm = find_experiment(name).arms[index]
+    experiment = find_experiment(name)
+    arm = experiment.arms[index]
     trainer = Trainer(arm.config.model_copy(update={"seed": seed}), arm.method)
     log = RunLog(run_folder(name, arm, seed))
     for metrics in trainer:
+        if experiment.eval_every and trainer.step % experiment.eval_every == 0:
+            metrics["heldout"] = accuracy(held_out_rollouts(trainer, prompts=96, n=4))
         log(metrics)
     log.close()
     result = evaluate(trainer)
@@ -66,18 +77,7 @@ def evaluate(
     trainer: Trainer, prompts: int = 96, n: int = 16, ks: tuple[int, ...] = (1, 4, 8, 16)
 ) -> dict[str, float]:
     """Unbiased pass@k, length, truncation on held-out prompts; for sums the policy's decisions."""
-    config = trainer.config
-    trainer.push_weights()
-    rollouts = collect_rollouts(
-        trainer.source.engine,
-        trainer.tokenizer,
-        trainer.task,
-        trainer.task.sample(EVAL_SEED, prompts, config.levels),
-        n,
-        max_new_tokens=config.max_new_tokens,
-        temperature=config.temperature,
-        seed=EVAL_SEED,
-    )
+    rollouts = held_out_rollouts(trainer, prompts, n)
     right = [sum(r.correct for r in g) for g in group_by(rollouts, lambda r: r.group).values()]
     sums = trainer.task.name == "sums"
     return {
@@ -86,6 +86,25 @@ def evaluate(
         "truncated": mean(r.truncated for r in rollouts),
         **(decisions(trainer.model, trainer.tokenizer) if sums else {}),
     }
+
+
+def held_out_rollouts(trainer: Trainer, prompts: int, n: int) -> list[Rollout]:
+    """`n` completions by the current policy of each of `prompts` problems no run trains on."""
+    config = trainer.config
+    return collect_rollouts(
+        Sampler(trainer.model, trainer.tokenizer.eos_token_id),
+        trainer.tokenizer,
+        trainer.task,
+        trainer.task.sample(EVAL_SEED, prompts, config.levels),
+        n,
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+        seed=EVAL_SEED,
+    )
+
+
+def accuracy(rollouts: list[Rollout]) -> float:
+    return mean(r.correct for r in rollouts)
 
 
 def write_tables(name: str, seeds: tuple[int, ...]) -> Path:
