@@ -1,12 +1,15 @@
-"""The launcher's line on the terminal: where the run is and when it will be done."""
+"""Where a run is and when it will be done: the launcher's line, and its metrics as they come."""
 
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from rlbook.scale.layout import Layout
 from rlbook.scale.supervisor import Supervisor
+from rlbook.training import read_jsonl
 
 TERMINAL_SECONDS, FILE_SECONDS = 1.0, 30.0  # between lines
 
@@ -24,12 +27,17 @@ class ProgressLine:
             return
         live = self.out.isatty()
         self.due = time.monotonic() + (TERMINAL_SECONDS if live else FILE_SECONDS)
-        row = last_row(self.layout.log("metrics"))
+        row = self.newest()
         line = describe(row, self.steps, supervisor.deaths, self.seconds_left(row))
         if row and row["step"] >= self.steps:
             line += f" · {' and '.join(supervisor.finishing())} finishing"
         print(f"\r\x1b[K{line}" if live else line, end="" if live else "\n", file=self.out)
         self.out.flush()
+
+    def newest(self) -> dict | None:
+        """What the last update reported, and what was sampled for the last batch."""
+        trained = last_row(self.layout.log("metrics"))
+        return trained and {**(last_row(self.layout.log("rollouts")) or {}), **trained}
 
     def seconds_left(self, row: dict | None) -> float | None:
         """Extrapolated from the updates made since this launcher started."""
@@ -88,3 +96,37 @@ def last_row(path: Path) -> dict | None:
         except ValueError:
             continue
     return None
+
+
+def follow(
+    layout: Layout, running: Callable[[], bool], seconds: float = 0.2
+) -> Iterator[dict[str, float]]:
+    """A row per update as it is made, the orchestrator's metrics and the trainer's together.
+
+    An update that a restarted trainer makes again comes again. Looks every `seconds`, and a last
+    time when `running()` has become false. Chapter 17.
+    """
+    seen: list[str] = []
+    while True:
+        last = not running()
+        lines = complete_lines(layout.log("metrics"))
+        known = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(seen, lines, strict=False))
+        )
+        sampled = {row["step"]: row for row in read_jsonl(layout.log("rollouts"))}
+        for line in lines[known:]:
+            row = json.loads(line)
+            yield {**sampled.get(row["step"], {}), **row}
+        if last:
+            return
+        seen = lines
+        time.sleep(seconds)
+
+
+def complete_lines(path: Path) -> list[str]:
+    """Lines of a file that may still be written to, or not exist yet."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    return text[: text.rfind("\n") + 1].splitlines()
