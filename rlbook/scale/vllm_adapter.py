@@ -105,7 +105,7 @@ def server_arguments(config: ScaleConfig, port: int) -> list[str]:
         "host": generator.host,
         "port": port,
         "dtype": generator.dtype,
-        "max-num-seqs": max(generator.slots, config.rollout.group_size, config.eval.samples),
+        "max-num-seqs": generator.slots,
         "generation-config": "vllm",  # sampling as requested, whatever the model's folder suggests
         "logprobs-mode": "processed_logprobs",  # of the distribution that was sampled
         "weight-transfer-config": json.dumps({"backend": BACKENDS[generator.transport]}),

@@ -6,10 +6,8 @@ processes. Each engine below plays the receiving end of a transport; the sending
 IPC over HTTP unpickles what it is sent.
 """
 
-import ctypes
 import multiprocessing
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,9 +25,9 @@ from vllm.model_executor.model_loader.reload import (
 )
 
 from rlbook.scale.cuda_ipc import tensor_from_handle
+from rlbook.scale.process import die_with_parent
 from rlbook.scale.vllm_server import STARTED_BY_US
 
-PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 GLOO_LIMIT = timedelta(seconds=120)
 
 
@@ -39,15 +37,7 @@ def register() -> None:
         if name not in WeightTransferEngineFactory._registry:
             WeightTransferEngineFactory.register_engine(name, engine)
     if STARTED_BY_US in os.environ and multiprocessing.parent_process():
-        die_with_parent()
-
-
-def die_with_parent() -> None:
-    """Have Linux end this process with the one that started it.
-
-    vLLM's engine outlives an API server that is killed, with all the memory it holds.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()  # vLLM's engine outlives a killed API server, with all its memory
 
 
 @dataclass
