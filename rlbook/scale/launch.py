@@ -14,6 +14,7 @@ from rlbook.scale.dry_run import check_start
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.progress import ProgressLine
 from rlbook.scale.run_folder import choose_ports, one_launcher, open_run
+from rlbook.scale.spool import spool_end
 from rlbook.scale.supervisor import Supervisor, TooManyDeaths
 
 
@@ -29,7 +30,7 @@ def scale(config: ScaleConfig, resume: bool = False, role: Role = "all") -> int:
     except Interrupted:
         say(f"stopped at {reached(layout)} of {config.steps}{goes_on}")
         return 130
-    say(f"done: {ending(status)} in {layout.root}")
+    say(f"done: {ending(layout, status)} in {layout.root}")
     return 0
 
 
@@ -77,10 +78,10 @@ def reached(layout: Layout) -> str:
     return f"update {read_json(layout.status, {}).get('version', 0)}"
 
 
-def ending(status: dict) -> str:
-    """What a trainer's last status says: "40 updates", and why if there should have been more."""
-    why = f" ({status.get('reason', 'no prompts left')})" if status.get("exhausted") else ""
-    return f"{status['version']} updates{why}"
+def ending(layout: Layout, status: dict) -> str:
+    """How many updates were made, and why if there should have been more."""
+    end = spool_end(layout)
+    return f"{status['version']} updates" + (f" ({end['reason']})" if end else "")
 
 
 def say(text: str) -> None:

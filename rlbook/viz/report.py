@@ -13,6 +13,7 @@ from string import Template
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -114,21 +115,27 @@ def figures_of(record: RunRecord) -> Iterator[tuple[str, str, str]]:
 
 def panel_figure(record: RunRecord, panel: Panel) -> Figure | None:
     """Lines over updates; None if no column of the panel was reported."""
-    columns = {name: record.column(name) for name in panel.columns}
-    columns = {name: xy for name, xy in columns.items() if np.isfinite(xy[1]).any()}
+    columns = {name: drawable(*record.column(name), panel.log) for name in panel.columns}
+    columns = {name: xy for name, xy in columns.items() if xy[0]}
     if not columns:
         return None
     figure, ax = new_axes()
     if panel.band:
         (x, low), (x_high, high) = (record.column(name) for name in panel.band)
-        if x and x == x_high:
+        if x == x_high:
             ax.fill_between(x, low, high, color=CYCLE[0], alpha=0.15, lw=0)
     for name, (x, y) in columns.items():
-        ax.plot(x, y, label=panel.columns[name], marker="o" if len(x) == 1 else None)
-    if panel.log and all(min(y) > 0 for _, y in columns.values()):
+        ax.plot(x, y, label=panel.columns[name], marker="o" if len(x) < 3 else None, ms=4)
+    if panel.log:
         ax.set_yscale("log")
     finish(ax)
     return figure
+
+
+def drawable(x: list[int], y: list[float], log: bool) -> tuple[list[int], list[float]]:
+    """The points that have a place on the axes."""
+    kept = [i for i, value in enumerate(y) if np.isfinite(value) and (value > 0 or not log)]
+    return [x[i] for i in kept], [y[i] for i in kept]
 
 
 def evaluation_figure(record: RunRecord) -> Figure:
@@ -177,6 +184,7 @@ def process_figure(record: RunRecord) -> Figure:
 
 def new_axes(height: float = 2.6) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.4, height))
+    FigureCanvasAgg(figure)  # labels are placed by measuring
     return figure, figure.add_subplot()
 
 
