@@ -51,12 +51,17 @@ class ScaleTrainer:
     def run(self) -> None:
         """Until the last version is trained, saved and delivered, or no further batch will come."""
         acts = {"train": self.train, "push": self.push, "wait": self.wait}
-        while (order := self.ranks.share(self.decide() if self.ranks.first else None)) != "stop":
+        while (order := self.next()) != "stop":
             acts[order]()
         self.finish()
 
+    def next(self) -> str:
+        """What all ranks do next."""
+        with self.watch("wait"):
+            return self.ranks.share(self.decide() if self.ranks.first else None)
+
     def decide(self) -> Literal["train", "push", "wait", "stop"]:
-        """What all ranks do next; rank 0 alone asks.
+        """Rank 0's choice.
 
         Generators may be ahead of a trainer that replays batches: they are left alone until it
         has caught up.

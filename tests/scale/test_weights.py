@@ -1,0 +1,212 @@
+"""Weights from the trainer's side into the built-in server's, over each transport a CPU has."""
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+import torch.distributed as dist
+from aiohttp import web
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rlbook.policy.tiny import EOS_ID, build_model
+from rlbook.scale.builtin_server import make_app
+from rlbook.scale.client import GeneratorClient
+from rlbook.scale.config import ModelConfig, ScaleConfig
+from rlbook.scale.continuous import ContinuousSampler
+from rlbook.scale.layout import Layout
+from rlbook.scale.parallel import Ranks, shard
+from rlbook.scale.probes import Prober, WrongWeights, verify
+from rlbook.scale.push import Generators
+from rlbook.scale.rendezvous import both
+from rlbook.scale.weights import TRANSPORTS, gather_weights
+
+RUN_ID = "cafe"
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    yield Ranks("cpu")
+    dist.destroy_process_group()
+
+
+def policy_with(seed):
+    torch.manual_seed(seed)
+    return build_model().eval()
+
+
+@asynccontextmanager
+async def serving(*models):
+    """Clients of built-in servers around these models, all in this process."""
+    clients, runners = [], []
+    for model in models:
+        app = make_app(ContinuousSampler(model, EOS_ID, slots=8))
+        runners.append(web.AppRunner(app))
+        await runners[-1].setup()
+        await web.TCPSite(runners[-1], "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runners[-1].addresses[0][1]}"
+        clients.append(await GeneratorClient(url, RUN_ID, timeout=20).__aenter__())
+    try:
+        yield clients
+    finally:
+        for client, runner in zip(clients, runners, strict=True):
+            await client.__aexit__()
+            await runner.cleanup()
+
+
+def small_config(root, transport="file", **generator):
+    return ScaleConfig(run=str(root), generator={"transport": transport, **generator})
+
+
+def sender(root, ranks, transport, **generator):
+    config = small_config(root, transport, **generator)
+    return TRANSPORTS[transport](config, Layout(root), ranks), Prober(
+        config, policy_with(0).config.vocab_size
+    )
+
+
+def same(model, other):
+    return all(torch.equal(v, other.state_dict()[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("transport", ["file", "gloo"])
+def test_weights_arrive_bit_for_bit_at_every_version(transport, ranks, tmp_path):
+    sent = [policy_with(1), policy_with(2)]
+    servers = [policy_with(3), policy_with(4)]
+    link, prober = sender(tmp_path, ranks, transport)
+    probes = []
+
+    async def run():
+        async with serving(*servers) as clients:
+            generators = Generators(clients, link, prober, limit=20)
+            for version, policy in enumerate(sent):
+                link.gather(policy, version)
+                probes.append(await generators.push(await generators.behind(version), version))
+                assert [await c.version() for c in clients] == [version, version]
+                assert all(same(policy, server) for server in servers)
+
+    asyncio.run(run())
+    assert [len(p) for p in probes] == [2, 0]
+    first = shard(sent[0], ranks.mesh, ModelConfig())
+    verify(probes[0], ranks, first, small_config(tmp_path))
+    second = shard(sent[1], ranks.mesh, ModelConfig())
+    with pytest.raises(WrongWeights, match=r"http://127.0.0.1:\d+ \(mean .* 0\.\d+\), http"):
+        verify(probes[0], ranks, second, small_config(tmp_path))
+
+
+def test_a_generator_started_again_meets_the_trainer_anew(ranks, tmp_path):
+    link, prober = sender(tmp_path, ranks, "gloo")
+    policy = policy_with(1)
+
+    async def run(earlier=None):
+        async with serving(policy_with(2)) as (client,):
+            link.groups = {client.url: earlier} if earlier else {}
+            generators = Generators([client], link, prober, limit=20)
+            link.gather(policy, 3)
+            await generators.push(await generators.behind(3), 3)
+            assert await client.version() == 3
+            return link.groups[client.url]
+
+    group = asyncio.run(run())
+    assert asyncio.run(run(group)) is not group
+
+
+def test_a_failure_in_the_middle_leaves_a_generator_without_a_version(ranks, tmp_path):
+    """Half of the weights under the old label would poison every batch."""
+    link, prober = sender(tmp_path, ranks, "file")
+
+    async def run():
+        async with serving(policy_with(2)) as (client,):
+            generators = Generators([client], link, prober, limit=20, clock=lambda: clock[0])
+            link.gather(policy_with(1), 0)
+            await generators.push([client], 0)
+            link.gather(policy_with(3), 1)
+            await link.connect(client, False)
+            (link.folder / "model.safetensors").write_bytes(b"not a tensor")
+            with pytest.warns(RuntimeWarning, match="version 1 is not delivered"):
+                await generators.push([client], 1)
+            assert await client.version() is None
+            clock[0] = 5.0
+            link.gather(policy_with(3), 2)
+            probes = await generators.push(await generators.behind(2), 2)
+            assert [await client.version(), len(probes)] == [2, 1]
+
+    clock = [0.0]
+    asyncio.run(run())
+
+
+def test_a_full_disk_is_a_failed_push(ranks, tmp_path, monkeypatch):
+    link, prober = sender(tmp_path, ranks, "file")
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    async def run():
+        async with serving(policy_with(2)) as (client,):
+            generators = Generators([client], link, prober, limit=20, clock=lambda: clock[0])
+            link.gather(policy_with(1), 0)
+            monkeypatch.setattr("rlbook.scale.weights.save_file", full)
+            with pytest.warns(RuntimeWarning, match="No space left on device"):
+                await generators.push([client], 0)
+            assert await client.version() is None
+            monkeypatch.undo()
+            clock[0] = 5.0
+            await generators.push(await generators.behind(0), 0)
+            assert await client.version() == 0
+
+    clock = [0.0]
+    asyncio.run(run())
+
+
+def test_only_the_last_folders_are_kept(ranks, tmp_path):
+    link, _ = sender(tmp_path, ranks, "file")
+    policy = policy_with(1)
+    for version in (7, 8, 9, 3):  # back to 3: resumed from a checkpoint
+        link.gather(policy, version)
+        asyncio.run(link.connect(None, False))
+    assert sorted(p.name for p in (tmp_path / "weights").iterdir()) == ["v000003", "v000009"]
+    stored = load_file(tmp_path / "weights" / "v000003" / "model.safetensors")
+    assert all(torch.equal(v, policy.state_dict()[k]) for k, v in stored.items())
+
+
+def test_a_tied_head_is_sent_under_its_own_name(ranks):
+    config = LlamaConfig(
+        vocab_size=24, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    policy = LlamaForCausalLM(config).eval()
+    embedding = policy.get_input_embeddings().weight.detach().clone()
+    shard(policy, ranks.mesh, ModelConfig())
+    sent = gather_weights(policy, torch.float32, "cpu", keep=True)
+    assert torch.equal(sent["lm_head.weight"], embedding)
+    assert torch.equal(sent["model.embed_tokens.weight"], embedding)
+
+
+def test_gathered_weights_are_a_copy_in_the_generators_dtype(ranks):
+    policy = policy_with(1)
+    shard(policy, ranks.mesh, ModelConfig())
+    sent = gather_weights(policy, torch.bfloat16, "cpu", keep=True)
+    before = sent["lm_head.weight"].clone()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.zero_()
+    assert torch.equal(sent["lm_head.weight"], before)
+    assert torch.equal(before, policy_with(1).lm_head.weight.bfloat16())
+    assert gather_weights(policy, torch.float32, "cpu", keep=False) == {}
+
+
+def test_nobody_waits_for_a_peer_that_has_failed():
+    """The sending thread blocks; the error of the request must come through at once."""
+    blocked = threading.Event()
+
+    async def refused():
+        raise RuntimeError("HTTP 500")
+
+    async def run():
+        with pytest.raises(RuntimeError, match="HTTP 500"):
+            await asyncio.wait_for(both(lambda: blocked.wait(20), refused()), 5)
+
+    asyncio.run(run())
+    blocked.set()
