@@ -83,12 +83,12 @@ class Server:
             yield client
 
     async def ready(self, client):
-        for _ in range(1200):
+        for _ in range(3000):
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             if await client.healthy():
                 return
             await asyncio.sleep(0.1)
-        raise AssertionError(f"no server after 2 minutes: {self.log.read_text()[-3000:]}")
+        raise AssertionError(f"no server after 5 minutes: {self.log.read_text()[-3000:]}")
 
     def children(self):
         pid = self.process.pid
