@@ -1,0 +1,242 @@
+"""Sharded checkpoints, written by one rank; by several in test_ranks."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from rlbook.policy import load_tokenizer
+from rlbook.policy.tiny import build_model
+from rlbook.scale import checkpoint
+from rlbook.scale.checkpoint import Checkpoints, Shards, export
+from rlbook.scale.config import ModelConfig, ScaleConfig, dump_config
+from rlbook.scale.parallel import Ranks, shard
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    yield Ranks("cpu")
+    dist.destroy_process_group()
+
+
+class Training:
+    """A sharded policy with AdamW; `step` makes an arbitrary update."""
+
+    def __init__(self, ranks, seed=0, model=None):
+        torch.manual_seed(seed)
+        self.policy = (model or build_model()).eval()
+        self.scored = shard(self.policy, ranks.mesh, ModelConfig())
+        self.optimizer = torch.optim.AdamW(self.scored.parameters(), lr=1e-2)
+
+    def step(self):
+        for i, parameter in enumerate(self.scored.parameters()):
+            parameter.grad = (parameter + i).detach()
+        self.optimizer.step()
+
+    def tensors(self):
+        found = {}
+        for name, parameter in self.policy.named_parameters():
+            found[name] = parameter.full_tensor().detach().clone()
+            for kind, value in self.optimizer.state.get(parameter, {}).items():
+                full = value.full_tensor() if hasattr(value, "full_tensor") else value
+                found[f"{kind} of {name}"] = full.clone()
+        return found
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+@pytest.fixture
+def training(ranks):
+    return Training(ranks)
+
+
+@pytest.fixture
+def checkpoints(ranks, tmp_path):
+    return Checkpoints(tmp_path, ranks)
+
+
+def save(checkpoints, training, step, **state):
+    parts = training.policy, training.optimizer
+    return checkpoints.save(step, *parts, {"advantage": {"mean": 0.5}}, {"step": step - 1, **state})
+
+
+def test_what_was_saved_comes_back_bit_for_bit(checkpoints, training, ranks):
+    training.step()
+    training.step()
+    assert save(checkpoints, training, 2, tickets=7)
+    expected = training.tensors()
+    torch.manual_seed(11)
+    drawn = torch.rand(3)
+    training.step()
+    other = Training(ranks, seed=5)
+    state = checkpoints.load(other.policy, other.optimizer)
+    assert state == {"advantage": {"mean": 0.5}, "step": 2, "ranks": 1}
+    assert same(other.tensors(), expected)
+    assert len(expected) == 4 * len(list(training.policy.parameters()))
+    assert not torch.equal(torch.rand(3), drawn)
+    other.step()
+    assert same(other.tensors(), training.tensors())
+
+
+def test_the_random_state_is_restored(checkpoints, training):
+    torch.manual_seed(11)
+    save(checkpoints, training, 1)
+    drawn = torch.rand(3)
+    checkpoints.load(training.policy, training.optimizer)
+    assert torch.equal(torch.rand(3), drawn)
+
+
+def test_there_is_nothing_but_safetensors_and_json(checkpoints, training, tmp_path):
+    training.step()
+    save(checkpoints, training, 12, tickets=7)
+    files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
+    folder = "step_000012/"
+    assert files == ["latest", *(folder + f for f in (
+        "orchestrator.json", "rank_00000.safetensors", "state.json"))]  # fmt: skip
+    assert json.loads((tmp_path / folder / "orchestrator.json").read_text())["tickets"] == 7
+    assert len(load_file(tmp_path / folder / "rank_00000.safetensors")) > 100
+
+
+def test_a_run_without_checkpoints_starts_anew(checkpoints, training):
+    assert checkpoints.load(training.policy, training.optimizer) is None
+
+
+def split(folder, parts):
+    """What `parts` ranks would have written, by torch's own chunking."""
+    whole = load_file(folder / "rank_00000.safetensors")
+    for rank in range(parts):
+        own = {}
+        for name, tensor in whole.items():
+            chunks = tensor.chunk(parts) if tensor.ndim and name != "rng" else parts * [tensor]
+            own[name] = chunks[rank] if rank < len(chunks) else tensor[:0]
+        tensors = {name: tensor.clone() for name, tensor in own.items()}
+        save_file(tensors, folder / f"rank_{rank:05d}.safetensors")
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_another_number_of_ranks_reads_the_same(parts, checkpoints, training, ranks, tmp_path):
+    training.step()
+    save(checkpoints, training, 1)
+    split(tmp_path / "step_000001", parts)
+    other = Training(ranks, seed=5)
+    checkpoints.load(other.policy, other.optimizer)
+    assert same(other.tensors(), training.tensors())
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.data())
+def test_rows_are_found_whoever_wrote_them(tmp_path_factory, count, parts, data):
+    folder = tmp_path_factory.mktemp("shards")
+    whole = torch.arange(count * 2.0).view(count, 2)
+    save_file({"x": whole, "s": torch.tensor(3.0)}, folder / "rank_00000.safetensors")
+    split(folder, parts)
+    shards = Shards(folder)
+    start = data.draw(st.integers(0, count - 1))
+    stop = data.draw(st.integers(start + 1, count))
+    assert torch.equal(shards.rows("x", start, stop), whole[start:stop])
+    assert torch.equal(shards.rows("x"), whole)
+    assert shards.rows("s") == 3.0
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("broken", ["save_file", "write_json", "point_latest", "sync_to_disk"])
+def test_a_full_disk_leaves_the_checkpoint_before(
+    broken, checkpoints, training, ranks, tmp_path, monkeypatch
+):
+    training.step()
+    save(checkpoints, training, 1)
+    expected = training.tensors()
+    training.step()
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, broken, full)
+    with pytest.warns(RuntimeWarning, match="checkpoint 2 is not written.*No space left"):
+        assert not save(checkpoints, training, 2)
+    monkeypatch.undo()
+    assert not list(tmp_path.glob(".*"))
+    other = Training(ranks, seed=5)
+    assert checkpoints.load(other.policy, other.optimizer)["step"] == 1
+    assert same(other.tensors(), expected)
+    assert save(checkpoints, training, 3)
+    assert checkpoints.load(other.policy, other.optimizer)["step"] == 3
+
+
+@pytest.mark.parametrize("broken", ["save_file", "write_json", "point_latest"])
+def test_a_process_killed_while_saving_leaves_the_checkpoint_before(
+    broken, checkpoints, training, tmp_path, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    def kill(*arguments):
+        raise Killed
+
+    save(checkpoints, training, 1)
+    monkeypatch.setattr(checkpoint, broken, kill)
+    with pytest.raises(Killed):
+        save(checkpoints, training, 2)
+    monkeypatch.undo()
+    assert checkpoints.load(training.policy, training.optimizer)["step"] == 1
+    assert save(checkpoints, training, 2)
+    assert checkpoints.load(training.policy, training.optimizer)["step"] == 2
+
+
+def test_the_newest_are_kept(ranks, training, tmp_path):
+    checkpoints = Checkpoints(tmp_path, ranks, keep=2)
+    for step in (5, 10, 15, 20):
+        save(checkpoints, training, step)
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["latest", "step_000015", "step_000020"]
+
+
+def test_files_that_no_rank_wrote_are_named(checkpoints, training, tmp_path, monkeypatch):
+    """Nodes without a shared file system: everybody believes that it has written its file."""
+    monkeypatch.setattr(checkpoints, "write_own", lambda *arguments: None)
+    with pytest.warns(RuntimeWarning, match=r"lacks the files of ranks \[0\]: .* share"):
+        assert not save(checkpoints, training, 1)
+
+
+def test_a_checkpoint_of_another_model_is_named(checkpoints, training, ranks):
+    save(checkpoints, training, 1)
+    config = build_model().config
+    config.hidden_size = 64
+    other = Training(ranks, model=LlamaForCausalLM(config))
+    with pytest.raises(ValueError, match=r"model\.\S+ has shape .* of another model"):
+        checkpoints.load(other.policy, other.optimizer)
+    config.num_hidden_layers, config.hidden_size = 4, 128
+    other = Training(ranks, model=LlamaForCausalLM(config))
+    with pytest.raises(ValueError, match=r"lacks model\.model\.layers\.3\..* of another model"):
+        checkpoints.load(other.policy, other.optimizer)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_export_is_an_ordinary_model_folder(tied, ranks, tmp_path):
+    source, run, target = (tmp_path / name for name in ("source", "run", "target"))
+    torch.manual_seed(0)
+    shape = build_model().config.to_dict() | {"tie_word_embeddings": tied}
+    LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(source)
+    load_tokenizer("tiny").save_pretrained(source)
+    config = ScaleConfig(run=str(run), model={"policy": str(source)})
+    run.mkdir()
+    (run / "config.yaml").write_text(dump_config(config))
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        export(run, target)
+    training = Training(ranks, model=AutoModelForCausalLM.from_pretrained(source))
+    training.step()
+    save(Checkpoints(run / "checkpoints", ranks), training, 1)
+    export(run, target)
+    exported = AutoModelForCausalLM.from_pretrained(target)
+    trained = training.tensors()
+    for name, parameter in exported.named_parameters():
+        assert torch.equal(parameter, trained[name])
+    assert exported.config.tie_word_embeddings is tied
+    assert load_tokenizer(str(target))("1+2=?").input_ids == load_tokenizer()("1+2=?").input_ids
