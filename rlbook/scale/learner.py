@@ -31,9 +31,11 @@ class Learner:
         self.policy, _ = load_policy(config.model.policy)
         reference = self.frozen() if self.method.needs_reference else None
         self.scored = shard(self.policy, ranks.mesh, config.model)
-        trainer = config.trainer
         self.optimizer = torch.optim.AdamW(
-            self.scored.parameters(), betas=trainer.betas, weight_decay=trainer.weight_decay
+            self.scored.parameters(),
+            betas=config.trainer.betas,
+            weight_decay=config.trainer.weight_decay,
+            foreach=True,  # the same numbers; a sharded parameter costs more to call than to update
         )
         self.scorer = ShardedScorer(self.scored, reference, self.method, config, ranks)
         self.checkpoints = Checkpoints(layout.checkpoints, ranks, config.checkpoint.keep)

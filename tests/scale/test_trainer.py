@@ -1,0 +1,377 @@
+"""The full-scale trainer on batches that are in the spool already, in this process."""
+
+import math
+import random
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from rlbook.objectives import METHODS
+from rlbook.policy import load_policy, logprobs
+from rlbook.scale import checkpoint, trainer
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.spool import end_spool, published, write_batch
+from rlbook.scale.trainer import ScaleTrainer, Stopwatch
+from rlbook.tasks import Problem
+from rlbook.training import Rollout, TrainConfig, read_jsonl, train_step
+from rlbook.training.experience import Scorer
+
+STEPS = 5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def process_group():
+    yield
+    dist.destroy_process_group()
+
+
+def rollouts_of(step, groups=2, size=4):
+    """Random tokens with random verdicts, in groups that have both kinds."""
+    rng, found = random.Random(step), []
+    for index in range(groups * size):
+        tokens = [rng.randrange(4, 29) for _ in range(rng.randrange(2, 12))]
+        found.append(
+            Rollout(
+                problem=Problem(f"p{index // size}", "1+2=?", "3"),
+                group=groups * step + index // size,
+                prompt_ids=[1, 9, 10],
+                token_ids=tokens,
+                logps=[-3.0 - rng.random() / 2 for _ in tokens],
+                versions=[max(0, step - index % 3)] * len(tokens),
+                finish_reason="stop",
+                text="",
+                correct=index % size < 2,
+                rewards={"answer": 1.0 if index % size < 2 else -1.0},
+            )
+        )
+    return found
+
+
+def settings(root, method="scalerl", every=2, **fields):
+    return ScaleConfig(
+        run=str(root),
+        steps=STEPS,
+        trainer={"method": method, "lr": 1e-3, "micro_batch_tokens": 60} | fields,
+        checkpoint={"every": every},
+    )
+
+
+def run_folder(root, batches=STEPS):
+    layout = Layout(root)
+    write_json(layout.servers, {"run_id": "cafe", "servers": []})
+    for step in range(batches):
+        write_batch(layout, step, rollouts_of(step), {"step": step, "tickets": 2 * step})
+    return layout
+
+
+def train(root, batches=STEPS, **how):
+    layout = run_folder(root, batches)
+    ScaleTrainer(layout, settings(root, **how)).run()
+    return layout
+
+
+def rows(layout):
+    return read_jsonl(layout.log("metrics"))
+
+
+def final(layout, step=STEPS):
+    """Everything in a checkpoint but the random state, which nothing here draws from."""
+    tensors = load_file(layout.checkpoints / f"step_{step:06d}" / "rank_00000.safetensors")
+    return {name: tensor for name, tensor in tensors.items() if name != "rng"}
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at(monkeypatch, version, when="report"):
+    """Let the trainer die in the update that makes this version."""
+    original = getattr(ScaleTrainer, when)
+
+    def die(self, *arguments, **named):
+        if self.version == version:
+            raise Killed
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(ScaleTrainer, when, die)
+
+
+def test_updates_are_those_of_the_single_process_step(tmp_path):
+    layout = train(tmp_path, lr=1.5e-4)
+    method = METHODS["scalerl"]
+    model, _ = load_policy()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-4, betas=(0.9, 0.95), weight_decay=0)
+    scorer = Scorer(model, None, None, method, TrainConfig(method="scalerl"))
+    for step, row in enumerate(rows(layout)):
+        batch = scorer.prepare(rollouts_of(step), version=step)
+        expected = train_step(model, optimizer, batch, method)
+        assert {k: row[k] for k in expected} == pytest.approx(
+            expected, rel=1e-4, abs=1e-5, nan_ok=True
+        )
+        assert row["step"] == step + 1
+    trained = final(layout)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(trained[f"model.{name}"], parameter, rtol=0, atol=1e-5)
+
+
+def test_rows_tell_lag_and_time(tmp_path):
+    layout = train(tmp_path)
+    row = rows(layout)[-1]
+    assert (row["lag_min"], row["lag_max"]) == (0, 2)
+    lengths = {lag: 0 for lag in range(3)}
+    for index, rollout in enumerate(rollouts_of(STEPS - 1)):
+        lengths[index % 3] += rollout.length
+    mean = sum(lag * n for lag, n in lengths.items()) / sum(lengths.values())
+    assert row["lag_mean"] == pytest.approx(mean)
+    assert row["tokens_per_second"] > 0
+    assert 0 <= row["trainer_idle"] < 1
+    assert 0 < row["mfu"] < 1
+    assert read_json(layout.status)["done"]
+    assert read_json(layout.status)["version"] == STEPS
+
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("method", "version"),
+    [
+        ("scalerl", 3),
+        slow("scalerl", 1),
+        slow("scalerl", 4),
+        slow("reinforce_ema", 3),
+        slow("grpo", 3),
+        slow("rloo", 3),
+    ],
+)
+def test_a_killed_trainer_ends_up_with_the_same_bits(method, version, tmp_path, monkeypatch):
+    """With a method whose baseline has a memory, and with KL to a reference policy."""
+    whole = train(tmp_path / "whole", method=method)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, version)
+        train(tmp_path / "killed", method=method)
+    layout = Layout(tmp_path / "killed")
+    ScaleTrainer(layout, settings(layout.root, method=method)).run()
+    got, expected = final(layout), final(whole)
+    assert got.keys() == expected.keys()
+    assert all(torch.equal(got[name], expected[name]) for name in expected)
+    clocks = {"tokens_per_second", "trainer_idle", "train_seconds", "push_seconds", "mfu"}
+    for row, other in zip(rows(layout), rows(whole), strict=True):
+        for name in row.keys() - clocks:
+            both_nan = math.isnan(row[name]) and math.isnan(other[name])
+            assert row[name] == other[name] or both_nan, name
+
+
+@pytest.mark.slow
+def test_killed_while_saving_and_once_more(tmp_path, monkeypatch):
+    whole = train(tmp_path / "whole")
+    layout = run_folder(tmp_path / "killed")
+    for version, when in ((2, "save"), (2, "tell"), (4, "save"), (5, "save")):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill_at(patch, version, when)
+            ScaleTrainer(layout, settings(layout.root)).run()
+    ScaleTrainer(layout, settings(layout.root)).run()
+    assert all(torch.equal(final(layout)[k], v) for k, v in final(whole).items())
+    assert [row["step"] for row in rows(layout)] == [1, 2, 3, 4, 5]
+
+
+def test_batches_are_kept_until_a_checkpoint_supersedes_them(tmp_path, monkeypatch):
+    layout = run_folder(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, 4, "save")
+        ScaleTrainer(layout, settings(tmp_path)).run()
+    assert published(layout) == [2, 3, 4]
+    newest = layout.checkpoints / "step_000002"
+    assert read_json(newest / "orchestrator.json") == {"step": 1, "tickets": 2}
+    ScaleTrainer(layout, settings(tmp_path)).run()
+    assert published(layout) == []
+    assert read_json(layout.checkpoints / "step_000005" / "orchestrator.json")["step"] == 4
+
+
+class FakeCourier:
+    """Generators that lack weights whenever the version changes."""
+
+    asked: list
+    delivered: list
+
+    def __init__(self, config, layout, learner):
+        self.learner, self.has = learner, None
+
+    def is_due(self):
+        self.asked.append(self.learner.version)
+        return self.learner.version != self.has
+
+    def deliver(self):
+        self.has = self.learner.version
+        self.delivered.append(self.has)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def courier(monkeypatch):
+    monkeypatch.setattr(trainer, "Courier", FakeCourier)
+    monkeypatch.setattr(FakeCourier, "asked", [], raising=False)
+    monkeypatch.setattr(FakeCourier, "delivered", [], raising=False)
+    return FakeCourier
+
+
+def test_every_version_is_delivered_the_first_and_the_last_too(courier, tmp_path):
+    train(tmp_path)
+    assert courier.delivered == [0, 1, 2, 3, 4, 5]
+
+
+def test_generators_are_left_alone_while_batches_are_replayed(courier, tmp_path, monkeypatch):
+    layout = run_folder(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, 4, "save")
+        ScaleTrainer(layout, settings(tmp_path)).run()
+    courier.asked.clear(), courier.delivered.clear()
+    write_json(layout.status, {"version": 4, "done": False})  # it had told the others
+    ScaleTrainer(layout, settings(tmp_path)).run()
+    assert min(courier.asked) == 4
+    assert courier.delivered == [4, 5]
+
+
+def test_the_others_never_hear_of_an_older_version(courier, tmp_path, monkeypatch):
+    layout, told = run_folder(tmp_path), []
+    write_json(layout.status, {"version": 4, "done": False})
+    original = trainer.write_json
+    monkeypatch.setattr(
+        trainer, "write_json", lambda path, value: (told.append(value), original(path, value))
+    )
+    ScaleTrainer(layout, settings(tmp_path)).run()
+    assert [t["version"] for t in told] == [4, 5, 5]
+    assert [t["done"] for t in told] == [False, False, True]
+
+
+def test_a_spool_that_lost_its_batches_does_not_keep_generators_waiting(courier, tmp_path):
+    """The status is ahead of what can be replayed: then the present weights have to do."""
+    layout = run_folder(tmp_path, batches=2)
+    write_json(layout.status, {"version": 4, "done": False})
+    end_spool(layout, 2, "test")
+    ScaleTrainer(layout, settings(tmp_path)).run()
+    assert courier.delivered == [2]
+
+
+def test_the_end_of_the_spool_ends_the_run(tmp_path):
+    layout = run_folder(tmp_path, batches=3)
+    end_spool(layout, 3, "every prompt is retired")
+    ScaleTrainer(layout, settings(tmp_path)).run()
+    status = read_json(layout.status)
+    assert (status["version"], status["done"]) == (3, True)
+    assert (layout.checkpoints / "latest").read_text() == "step_000003\n"
+
+
+def test_a_finished_run_stays_finished(tmp_path):
+    layout = train(tmp_path)
+    before, log = final(layout), rows(layout)
+    ScaleTrainer(layout, settings(tmp_path)).run()
+    assert rows(layout) == log
+    assert all(torch.equal(final(layout)[k], v) for k, v in before.items())
+
+
+def test_a_failed_checkpoint_is_tried_again_and_counted(tmp_path, monkeypatch):
+    original, attempts = checkpoint.save_file, []
+
+    def full_twice(*arguments):
+        attempts.append(arguments)
+        if len(attempts) <= 2:
+            raise OSError(28, "No space left on device")
+        original(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save_file", full_twice)
+    with pytest.warns(RuntimeWarning, match="checkpoint [23] is not written"):
+        layout = train(tmp_path)
+    assert [row["checkpoint_failures"] for row in rows(layout)] == [0, 0, 1, 2, 2]
+    assert len(attempts) == 4  # of versions 2, 3, 4 and 5
+    assert (layout.checkpoints / "latest").read_text() == "step_000005\n"
+
+
+def test_a_last_checkpoint_that_cannot_be_written_stops_the_run_undone(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    layout = run_folder(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        with pytest.warns(RuntimeWarning), pytest.raises(OSError, match="version 5, the last one"):
+            ScaleTrainer(layout, settings(tmp_path)).run()
+    assert not read_json(layout.status)["done"]
+    assert published(layout) == list(range(STEPS))
+    ScaleTrainer(layout, settings(tmp_path)).run()
+    assert read_json(layout.status)["done"]
+
+
+def test_groups_without_spread_never_reach_the_loss(tmp_path):
+    layout = run_folder(tmp_path, batches=0)
+    batches = [rollouts_of(0) for _ in range(STEPS)]
+    for rollout in batches[0][:4] + batches[1]:
+        rollout.correct, rollout.rewards = True, {"answer": 1.0}
+    for step, rollouts in enumerate(batches):
+        write_batch(layout, step, rollouts, {"step": step})
+    ScaleTrainer(layout, settings(tmp_path)).run()
+    first, second = rows(layout)[:2]
+    assert first["lag_mean"] == 0
+    assert "loss" not in second  # nothing is left of it, yet it made a version
+    assert rows(layout)[-1]["step"] == STEPS
+    model, _ = load_policy()
+    scorer = Scorer(model, None, None, METHODS["scalerl"], TrainConfig(method="scalerl"))
+    expected = train_step(
+        model,
+        torch.optim.SGD(model.parameters()),
+        scorer.prepare(rollouts_of(0)[4:]),
+        METHODS["scalerl"],
+    )
+    assert first["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def test_the_learning_rate_warms_up(tmp_path):
+    layout = train(tmp_path, warmup=4)
+    rates = [row["learning_rate"] for row in rows(layout)]
+    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_truncated_weights_repair_the_sampler(cap, tmp_path):
+    layout = run_folder(tmp_path)
+    scorer = ScaleTrainer(
+        layout, settings(tmp_path, method="dapo", truncate_weight=cap)
+    ).learner.scorer
+    batch = scorer.prepare(rollouts_of(0), version=0)
+    model, _ = load_policy()
+    recomputed = logprobs(model, batch.ids, batch.mask).detach()
+    torch.testing.assert_close(batch.logp_old, recomputed, rtol=0, atol=1e-5)
+    if cap is None:
+        assert batch.correction is None
+    else:
+        sampled = torch.cat([torch.tensor(r.logps) for r in rollouts_of(0)])
+        ratio = (recomputed[batch.mask] - sampled).exp()
+        expected = ratio.clamp(max=cap)
+        torch.testing.assert_close(batch.correction[batch.mask], expected, rtol=1e-4, atol=1e-6)
+        assert (ratio > cap).any()
+        assert (ratio < cap).any()
+
+
+def test_the_samplers_own_log_probs_are_the_anchor_where_the_method_says_so(tmp_path):
+    scorer = ScaleTrainer(run_folder(tmp_path), settings(tmp_path)).learner.scorer
+    batch = scorer.prepare(rollouts_of(0), version=0)
+    sampled = torch.cat([torch.tensor(r.logps) for r in rollouts_of(0)])
+    assert torch.equal(batch.logp_old[batch.mask], sampled)
+
+
+def test_laps_add_up(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(trainer.time, "perf_counter", lambda: now[0])
+    watch = Stopwatch()
+    for name, seconds in (("wait", 2.0), ("train", 1.0), ("wait", 0.5)):
+        with watch(name):
+            now[0] += seconds
+    now[0] += 0.5
+    assert watch.lap() == {"wait": 2.5, "train": 1.0, "total": 4.0}
+    assert watch.lap() == {"total": 0.0}
