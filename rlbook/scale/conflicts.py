@@ -32,6 +32,8 @@ def conflicts(config: "ScaleConfig") -> list[str]:
         found.append("generator.tensor_parallel needs engine vllm")
     if generator.engine == "builtin" and generator.dtype != "float32":
         found.append("generator.engine builtin computes in float32: set generator.dtype to float32")
+    if generator.engine == "builtin" and generator.transport in ("nccl", "ipc"):
+        found.append("generator.engine builtin gets weights by file or gloo: set the transport")
     together = max(rollout.group_size, config.eval.samples if config.eval.every else 0)
     if generator.slots < together:
         found.append(

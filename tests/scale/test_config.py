@@ -73,6 +73,13 @@ REFUSED = {
         {"generator": {"engine": "builtin", "tensor_parallel": 2}},
         r"generator\.tensor_parallel needs engine vllm",
     ),
+    "builtin by ipc": (
+        {
+            "generator": {"engine": "builtin", "transport": "ipc", "colocated": True},
+            "trainer": {"device": "cuda"},
+        },
+        r"generator\.engine builtin .*file or gloo",
+    ),
     "half builtin": (
         {"generator": {"engine": "builtin", "dtype": "bfloat16"}},
         r"generator\.engine builtin .*generator\.dtype",
