@@ -48,11 +48,13 @@ def generator(config: ScaleConfig, index: int, port: int, alone: bool = False) -
     if chosen_engine(config) == "vllm":
         argv, env = vllm_adapter.server_command(config, index, port, alone)
     else:
-        argv, env = builtin_server(config, index, port)
+        argv, env = builtin_server(config, index, port, alone)
     return Command(f"generator{index}", argv, cpu_threads(config) | env)
 
 
-def builtin_server(config: ScaleConfig, index: int, port: int) -> tuple[list[str], dict[str, str]]:
+def builtin_server(
+    config: ScaleConfig, index: int, port: int, alone: bool
+) -> tuple[list[str], dict[str, str]]:
     """The book's own sampler as a server."""
     generator = config.generator
     options = {
@@ -66,6 +68,8 @@ def builtin_server(config: ScaleConfig, index: int, port: int) -> tuple[list[str
     }
     argv = [f"--{name}={value}" for name, value in options.items()]
     env = {TOKEN_VARIABLE: generator.token} if generator.token else {}
+    if config.trainer.device == "cuda":
+        env["CUDA_VISIBLE_DEVICES"] = vllm_adapter.visible_gpus(config, index, alone)
     return [sys.executable, "-m", "rlbook.scale.builtin_server", *argv], env
 
 

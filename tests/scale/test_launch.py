@@ -307,6 +307,14 @@ class TestCommands:
         assert {"--nnodes=2", "--rdzv-endpoint=node0:29400", "--rdzv-id=cafe"} <= set(together)
         assert together[-2:] == ["rlbook.scale.trainer", str(layout.root)]
 
+    def test_generators_take_the_gpus_after_the_trainers(self, layout, monkeypatch):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        cuda = {"device": "cuda", "processes": 2}
+        for role, gpus in (("all", ["2", "3"]), ("generators", ["0", "1"])):
+            commands = self.commands(layout, role, trainer=cuda)
+            found = [commands[f"generator{i}"].env["CUDA_VISIBLE_DEVICES"] for i in (0, 1)]
+            assert found == gpus
+
     def test_on_a_cpu_everybody_has_one_thread(self, layout):
         assert all(c.env["OMP_NUM_THREADS"] == "1" for c in self.commands(layout).values())
 
