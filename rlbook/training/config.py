@@ -12,7 +12,7 @@ class TrainConfig(BaseModel):
 
     method: str = Field("grpo", description="row of rlbook.objectives.METHODS")
     policy: str = Field("tiny", description='"tiny", a model folder, or a hub name')
-    task: str = Field("sums", description='"sums" or "reasoning_gym:<dataset>"')
+    task: str = Field("sums", description='"sums", "reasoning_gym:<name>", "dataset:<path or hub>"')
     levels: tuple[int, ...] | None = Field(None, description="difficulty levels; all if absent")
 
     steps: int = Field(60, ge=1, description="rollout batches")
