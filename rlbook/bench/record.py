@@ -8,18 +8,23 @@ from rlbook.manifest import write_manifest
 from rlbook.paths import data_dir
 
 
-def record(
-    part: str, rows: Sequence[Mapping[str, object]], size: str, folder: Path | None = None
-) -> Path:
+class Skipped(Exception):
+    """A benchmark that cannot run here, and why."""
+
+
+def bench_dir() -> Path:
+    return data_dir() / "results" / "bench"
+
+
+def record(part: str, rows: Sequence[Mapping[str, object]], folder: Path, **settings) -> Path:
     """Write the rows as `<part>.csv` and the manifest as `<part>.json`; path of the CSV file."""
-    folder = folder or data_dir() / "results" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.csv"
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows({key: _short(value) for key, value in row.items()} for row in rows)
-    write_manifest(path.with_suffix(".json"), part=part, size=size)
+    write_manifest(path.with_suffix(".json"), part=part, **settings)
     return path
 
 

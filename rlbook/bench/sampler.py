@@ -1,9 +1,9 @@
 """The built-in sampler against `model.generate` and against the machine's matrix products."""
 
+from collections.abc import Callable
 from statistics import median
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from rlbook.bench.flops import forward_flops
 from rlbook.bench.timing import alternate, gemm_multiplication, spread
@@ -27,9 +27,7 @@ def run(size: str) -> list[dict]:
 
 
 def _compare(model, tokenizer, batch: int, size: str) -> list[dict]:
-    problems = get_task("sums").sample(seed=0, n=batch // GROUP)
-    prompts = [tokenizer(p.prompt)["input_ids"] for p in problems for _ in range(GROUP)]
-    eos = tokenizer.eos_token_id
+    prompts, eos = _prompts(tokenizer, batch), tokenizer.eos_token_id
     engines = {
         "generate": lambda: _generate(model, prompts, eos),
         "rlbook": lambda: _sample(model, prompts, eos),
@@ -86,25 +84,14 @@ def _flops(model, prompts, lengths) -> int:
     return forward_flops(model, contexts)
 
 
-def run_profile(size: str) -> list[dict]:
-    """Where the sampler's time goes: tensor operations by their own time, the rest last."""
+def workload(batch: int) -> tuple[Callable[[], object], int]:
+    """Sampling of so many completions as a function, and the operations it needs."""
     model, tokenizer = load_policy("tiny")
-    problems = get_task("sums").sample(seed=0, n=BATCHES[size][-1] // GROUP)
-    prompts = [tokenizer(p.prompt)["input_ids"] for p in problems for _ in range(GROUP)]
-    _sample(model, prompts, tokenizer.eos_token_id)
-    with profile(activities=[ProfilerActivity.CPU]) as trace:
-        _sample(model, prompts, tokenizer.eos_token_id)
-    events = sorted(trace.key_averages(), key=lambda e: e.self_cpu_time_total, reverse=True)
-    total = sum(e.self_cpu_time_total for e in events)
-    rows = [
-        {
-            "operation": e.key,
-            "calls": e.count,
-            "milliseconds": e.self_cpu_time_total / 1e3,
-            "share": e.self_cpu_time_total / total,
-        }
-        for e in events[:12]
-    ]
-    rest = {"operation": "all others", "calls": sum(e.count for e in events[12:])}
-    rest["milliseconds"] = sum(e.self_cpu_time_total for e in events[12:]) / 1e3
-    return [*rows, rest | {"share": rest["milliseconds"] * 1e3 / total}]
+    prompts, eos = _prompts(tokenizer, batch), tokenizer.eos_token_id
+    lengths = _sample(model, prompts, eos)
+    return lambda: _sample(model, prompts, eos), _flops(model, prompts, lengths)
+
+
+def _prompts(tokenizer, batch: int) -> list[list[int]]:
+    problems = get_task("sums").sample(seed=0, n=batch // GROUP)
+    return [tokenizer(p.prompt)["input_ids"] for p in problems for _ in range(GROUP)]

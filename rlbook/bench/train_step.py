@@ -1,5 +1,6 @@
 """One optimizer step on the tiny model against the machine's matrix products."""
 
+from collections.abc import Callable
 from statistics import median
 
 import torch
@@ -19,13 +20,14 @@ def run(size: str) -> list[dict]:
     The backward pass counts twice the operations of the forward pass. Causal attention sees half
     of the square, and only completion tokens pass the head.
     """
+    return [_measure(rows, REPEATS[size]) for rows in ROWS[size]]
+
+
+def workload(rows: int) -> tuple[Callable[[], object], int]:
+    """One optimizer step as a function, and the operations it needs."""
+    torch.manual_seed(0)
     model, _ = load_policy("tiny")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
-    return [_measure(model, optimizer, rows, REPEATS[size]) for rows in ROWS[size]]
-
-
-def _measure(model, optimizer, rows: int, repeats: int) -> dict:
-    torch.manual_seed(0)
     ids = torch.randint(0, model.config.vocab_size, (rows, TOKENS))
     mask = (torch.arange(TOKENS) >= PROMPT).expand(rows, -1)
     advantages = torch.randn(rows, 1)
@@ -36,11 +38,15 @@ def _measure(model, optimizer, rows: int, repeats: int) -> dict:
         optimizer.step()
         optimizer.zero_grad()
 
+    head = 2 * model.get_output_embeddings().weight.numel() * rows * PROMPT
+    return step, 3 * (forward_flops(model, rows * list(range(1, TOKENS + 1))) - head)
+
+
+def _measure(rows: int, repeats: int) -> dict:
+    step, flops = workload(rows)
     gemm, gemm_flops = gemm_multiplication()
     seconds = alternate({"step": step, "gemm": gemm}, repeats)
     rate = gemm_flops / median(seconds["gemm"])
-    head = 2 * model.get_output_embeddings().weight.numel() * rows * PROMPT
-    flops = 3 * (forward_flops(model, rows * list(range(1, TOKENS + 1))) - head)
     times = spread(seconds["step"])
     return (
         {"rows": rows, "tokens": rows * TOKENS}

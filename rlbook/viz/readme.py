@@ -1,17 +1,23 @@
-"""The README's picture, drawn from the reference experiment `reuse`.
+"""The README's picture, from the reference experiment `reuse`, and its table, from the benchmarks.
 
-`python -m rlbook.viz.readme` writes `data/results/reuse.png`.
+`python -m rlbook.viz.readme` writes `data/results/reuse.png` and the part of README.md between the
+two marks.
 """
 
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 from matplotlib.figure import Figure
 
 from rlbook.paths import data_dir
+from rlbook.viz.bench import learning_gap
 from rlbook.viz.curves import learning_curves, load_results
 from rlbook.viz.style import BAD, GOOD, MUTED, use_style
 
+README = Path(__file__).parents[2] / "README.md"
+BEGIN, END = "<!-- performance: python -m rlbook.viz.readme -->", "<!-- end of performance -->"
 COLOURS = {"one update per batch": MUTED, "no trust region": BAD, "clip 0.2": GOOD}
 
 
@@ -29,11 +35,92 @@ def reuse_figure() -> Figure:
     return figure
 
 
-def main() -> Path:
-    path = data_dir() / "results" / "reuse.png"
-    reuse_figure().savefig(path, dpi=120, metadata={"Software": None})
-    return path
+def performance_section() -> str:
+    """What the committed benchmarks measured, as Markdown."""
+    parts = {"trl": _step_rows, "trl_learning": _learning_rows, "sampler": _sampler_rows}
+    parts |= {"train_step": _train_rows, "head": _head_rows, "startup": _startup_rows}
+    folder = data_dir() / "results" / "bench"
+    lines = ["| | measured | next to it |", "|---|---|---|"]
+    for part, rows in parts.items():
+        if (folder / f"{part}.csv").is_file():
+            lines += rows(pd.read_csv(folder / f"{part}.csv"))
+    facts = json.loads((folder / "sampler.json").read_text())
+    threads = facts["torch_threads"]
+    where = f"{facts['cpu']}, {threads} thread{'s' * (threads > 1)}, PyTorch "
+    return "\n".join([*lines, "", f"Measured on: {where}{facts['versions']['torch']}."])
+
+
+def _step_rows(table: pd.DataFrame) -> list[str]:
+    lines = []
+    for (method, completions), pair in table.groupby(["method", "completions"], sort=False):
+        row = pair.set_index("program")
+        ours, trl = row.loc["rlbook"], row.loc["trl"]
+        spread = f"{ours.speedup:.1f}× ({ours.speedup_low:.1f}–{ours.speedup_high:.1f})"
+        lines.append(
+            f"| {method.upper()} step, {completions} completions | {_step(ours)} | "
+            f"TRL: {_step(trl)}; **{spread}** |"
+        )
+    return lines
+
+
+def _step(row: pd.Series) -> str:
+    return f"{row.seconds:.2f} s, {row.tokens_per_second:,.0f} tokens/s, {row.peak_mib:,.0f} MiB"
+
+
+def _learning_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| What {method.upper()} has learned after {table['step'].max()} steps | "
+        f"{gap.mean:+.3f} right answers [{gap.low:+.3f}, {gap.high:+.3f}] | "
+        f"TRL, same prompts, {table['seed'].nunique()} seeds |"
+        for method, gap in learning_gap(table).items()
+    ]
+
+
+def _sampler_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| Sampling {row.batch} completions at once | {row.tokens_per_second:,.0f} tokens/s | "
+        f"{row.speedup:.1f}× `model.generate`; {row.share_of_limit:.0%} of the machine's limit |"
+        for row in table[table["engine"] == "rlbook"].itertuples()
+    ]
+
+
+def _train_rows(table: pd.DataFrame) -> list[str]:
+    best = table.loc[table["share_of_limit"].idxmax()]
+    return [
+        f"| Forward, backward, AdamW | {best.microseconds_per_token:.0f} µs per token | "
+        f"{best.share_of_limit:.0%} of the machine's limit |"
+    ]
+
+
+def _head_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| Log-probabilities, vocabulary {row.vocabulary:,}, width {row.width} | "
+        f"{row.seconds:.1f} s, {row.peak_mib:,.0f} MiB | "
+        f"{row.time_ratio:.2f}× the time, {row.memory_ratio:.2f}× the memory of the plain form |"
+        for row in table[table["form"] == "chunked"].itertuples()
+    ]
+
+
+def _startup_rows(table: pd.DataFrame) -> list[str]:
+    seconds = table.set_index("what")["seconds"]
+    wanted = [what for what in ("import rlbook", "make lab") if what in seconds]
+    return [f"| `{what}` | {seconds[what]:.1f} s | |" for what in wanted]
+
+
+def with_performance(readme: str) -> str:
+    """The README with the current performance section between its marks."""
+    head, rest = readme.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n\n{performance_section()}\n\n{END}{tail}"
+
+
+def main() -> list[Path]:
+    picture = data_dir() / "results" / "reuse.png"
+    reuse_figure().savefig(picture, dpi=120, metadata={"Software": None})
+    README.write_text(with_performance(README.read_text()))
+    return [picture, README]
 
 
 if __name__ == "__main__":
-    print(f"wrote {main()}")
+    for path in main():
+        print(f"wrote {path}")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import pytest
 import torch
@@ -9,14 +10,34 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook import bench
-from rlbook.bench.flops import forward_flops
+from rlbook.bench.flops import forward_flops, step_flops
 from rlbook.bench.head import peak_memory
+from rlbook.bench.record import Skipped
+from rlbook.bench.rl_step import find_trl
+from rlbook.bench.startup import lab_answers, lab_is_warm
 from rlbook.bench.timing import alternate
 
 
-@pytest.mark.parametrize("part", list(bench.PARTS))
-def test_part_writes_rows_and_manifest(part, tmp_path):
+def without_trl() -> str | None:
+    try:
+        find_trl()
+    except Skipped as reason:
+        return str(reason)
+
+
+def parts() -> list:
+    return [
+        pytest.param(part, marks=pytest.mark.slow if part.startswith("trl") else ())
+        for part in bench.PARTS
+    ]
+
+
+@pytest.mark.parametrize("part", parts())
+def test_part_writes_rows_manifest_and_figure(part, tmp_path):
+    if part.startswith("trl") and (reason := without_trl()):
+        pytest.skip(reason)
     (path,) = bench.main([part], "smoke", tmp_path)
+    assert path.with_suffix(".png").stat().st_size > 1000
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert rows and all(value != "" for row in rows for value in row.values())
@@ -38,7 +59,21 @@ def test_unknown_part_or_size_is_named(tmp_path):
         bench.main(["head"], "huge", tmp_path)
 
 
-def test_flops_agree_with_the_library_counter():
+def test_part_that_cannot_run_is_named_and_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RLBOOK_TRL_PYTHON", sys.executable)
+    monkeypatch.setitem(bench.PARTS, "trl", lambda size: find_trl.__wrapped__())
+    assert bench.main(["trl"], "smoke", tmp_path) == []
+    assert "skipped trl" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not lab_is_warm(), reason="`make lab` would have to install something")
+def test_lab_answers_and_is_ended():
+    lab_answers()
+
+
+def small_llama() -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=11,
         hidden_size=16,
@@ -48,7 +83,11 @@ def test_flops_agree_with_the_library_counter():
         num_key_value_heads=2,
     )
     config._attn_implementation = "eager"
-    model, tokens = LlamaForCausalLM(config), 7
+    return LlamaForCausalLM(config)
+
+
+def test_flops_agree_with_the_library_counter():
+    model, tokens = small_llama(), 7
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
         model(input_ids=torch.zeros(1, tokens, dtype=torch.long), use_cache=False)
@@ -56,6 +95,19 @@ def test_flops_agree_with_the_library_counter():
     rotary = 2 * model.model.rotary_emb.inv_freq.numel() * tokens
     ours = forward_flops(model, [tokens] * tokens)
     assert counter.get_total_flops() - ours in (0, rotary)
+
+
+def test_step_counts_prompts_once_and_the_head_where_tokens_are_predicted():
+    model, prompt, new = small_llama(), 5, 3
+    head = 2 * 16 * 11
+    body = forward_flops(model, [0]) - head  # per token, without attention
+    attention = forward_flops(model, [1]) - body - head  # per visible token
+    update = 3 * (8 * body + 3 * head + 36 * attention)  # 36 = 1 + ... + 8
+    alone = 7 * body + 3 * head + 28 * attention
+    sharing = 2 * body + 2 * head + (6 + 7) * attention
+    rows = [(prompt, new)] * 2
+    assert step_flops(model, rows, group_size=1) == 2 * (alone + update)
+    assert step_flops(model, rows, group_size=2) == alone + sharing + 2 * update
 
 
 def test_alternating_runs_take_turns():

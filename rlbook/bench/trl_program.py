@@ -1,0 +1,105 @@
+"""A workload as TRL does it: `GRPOTrainer` on the CPU, with the settings that make it fastest."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from rlbook.bench.workload import Workload
+from rlbook.policy import load_policy
+from rlbook.tasks import get_task
+
+ROOT = Path(__file__).parents[2]
+MICRO_ROWS = 128  # larger slices only cost memory
+
+
+def trl_python() -> str | None:
+    """Interpreter that has TRL: RLBOOK_TRL_PYTHON, else the one `make trl` made, else None."""
+    if given := os.environ.get("RLBOOK_TRL_PYTHON"):
+        return given
+    made = ROOT / ".venv-trl/bin/python"
+    return str(made) if made.is_file() else None
+
+
+def grpo_settings(workload: Workload) -> dict:
+    """Arguments of `GRPOConfig`: the workload, and nothing that costs time beside it.
+
+    float32 like ours, no recomputation, no logs, no checkpoints.
+    """
+    region = workload.row.trust_region
+    rows = workload.completions // workload.updates
+    slices = -(-rows // MICRO_ROWS)
+    return dict(
+        per_device_train_batch_size=rows // slices,
+        steps_per_generation=workload.updates * slices,
+        gradient_accumulation_steps=slices,
+        num_generations=workload.group_size,
+        max_steps=workload.steps * workload.updates,
+        max_completion_length=workload.max_new_tokens,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        loss_type=workload.method,
+        epsilon=region.low,
+        epsilon_high=region.high,
+        beta=0.0,
+        scale_rewards="group",
+        learning_rate=workload.lr,
+        lr_scheduler_type="constant",
+        adam_beta1=workload.config.betas[0],
+        adam_beta2=workload.config.betas[1],
+        weight_decay=workload.config.weight_decay,
+        max_grad_norm=workload.config.max_grad_norm,
+        seed=workload.seed,
+        shuffle_dataset=False,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def run_trl(workload: Workload, turns) -> None:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    model, tokenizer = load_policy("tiny")
+    task, judged = get_task("sums"), {}
+    problems = [p for step in range(workload.steps) for p in workload.problems(step)]
+    wrong, right = workload.row.reward_values
+
+    def reward(completions, completion_ids, number, **_) -> list[float]:
+        ended = [ids[-1] == tokenizer.eos_token_id for ids in completion_ids]
+        correct = [
+            task.verify(problems[n], text, end).correct
+            for n, text, end in zip(number, completions, ended, strict=True)
+        ]
+        prompts = [len(tokenizer(problems[n].prompt).input_ids) for n in number]
+        judged["lengths"] = list(zip(prompts, map(len, completion_ids), strict=True))
+        judged["accuracy"] = sum(correct) / len(correct)
+        return [right if c else wrong for c in correct]
+
+    class TakeTurns(TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step % workload.updates == 0:
+                turns.begin()
+
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step % workload.updates == 0:
+                turns.end(**judged)
+
+    prompts = {"prompt": [p.prompt for p in problems], "number": list(range(len(problems)))}
+    with tempfile.TemporaryDirectory() as folder:
+        GRPOTrainer(
+            model=model,
+            reward_funcs=reward,
+            args=GRPOConfig(output_dir=folder, **grpo_settings(workload)),
+            train_dataset=Dataset.from_dict(prompts),
+            processing_class=tokenizer,
+            callbacks=[TakeTurns()],
+        ).train()

@@ -1,0 +1,64 @@
+"""One piece of reinforcement learning that two programs can be asked to do."""
+
+from dataclasses import dataclass, replace
+
+from rlbook.objectives import METHODS, Method
+from rlbook.tasks import Problem, get_task
+from rlbook.training import TrainConfig
+from rlbook.training.collect import derive_seed
+
+MICRO_BATCH_TOKENS = (
+    2048  # of 1024 to 8192 the fastest: short slices pad less and stay in the cache
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Model, prompts, completions, updates and loss of a run; everything else is up to the program.
+
+    A step samples `completions` and makes `updates` optimizer updates of equal size on them.
+    """
+
+    method: str = "grpo"
+    completions: int = 128
+    steps: int = 15
+    updates: int = 1
+    lr: float = 4e-4
+    seed: int = 0
+    group_size: int = 8
+    max_new_tokens: int = 80
+
+    @property
+    def prompts(self) -> int:
+        return self.completions // self.group_size
+
+    @property
+    def config(self) -> TrainConfig:
+        """The run as this package's settings."""
+        return TrainConfig(
+            method=self.method,
+            steps=self.steps,
+            prompts=self.prompts,
+            group_size=self.group_size,
+            max_new_tokens=self.max_new_tokens,
+            minibatches=self.updates,
+            micro_batch_tokens=MICRO_BATCH_TOKENS,
+            lr=self.lr,
+            seed=self.seed,
+        )
+
+    @property
+    def row(self) -> Method:
+        """The method without what changes the amount of work: KL, prompt filter, length penalty."""
+        return replace(METHODS[self.method], kl=None, prompt_filter="none", reward_shaping="none")
+
+    def problems(self, step: int) -> list[Problem]:
+        """The prompts `Trainer` draws at this step."""
+        seed = derive_seed(derive_seed(self.seed, step), "prompts", 0)
+        return get_task("sums").sample(seed, self.prompts)
+
+
+def setting(method: str, **changes) -> Workload:
+    """GRPO with one update on every batch, as is TRL's default; DAPO with four, which it is for."""
+    updates, lr = {"grpo": (1, 4e-4), "dapo": (4, 1.5e-4)}[method]
+    return Workload(method, updates=updates, lr=lr, **changes)

@@ -1,0 +1,72 @@
+"""TRL and the package are given the same work, and take turns at it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rlbook.bench.trl_program import grpo_settings
+from rlbook.bench.worker import Worker
+from rlbook.bench.workload import Workload, setting
+from rlbook.training import Trainer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("method", ["grpo", "dapo"])
+@pytest.mark.parametrize("completions", [32, 128, 512])
+def test_trl_makes_as_many_completions_and_updates(method, completions):
+    workload = setting(method, completions=completions)
+    settings = grpo_settings(workload)
+    slices, accumulated = settings["steps_per_generation"], settings["gradient_accumulation_steps"]
+    assert settings["per_device_train_batch_size"] * slices == completions
+    assert slices / accumulated == workload.updates
+    assert settings["max_steps"] == workload.steps * workload.updates
+
+
+def test_settings_are_those_of_the_papers():
+    grpo, dapo = grpo_settings(setting("grpo")), grpo_settings(setting("dapo"))
+    assert (grpo["loss_type"], grpo["epsilon"], grpo["epsilon_high"]) == ("grpo", 0.2, 0.2)
+    assert (dapo["loss_type"], dapo["epsilon"], dapo["epsilon_high"]) == ("dapo", 0.2, 0.28)
+
+
+def test_prompts_are_those_the_trainer_draws():
+    workload = Workload(completions=16, max_new_tokens=4, steps=2)
+    trainer = Trainer(workload.config, workload.row)
+    trainer.step = 1
+    drawn = list(dict.fromkeys(r.problem.prompt for r in trainer.collect()))
+    assert drawn == [p.prompt for p in workload.problems(1)]
+
+
+def test_both_methods_do_the_same_work_whatever_is_sampled():
+    for method in ("grpo", "dapo"):
+        row = setting(method).row
+        assert row.prompt_filter == row.reward_shaping == "none" and row.kl is None
+
+
+@pytest.mark.slow
+def test_worker_does_the_steps_of_the_trainer():
+    workload = Workload(completions=16, max_new_tokens=8, steps=2, lr=1e-3)
+    trainer = Trainer(workload.config, workload.row)
+    expected = [trainer.train_one() for _ in range(2)]
+    with Worker("rlbook", workload) as worker:
+        reports = [worker.step() for _ in range(2)]
+    assert worker.process.returncode is not None
+    for report, metrics in zip(reports, expected, strict=True):
+        assert report["accuracy"] == metrics["accuracy"]
+        assert sum(new for _, new in report["lengths"]) == metrics["tokens"]
+        assert 0 < report["idle_mib"] <= report["peak_mib"]
+
+
+@pytest.mark.slow
+def test_worker_that_fails_says_so():
+    with Worker("rlbook", Workload(completions=16, max_new_tokens=10_000)) as worker:  # noqa: SIM117
+        with pytest.raises(RuntimeError, match="rlbook ended with status 1"):
+            worker.step()
+
+
+def test_requirements_pin_the_peer_and_share_the_torch_of_the_book():
+    peer = (ROOT / "requirements-trl.txt").read_text()
+    (torch,) = re.findall(r"^torch==(\S+)", peer, re.MULTILINE)
+    assert re.search(r"^trl==\d", peer, re.MULTILINE)
+    assert f"\ntorch=={torch}\n" in (ROOT / "constraints.txt").read_text()
