@@ -64,9 +64,10 @@ def prepare(layout: Layout, config: ScaleConfig, resume: bool, role: Role) -> li
         check_start(config)
         return open_run(layout, config, resume)
     if role == "generators":
-        if config.generator.port == 0:
+        if config.generator.port == 0 or config.generator.count == 0:
             raise ValueError(
-                "generator.port 0: other machines must know the ports, set the first one"
+                "generators alone: set generator.count to their number and generator.port to the "
+                "first of the ports under which generator.servers names them elsewhere"
             )
         return choose_ports(config)
     while not layout.servers.exists():  # written by the launcher with role "all"

@@ -272,9 +272,9 @@ def test_what_cannot_start_is_said_before_anything_is_written(layout, monkeypatc
     cuda = {"device": "cuda", "processes": 2}
     with pytest.raises(ValueError, match=r"2 GPUs for 1 of generators and 2 of trainers"):
         prepare(layout, ScaleConfig(run=run, trainer=cuda), False, "all")
-    with pytest.raises(ValueError, match=r"generator\.port 0"):
-        anywhere = {"port": 0}
-        prepare(layout, ScaleConfig(run=run, generator=anywhere), False, "generators")
+    for nowhere in ({"port": 0}, {"count": 0, "servers": ["http://127.0.0.1:1"]}):
+        with pytest.raises(ValueError, match=r"set generator\.count .*generator\.port"):
+            prepare(layout, ScaleConfig(run=run, generator=nowhere), False, "generators")
     check_gpus(ScaleConfig(trainer=cuda), "trainer")
     check_gpus(ScaleConfig(trainer=cuda, generator={"colocated": True}), "all")
     assert not layout.root.exists()
