@@ -39,7 +39,9 @@ class Ranks:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.first = self.rank == 0
         self.mesh = init_device_mesh(device, (self.count,))
-        self.device = torch.device("cpu" if device == "cpu" else torch.cuda.current_device())
+        self.device = torch.device(device)
+        if device == "cuda":
+            self.device = torch.device("cuda", torch.cuda.current_device())
 
     def slices(self, batch: Batch, max_tokens: int) -> Iterator[Batch]:
         """This rank's micro-batches; every rank has the same number of them."""

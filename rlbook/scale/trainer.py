@@ -185,9 +185,11 @@ class Stopwatch:
 
 def main(arguments: Sequence[str]) -> None:
     die_with_parent()
-    set_threads()
     layout = Layout(Path(arguments[0]))
-    ScaleTrainer(layout, load_config(layout.config)).run()
+    config = load_config(layout.config)
+    if config.trainer.device == "cpu":
+        set_threads()
+    ScaleTrainer(layout, config).run()
     dist.destroy_process_group()
 
 
