@@ -55,8 +55,8 @@ def fit_explorer(
 
     return Explorer(
         draw,
-        hint="make the first error as small as you can, then look at the second. Then set A to "
-        "0.70 and find B and C_mid that fit the filled points about as well.",
+        hint="push the first error below 0.004, the noise; then look at the second. Then set A "
+        "to 0.68 and find B and C_mid with which the first is below 0.004 again.",
         figsize=(7.6, 3.6),
         A=slider(0.45, 0.8, start.A, 0.005, label="A"),
         B=slider(0.5, 4.0, start.B, 0.05, label="B"),
