@@ -125,22 +125,27 @@ def budget_line(budget: Budget) -> str:
     )
 
 
-def draw_versions(ax: Axes, rollouts: Sequence[Rollout], tokenizer, width: int = 74) -> None:
-    """Completions token by token on the colour of the policy version that wrote it."""
-    versions = sorted({v for r in rollouts for v in r.versions})
-    colours = dict(zip(versions, ("#cfe3f3", "#ffe2b8", "#cdeccf", "#f3cfe0", FAINT), strict=False))
+def draw_versions(ax: Axes, rollouts: Sequence[Rollout], tokenizer) -> None:
+    """Completions, each on the colours of the policies that wrote it, in order of appearance."""
+    colours = ("#cfe3f3", "#ffd9a0", "#cdeccf", "#f3cfe0", FAINT)
     for row, rollout in enumerate(rollouts):
-        for column, (token, version) in enumerate(
-            zip(rollout.token_ids[:width], rollout.versions, strict=False)
-        ):
-            ax.fill_between((column, column + 1), row, row + 0.86, color=colours[version], lw=0)
-            text = "⏎" if token == tokenizer.eos_token_id else tokenizer.decode([token])
-            place = (column + 0.5, row + 0.44)
-            ax.annotate(text, place, ha="center", va="center", fontsize=6.5, family="monospace")
-    for place, version in enumerate(versions):
-        ax.text(place * 13, -0.5, f"version {version}", fontsize=9, va="center",
-                bbox={"fc": colours[version], "ec": "none", "pad": 2})  # fmt: skip
-    ax.set(xlim=(0, width), ylim=(len(rollouts), -1.1))
+        versions = list(dict.fromkeys(rollout.versions))
+        shown = " → ".join(map(str, versions))
+        ax.text(-1, row, f"versions {shown}", ha="right", va="center", fontsize=8.5, color=MUTED)
+        column = 0
+        for token, version in zip(rollout.token_ids, rollout.versions, strict=True):
+            ended = token == tokenizer.eos_token_id
+            text = "⏎" if ended else tokenizer.decode([token]).strip() or " "
+            colour = colours[versions.index(version) % len(colours)]
+            ax.fill_between(
+                (column, column + len(text)), row - 0.42, row + 0.42, color=colour, lw=0
+            )
+            for place, letter in enumerate(text):
+                spot = (column + place + 0.5, row)
+                ax.annotate(letter, spot, ha="center", va="center", fontsize=7, family="monospace")
+            column += len(text)
+    longest = max(len(rollout.text) for rollout in rollouts) + 2
+    ax.set(xlim=(-0.2 * longest, longest), ylim=(len(rollouts) - 0.4, -0.6))
     ax.axis("off")
 
 
