@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rlbook.training import Batch, collate, micro_batch_rows, minibatches
 from rlbook.training.collect import with_spread
-from rlbook.training.rollouts import lengths_of
+from rlbook.training.rollouts import lags_of, lengths_of
 
 
 def test_collate_aligns_every_tensor_with_its_token(make_rollout):
@@ -52,6 +52,13 @@ def ragged_batch(lengths):
     blank = torch.zeros(len(lengths), width)
     ids = torch.arange(len(lengths))[:, None].expand(-1, width)
     return Batch(ids, mask, blank, blank[:, 0], torch.arange(len(lengths)))
+
+
+def test_lags_stand_at_their_tokens(make_rollout):
+    first = make_rollout(prompt=(1, 5), tokens=(6, 2), versions=[3, 5])
+    second = make_rollout(prompt=(1, 5, 6), tokens=(7, 8, 2), versions=[6, 6, 7])
+    lags = lags_of([first, second], 7, collate([first, second]).ids)
+    assert lags.tolist() == [[0, 0, 4, 2, 0, 0], [0, 0, 0, 1, 1, 0]]
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 80))
