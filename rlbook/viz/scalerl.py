@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
@@ -20,7 +21,7 @@ from rlbook.analysis.pipeline import (
     simulate,
     split,
 )
-from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, MUTED, label_lines
+from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED, label_lines
 from rlbook.viz.widgets import Explorer, slider
 
 SCHEDULE_COLOURS = {
@@ -148,6 +149,28 @@ def draw_time(ax: Axes, runs: Mapping[str, PipelineRun]) -> None:
     ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.18), ncols=3)
 
 
+def draw_timeline(ax: Axes, run: PipelineRun, seconds: float, oldest: int = 4) -> None:
+    """A row per slot with its completions, darker when older at training; below, the updates.
+
+    `run` counts from its start (no warm-up) and has one generator.
+    """
+    free: list[float] = []  # when each row is free again
+    for i in np.argsort(run.started, kind="stable"):
+        start, end = run.started[i], run.finished[i]
+        row = next((r for r, t in enumerate(free) if t <= start + 1e-6), len(free))
+        free[row : row + 1] = [end]
+        shade = colormaps["YlGnBu"](0.2 + 0.6 * run.start_lag[i] / oldest)
+        ax.barh(row, end - start, 0.8, left=start, color=shade)
+    for version, end in enumerate(run.clock[1:]):
+        length = run.cluster.update_time(run.lengths[run.trained_version == version].sum())
+        sync = run.cluster.sync * ((version + 1) % run.schedule.period == 0)
+        ax.barh(len(free) + 1, length, 1.6, left=end - sync - length, color=INK)
+    ax.set(xlim=(0, seconds), ylim=(len(free) + 2.2, -0.8))
+    ax.set_yticks([(len(free) - 1) / 2, len(free) + 1], [f"{len(free)} slots", "trainer"])
+    ax.set_title(f"{run.schedule.name}: {run.tokens_per_second:.0f} tokens per second")
+    ax.grid(visible=False)
+
+
 def pipeline_explorer(
     cluster: Cluster, mean: float, max_tokens: float, batch: int, lag: int = 4, sigma: float = 0.8
 ) -> Explorer:
@@ -182,4 +205,4 @@ def pipeline_figure(
     draw_lags(right, {schedule.name: run})
     right.set_xticks(range(0, lag + 1, 1 if lag < 9 else 2))
     ratio = run.tokens_per_second / reference.tokens_per_second
-    right.set_title(f"{ratio:.1f} times the tokens of taking turns")
+    right.set_title(f"{ratio:.1f} times as fast as turns")
