@@ -94,21 +94,23 @@ def read_json(path: Path, default: Any = None) -> Any:
         return default
 
 
-def publish_folder(final: Path, write: Callable[[Path], None]) -> Path:
+def publish_folder(final: Path, write: Callable[[Path], None], durable: bool = True) -> Path:
     """Let `write` fill a scratch folder, make it durable, then give it its final name.
 
-    A folder under its final name is complete, whenever the writer was killed.
+    A folder under its final name is complete, whenever the writer was killed; if it is `durable`,
+    also if the machine lost power.
     """
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         write(partial)
-        for file in partial.rglob("*"):
+        for file in partial.rglob("*") if durable else ():
             sync_to_disk(file)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
-        sync_to_disk(final.parent)
+        if durable:
+            sync_to_disk(final.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final

@@ -61,16 +61,21 @@ class FileTransport(Transport):
 
     async def connect(self, client: GeneratorClient, fresh: bool) -> None:
         """Publish the folder, if no other generator's push has."""
-        if weights := self.weights:
-            publish_folder(self.folder, lambda path: save_file(weights, path / "model.safetensors"))
+        if self.weights:
+            publish_folder(self.folder, self.write, durable=False)
             self.weights = {}
             self.prune()
+
+    def write(self, folder: Path) -> None:
+        save_file(self.weights, folder / "model.safetensors")
 
     async def send(self, client: GeneratorClient) -> None:
         await client.update({"path": str(self.folder.resolve())})
 
     def prune(self) -> None:
-        """Delete the folders of all but the last versions."""
+        """Delete all but the last folders, and what killed trainers left unfinished."""
+        for partial in self.layout.weights.glob(".v*.partial"):
+            shutil.rmtree(partial, ignore_errors=True)
         folders = set(self.layout.weights.glob("v*")) - {self.folder}
         by_age = sorted(folders, key=lambda folder: folder.stat().st_mtime)
         for old in by_age[: len(by_age) - KEPT_FOLDERS + 1]:
