@@ -7,6 +7,7 @@ server) and `vllm_plugin`. nccl and ipc have not run yet: they need CUDA.
 
 import shutil
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,14 @@ class GlooTransport(GroupTransport):
 
 class NCCLTransport(GroupTransport):
     """vLLM's own transport from GPU to GPU; needs vLLM in the trainer's environment as well."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        if find_spec("vllm") is None:
+            raise ValueError(
+                "generator.transport nccl needs vLLM in the trainer's own environment: install it "
+                "there, or set the transport to file or gloo"
+            )
 
     def meeting(self, host: str, world_size: int) -> tuple[dict, Callable[[], Any]]:
         from vllm.distributed.weight_transfer.nccl_common import trainer_init

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.policy.tiny import EOS_ID, build_model
+from rlbook.scale import weights
 from rlbook.scale.builtin_server import make_app
 from rlbook.scale.client import GeneratorClient
 from rlbook.scale.config import ModelConfig, ScaleConfig
@@ -196,6 +197,15 @@ def test_gathered_weights_are_a_copy_in_the_generators_dtype(ranks):
     assert torch.equal(sent["lm_head.weight"], before)
     assert torch.equal(before, policy_with(1).lm_head.weight.bfloat16())
     assert gather_weights(policy, torch.float32, "cpu", keep=False) == {}
+
+
+def test_nccl_asks_for_vllm_at_once(ranks, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "find_spec", lambda name: None)
+    config = ScaleConfig(
+        generator={"transport": "nccl"}, trainer={"device": "cuda"}, run=str(tmp_path)
+    )
+    with pytest.raises(ValueError, match=r"generator\.transport nccl needs vLLM in the trainer's"):
+        TRANSPORTS["nccl"](config, Layout(tmp_path), ranks)
 
 
 def test_nobody_waits_for_a_peer_that_has_failed():
