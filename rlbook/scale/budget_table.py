@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from rlbook.scale.budget import FIXED_BYTES, GB, Budget
+from rlbook.scale.progress import duration
 
 WIDTH = 30
 Rows = Iterator[tuple[str, str]]
@@ -104,9 +105,8 @@ def time_of_an_update(budget: Budget) -> Rows:
 
 
 def whole_run(budget: Budget) -> Rows:
-    hours = budget.seconds / 3600
     evaluation = budget.evaluation_seconds / budget.seconds
-    yield "whole run", f"{hours:.3g} hours, {evaluation:.0%} of them for evaluations"
+    yield "whole run", f"{duration(budget.seconds)}, {evaluation:.0%} of it for evaluations"
     yield "GPU-hours", f"{budget.gpu_hours:.3g}"
     if budget.curve is None:
         yield "predicted reward", "none: set budget.curve to A, B, C_mid, R_0 of a fitted curve"
