@@ -5,8 +5,10 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from threading import Thread
 
+LAUNCHER = "RLBOOK_LAUNCHER"  # environment variable: process id of the launcher
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 LIBC = ctypes.CDLL(None)
 POLL_SECONDS = 0.5
@@ -16,12 +18,25 @@ def die_with_parent() -> None:
     """End this process when the thread that started it ends, however that ends. Chapter 17.
 
     Linux sees to it by itself, so there this also works between fork and exec (`preexec_fn`).
-    Elsewhere a thread of this process looks for it.
+    Elsewhere a thread of this process looks for it. A process of a launcher whose parent is gone
+    before the call, while it was still importing, ends at once.
     """
     if sys.platform == "linux":
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        launcher = os.environ.get(LAUNCHER)
+        if launcher and int(launcher) not in ancestors():
+            os._exit(1)
     else:
         Thread(target=exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
+
+
+def ancestors() -> list[int]:
+    """Process ids of parent, grandparent and so on (Linux)."""
+    found = [os.getppid()]
+    while found[-1] > 1:
+        status = Path(f"/proc/{found[-1]}/stat").read_text()
+        found.append(int(status.rpartition(")")[2].split()[1]))
+    return found
 
 
 def exit_when_orphaned(parent: int) -> None:

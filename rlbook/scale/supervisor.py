@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbook.scale.config import LaunchConfig
 from rlbook.scale.layout import Layout, write_json
-from rlbook.scale.process import die_with_parent
+from rlbook.scale.process import LAUNCHER, die_with_parent
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by every recent death
 POLL_SECONDS = 0.2
@@ -58,7 +58,7 @@ class Watched:
             log.flush()
             self.process = subprocess.Popen(
                 self.command.argv,
-                env=os.environ | self.command.env,
+                env={**os.environ, LAUNCHER: str(os.getpid()), **self.command.env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

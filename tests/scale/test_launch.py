@@ -15,6 +15,7 @@ from rlbook.scale.commands import run_commands
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch import check_gpus, prepare, scale
 from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.process import LAUNCHER
 from rlbook.scale.progress import describe, duration, last_row
 from rlbook.scale.run_folder import choose_ports, one_launcher, open_run
 from rlbook.scale.supervisor import Command, Supervisor, TooManyDeaths, describe_exit, tail
@@ -144,6 +145,33 @@ def test_stop_ends_the_whole_group_even_if_it_will_not(layout):
         assert all(map(alive, pids))
     until(lambda: not any(map(alive, pids)))
     assert events(layout, "stop")[0]["code"] == -signal.SIGKILL
+
+
+ORPHAN = """
+import os, sys, time
+if os.fork():
+    os._exit(0)  # the parent is gone before the child has looked
+time.sleep(0.3)
+from rlbook.scale.process import die_with_parent
+die_with_parent()
+open(sys.argv[1], "w").close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_rank_whose_torchrun_is_gone_before_it_looks_ends(launched, tmp_path, monkeypatch):
+    """The orphan of a launcher ends; one that was started by hand goes on."""
+    monkeypatch.delenv(LAUNCHER, raising=False)
+    if launched:
+        shell = subprocess.Popen([sys.executable, "-c", "pass"])
+        shell.wait()
+        monkeypatch.setenv(LAUNCHER, str(shell.pid))
+    survived = tmp_path / "survived"
+    orphan = subprocess.Popen([sys.executable, "-c", ORPHAN, str(survived)], stdout=subprocess.PIPE)
+    assert orphan.stdout.read() == b""  # until the child, too, has ended
+    orphan.wait()
+    assert survived.exists() == (not launched)
 
 
 @pytest.mark.slow
