@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -89,6 +90,19 @@ def fit_figure(
     ax.set_xticks(ticks, [f"{t:,}" for t in ticks])
     ax.set_xticks([], minor=True)
     ax.set_title(f"error on the filled points {errors[0]:.4f}, beyond {errors[1]:.4f}")
+
+
+def draw_arms(ax: Axes, log: pd.DataFrame, y: str, arms: Sequence[str], smooth: int = 3) -> None:
+    """Smoothed curves against the step: every seed thin, the mean over seeds thick and labelled."""
+    lines = []
+    for arm, colour in zip(arms, (INK, *CYCLE), strict=False):
+        seeds = log[log.arm == arm].pivot_table(index="step", columns="seed", values=y)
+        seeds = seeds.rolling(smooth, center=True, min_periods=1).mean()
+        ax.plot(seeds, color=colour, lw=0.7, alpha=0.45)
+        lines += ax.plot(seeds.mean(axis=1), color=colour, label=arm)
+    ax.set_xlabel("updates")
+    ax.margins(x=0.01)
+    label_lines(ax, lines)
 
 
 def draw_scaling(axes: Sequence[Axes], rows: list[dict], schedules: Sequence[Schedule]) -> None:
