@@ -22,6 +22,11 @@ def conflicts(config: "ScaleConfig") -> list[str]:
         found.append(
             f"trainer.method: {trainer.method} needs {needs}; train it with `rlbook train`"
         )
+    elif trainer.truncate_weight and METHODS[trainer.method].anchor == "sampler":
+        found.append(
+            f"trainer.truncate_weight: {trainer.method} takes its ratio to the sampler's own "
+            "log-probabilities, there is nothing to correct: leave it out"
+        )
     if generator.transport in ("nccl", "ipc") and trainer.device != "cuda":
         found.append(
             f"generator.transport {generator.transport} moves GPU memory: set trainer.device to "

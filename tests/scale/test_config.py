@@ -60,6 +60,10 @@ REFUSED = {
     ),
     "no servers": ({"generator": {"count": 0}}, r"generator\.count is 0"),
     "ports": ({"generator": {"port": 65535, "count": 2}}, r"generator\.port 65535"),
+    "nothing to truncate": (
+        {"trainer": {"method": "scalerl", "truncate_weight": 2.0}},
+        r"trainer\.truncate_weight.*leave it out",
+    ),
     "GPU transport": ({"generator": {"transport": "nccl"}}, r"generator\.transport nccl .*cuda"),
     "ipc apart": (
         {"generator": {"transport": "ipc"}, "trainer": {"device": "cuda"}},
