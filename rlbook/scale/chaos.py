@@ -84,7 +84,8 @@ class Chaos:
             self.launcher.send_signal(signal.SIGTERM)
             self.launcher.wait()
         replaced = [f"batch {step} was written twice" for step in sorted(self.replaced)]
-        return [*replaced, *broken_promises(self.layout, self.kept, self.config)]
+        left = [f"process {pid} still runs" for pid in survivors(self.layout.root)]
+        return [*replaced, *left, *broken_promises(self.layout, self.kept, self.config)]
 
     def due(self, now: float) -> bool:
         """Whether it is time for the next kill."""
@@ -159,6 +160,17 @@ def children(pid: int | None) -> list[int]:
             with suppress(OSError):
                 state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
                 if int(parent) == pid and state != "Z":
+                    found.append(int(entry.name))
+    return found
+
+
+def survivors(folder: Path) -> list[int]:
+    """Process ids of other processes with this folder on their command line (Linux)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if os.fsencode(folder) in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
     return found
 

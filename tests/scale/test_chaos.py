@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rlbook.scale.chaos import Chaos, broken_promises, children
+from rlbook.scale.chaos import Chaos, broken_promises, children, survivors
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout, write_json
 from rlbook.scale.spool import write_batch
@@ -117,6 +117,16 @@ def test_a_batch_written_twice_is_noticed(run, tmp_path):
     write_batch(chaos.layout, 0, [rollout(0)], {})
     chaos.keep_batches()
     assert chaos.replaced == {0}
+
+
+def test_survivors_are_found(tmp_path):
+    sleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)", str(tmp_path / "run")]
+    with subprocess.Popen(sleep) as process:
+        try:
+            assert survivors(tmp_path / "run") == [process.pid]
+        finally:
+            process.kill()
+    assert survivors(tmp_path / "run") == []
 
 
 def test_victims_are_our_own(tmp_path):
