@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from rlbook.bench.workload import Workload
@@ -63,13 +64,34 @@ def grpo_settings(workload: Workload) -> dict:
     )
 
 
-def run_trl(workload: Workload, turns) -> None:
+def grpo_trainer(workload: Workload, policy, reward: Callable, folder: str, callbacks=()):
+    """TRL's trainer for a (model, tokenizer) pair on the workload's prompts.
+
+    `reward` gets the columns `completions`, `completion_ids` and `number`, the place of each one's
+    prompt in the run.
+    """
     from datasets import Dataset
-    from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    model, tokenizer = load_policy("tiny")
-    task, judged = get_task("sums"), {}
+    prompts = [p.prompt for step in range(workload.steps) for p in workload.problems(step)]
+    columns = {"prompt": prompts, "number": list(range(len(prompts)))}
+    model, tokenizer = policy
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=GRPOConfig(output_dir=folder, **grpo_settings(workload)),
+        train_dataset=Dataset.from_dict(columns),
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
+
+
+def run_trl(workload: Workload, turns) -> None:
+    """Do the workload, one step every time `turns` asks for it."""
+    from transformers import TrainerCallback
+
+    policy, task, judged = load_policy("tiny"), get_task("sums"), {}
+    _, tokenizer = policy
     problems = [p for step in range(workload.steps) for p in workload.problems(step)]
     wrong, right = workload.row.reward_values
 
@@ -93,13 +115,5 @@ def run_trl(workload: Workload, turns) -> None:
             if state.global_step % workload.updates == 0:
                 turns.end(**judged)
 
-    prompts = {"prompt": [p.prompt for p in problems], "number": list(range(len(problems)))}
     with tempfile.TemporaryDirectory() as folder:
-        GRPOTrainer(
-            model=model,
-            reward_funcs=reward,
-            args=GRPOConfig(output_dir=folder, **grpo_settings(workload)),
-            train_dataset=Dataset.from_dict(prompts),
-            processing_class=tokenizer,
-            callbacks=[TakeTurns()],
-        ).train()
+        grpo_trainer(workload, policy, reward, folder, [TakeTurns()]).train()

@@ -66,6 +66,7 @@ def trl_learning_figure(table: pd.DataFrame) -> Figure:
         ax.set_title(f"{method.upper()}: {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]")
         ax.set_xlabel("step")
         ax.set_ylabel("share of right answers")
+        ax.set_ylim(0, 1)
     return figure
 
 
@@ -86,8 +87,8 @@ def sampler_figure(table: pd.DataFrame) -> Figure:
     speed.set(xlabel="completions at once", ylabel="completion tokens a second")
     speed.set_title("Sampling speed")
     paired_bars(share, table, "batch", "engine", "share_of_limit")
-    share.set(xlabel="completions at once", ylabel="share of the limit")
-    share.set_title("… next to the machine's matrix products")
+    share.set(xlabel="completions at once", ylabel="time of the matrix products / time taken")
+    share.set_title("Share of the machine's limit")
     return figure
 
 

@@ -1,10 +1,14 @@
 """TRL and the package are given the same work, and take turns at it."""
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from rlbook.bench.record import Skipped
+from rlbook.bench.rl_step import find_trl
 from rlbook.bench.trl_program import grpo_settings
 from rlbook.bench.worker import Worker
 from rlbook.bench.workload import Workload, setting
@@ -42,6 +46,21 @@ def test_both_methods_do_the_same_work_whatever_is_sampled():
     for method in ("grpo", "dapo"):
         row = setting(method).row
         assert row.prompt_filter == row.reward_shaping == "none" and row.kl is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["grpo", "dapo"])
+def test_update_of_both_is_the_same(method):
+    try:
+        python = find_trl()
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    script = Path(__file__).with_name("one_update.py")
+    output = subprocess.run([python, script, method], capture_output=True, text=True, check=True)
+    found = json.loads(output.stdout.splitlines()[-1])
+    # AdamW's first step is nearly a sign: weights with almost no gradient may go either way.
+    assert found["cosine"] > 0.999
+    assert found["ratio"] == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.slow
