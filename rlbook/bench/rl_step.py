@@ -27,7 +27,7 @@ def run(size: str) -> list[dict]:
 
     `speedup` is the median of TRL's seconds by ours over pairs of neighbouring steps, `_low` and
     `_high` its quartiles. `share_of_limit` is the time the step's operations would take at the
-    rate of `torch.mm`, divided by the time taken. `peak_mib` is the process's resident memory,
+    best rate of `torch.mm`, divided by the time taken. `peak_mib` is the process's resident memory,
     `idle_mib` what it held before its first step: the libraries and the model.
     """
     python = find_trl()
@@ -103,7 +103,7 @@ def _curves(python: str, workload: Workload) -> list[dict]:
 
 
 def in_turns(python: str, workload: Workload) -> tuple[list[tuple[dict, dict]], float]:
-    """Reports of TRL's and our steps, one beside the other, and the rate of `torch.mm` meanwhile.
+    """Reports of TRL's and our steps, side by side, and the best rate of `torch.mm` meanwhile.
 
     While one works, the other waits.
     """
@@ -114,4 +114,4 @@ def in_turns(python: str, workload: Workload) -> tuple[list[tuple[dict, dict]], 
         for _ in range(workload.steps):
             pairs.append((trl.step(), ours.step()))
             seconds.append(timed(gemm))
-    return pairs, flops / median(seconds)
+    return pairs, flops / min(seconds)

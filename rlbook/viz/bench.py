@@ -41,7 +41,7 @@ def trl_figure(table: pd.DataFrame) -> Figure:
             ax.annotate(f"{speedup:.1f}×", (place, height), ha="center", va="bottom", color=INK)
     last = table[table["method"] == methods[-1]]
     paired_bars(axes[-1], last, "completions", "program", "peak_mib")
-    axes[-1].set_title("Memory of the process")
+    axes[-1].set_title(f"Memory of the process, {methods[-1].upper()}")
     axes[-1].set_ylabel("MiB at the peak")
     for ax in axes:
         ax.set_xlabel("completions a step")
@@ -109,7 +109,9 @@ def profiles_figure(table: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(1, len(parts), figsize=(9, 3.6))
     for part, ax in zip(parts, axes, strict=True):
         rows = table[table["part"] == part].iloc[::-1]
-        names = rows["operation"].str.removeprefix("aten::").str.slice(0, 26)
+        names = rows["operation"].replace(
+            {"aten::": "", "_scaled_dot_product_flash_attention_for_cpu": "attention"}, regex=True
+        )
         colours = [BAD if name == "limit" else GOOD for name in rows["operation"]]
         ax.barh(names, rows["milliseconds"], color=colours)
         ax.set(xlabel="milliseconds")
