@@ -2,8 +2,8 @@
 
 Only time is simulated: completions are lengths, weights are version numbers. A generator decodes
 all its completions in step, one token each per decode step; a batch is trained by all trainers
-together. Left out: groups (completions are independent), prompts (prefill costs nothing),
-verification, failures, and how speed depends on context length. Chapter 16.
+together. Left out: prompts (prefill costs nothing), verification, failures, and how speed depends
+on context length. `python -m rlbook bench pipeline` compares it with real runs. Chapter 16.
 """
 
 from collections.abc import Iterable, Sequence
@@ -267,18 +267,25 @@ def simulate(
     updates: int,
     warmup: int = 0,
     seed: int = 0,
+    group_size: int = 1,
 ) -> PipelineRun:
     """Run `updates` updates on batches of `batch` completions; count after the first `warmup`.
 
-    `lengths` may also be the lengths themselves in order of start, repeated as needed. A full
-    generator never takes more than `slots`; a new completion goes to the emptiest one. Tokens
-    are a fluid: weights that arrive in the middle of a decode step split its token.
-    Raises `ValueError` unless batch ≥ 1, 0 ≤ warmup < updates, and the updates counted make whole
-    periods of the schedule. Chapter 16.
+    `lengths` may also be the lengths themselves in order of start, repeated as needed. Each
+    `group_size` completions in order are a group: they start together on the emptiest generator,
+    keep their slots until the last of them has finished, and are trained together. Tokens are a
+    fluid: weights that arrive in the middle of a decode step split its token.
+    Raises `ValueError` unless batch ≥ 1 is made of whole groups, a group fits on a generator,
+    0 ≤ warmup < updates, and the updates counted make whole periods of the schedule. Chapter 16.
     """
     if batch < 1 or not 0 <= warmup < updates:
         raise ValueError(
             f"need batch >= 1 and 0 <= warmup < updates, got {batch=}, {warmup=}, {updates=}"
+        )
+    if group_size < 1 or batch % group_size or group_size > cluster.slots:
+        raise ValueError(
+            f"need whole groups in a batch and on a generator, got {group_size=}, {batch=}, "
+            f"slots={cluster.slots}"
         )
     if (updates - warmup) % schedule.period:
         raise ValueError(
@@ -291,7 +298,7 @@ def simulate(
     tokens = np.resize(np.asarray(lengths, dtype=int), total)
     if tokens.min() < 1:
         raise ValueError("a completion has at least one token")
-    return _Simulation(schedule, cluster, tokens, batch).run(updates, warmup)
+    return _Simulation(schedule, cluster, tokens, batch, group_size).run(updates, warmup)
 
 
 def scaling(
@@ -400,21 +407,26 @@ def knee(rows: Iterable[dict], schedule: Schedule, share: float = 0.5) -> float:
 class _Simulation:
     """The event loop. Generators live on their own clock, which stands still during a sync."""
 
-    def __init__(self, schedule: Schedule, cluster: Cluster, tokens: np.ndarray, batch: int):
-        self.schedule, self.cluster, self.tokens, self.batch = schedule, cluster, tokens, batch
+    def __init__(
+        self, schedule: Schedule, cluster: Cluster, tokens: np.ndarray, batch: int, group_size: int
+    ):
+        self.schedule, self.cluster, self.tokens = schedule, cluster, tokens
+        self.batch, self.group_size = batch, group_size
         self.now = self.paused = self.busy = self.filled = self.training = 0.0
         self.version = self.weights = 0  # of the trainers, of the generators
         self.trained_at = inf  # when the update being made ends
         self.begun = self.oldest = 0  # completions started; the first that may be untrained
         self.active = self.in_flight = 0  # generators with something to write; completions
-        self.needed = batch  # finished completions without which an update is out of the question
+        self.ready = 0  # completions of groups that have finished
+        self.needed = batch  # how many of these an update takes at least
 
         n, count = len(tokens), cluster.generators
         self.place, self.first_step = np.zeros(n, dtype=int), np.zeros(n)
         self.first, self.last, self.trained = np.full((3, n), -1)
         self.started, self.finished = np.full((2, n), np.nan)
 
-        self.load = np.zeros(count, dtype=int)
+        self.missing = np.full(n // group_size, group_size)  # completions that keep a group waiting
+        self.load, self.held = np.zeros((2, count), dtype=int)  # completions, slots of their groups
         self.steps, self.since = np.zeros((2, count))  # decode steps made, until when on the clock
         self.running: list[list[tuple[float, int]]] = [[] for _ in range(count)]
         self.stamp = [0] * count  # tells a generator's valid event from outdated ones
@@ -464,17 +476,17 @@ class _Simulation:
         late by x places, at least x completions have to finish before it is worth asking again.
         """
         none = np.array([], dtype=int)
-        if self.begun - self.in_flight < self.needed:
+        if self.ready < self.needed:
             return none
         if self.in_flight and not self.schedule.overlap:
             return none
         left = self.oldest + np.flatnonzero(self.trained[self.oldest : self.begun] < 0)
-        self.oldest, done = left[0], self.last[left] >= 0
+        self.oldest, done = left[0], self.missing[left // self.group_size] == 0
         taken = done & (done.cumsum() <= self.batch)
         due = self.first[left[~taken]] + self.schedule.max_lag - self.version
         late = np.arange(1, len(due) + 1) - due * self.batch
         if (late > 0).any():
-            self.needed = self.begun - self.in_flight + late.max()
+            self.needed = self.ready + late.max()
             return none
         return left[taken]
 
@@ -496,18 +508,23 @@ class _Simulation:
         self.admit()
 
     def admit(self) -> None:
-        """Start what may be started, each completion on the emptiest generator."""
-        allowed = self.schedule.batches(self.weights) * self.batch
+        """Start what may be started, each group on the emptiest generator."""
+        allowed, size = self.schedule.batches(self.weights) * self.batch, self.group_size
         changed = set()
-        while self.begun < allowed and self.load[g := int(self.load.argmin())] < self.cluster.slots:
+        while self.begun < allowed:
+            g = int(self.held.argmin())
+            if self.held[g] + size > self.cluster.slots:
+                break
             self.advance(g)
-            i, self.begun = self.begun, self.begun + 1
-            self.place[i], self.first_step[i] = g, self.steps[g]
-            self.first[i], self.started[i] = self.weights, self.now
-            heappush(self.running[g], (self.steps[g] + self.tokens[i], i))
+            group, self.begun = slice(self.begun, self.begun + size), self.begun + size
+            self.place[group], self.first_step[group] = g, self.steps[g]
+            self.first[group], self.started[group] = self.weights, self.now
+            for i in range(group.start, group.stop):
+                heappush(self.running[g], (self.steps[g] + self.tokens[i], i))
             self.active += self.load[g] == 0
-            self.load[g] += 1
-            self.in_flight += 1
+            self.load[g] += size
+            self.held[g] += size
+            self.in_flight += size
             changed.add(g)
         for g in changed:
             self.plan(g)
@@ -521,6 +538,11 @@ class _Simulation:
             self.last[i], self.finished[i] = self.weights, self.now
             self.load[g] -= 1
             self.in_flight -= 1
+            group = i // self.group_size
+            self.missing[group] -= 1
+            if not self.missing[group]:
+                self.ready += self.group_size
+                self.held[g] -= self.group_size
         self.active -= self.load[g] == 0
         self.plan(g)
         self.admit()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlbook.bench import growth, head, profiles, rl_step, sampler, startup, train_step
+from rlbook.bench import growth, head, pipeline, profiles, rl_step, sampler, startup, train_step
 from rlbook.bench.record import Skipped, bench_dir, record
 from rlbook.viz.bench import save_figure
 
@@ -16,6 +16,7 @@ PARTS = {
     "head": head.run,
     "growth": growth.run,
     "startup": startup.run,
+    "pipeline": pipeline.run,
 }
 SIZES = ("smoke", "full")
 

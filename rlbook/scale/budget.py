@@ -187,11 +187,18 @@ class Budget:
     @cached_property
     def simulation(self) -> PipelineRun:
         """The pipeline once it has settled."""
-        lag, batch = self.config.rollout.max_lag, self.config.batch_size
-        warmup = 2 * lag + 4
+        rollout, batch = self.config.rollout, self.config.batch_size
+        warmup = 2 * rollout.max_lag + 4
         counted = max(4, min(24, SIMULATED // batch - warmup))
-        schedule = pipeline_rl(lag)
-        return simulate(schedule, self.cluster, self.lengths, batch, warmup + counted, warmup)
+        return simulate(
+            pipeline_rl(rollout.max_lag),
+            self.cluster,
+            self.lengths,
+            batch,
+            warmup + counted,
+            warmup,
+            group_size=rollout.group_size,
+        )
 
     @property
     def best_split(self) -> Cluster | None:

@@ -170,6 +170,36 @@ def startup_figure(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def pipeline_figure(table: pd.DataFrame) -> Figure:
+    """Lines are the simulator's, dots were measured."""
+    panels = (
+        ("seconds per update", {"seconds": GOOD}),
+        ("share of the time idle", {"generator_idle": GOOD, "trainer_idle": BAD}),
+        ("mean lag of a token, in updates", {"mean_lag": GOOD}),
+    )
+    slots = list(dict.fromkeys(table["slots"]))
+    figure, axes = plt.subplots(
+        len(slots), len(panels), figsize=(9, 2.6 * len(slots)), sharex=True, squeeze=False
+    )
+    for line, number in zip(axes, slots, strict=True):
+        rows = {name: part for name, part in table[table["slots"] == number].groupby("source")}
+        places = range(len(rows["measured"]))
+        for ax, (title, columns) in zip(line, panels, strict=True):
+            for column, colour in columns.items():
+                label = column.removesuffix("_idle")
+                ax.plot(places, rows["simulated"][column], color=colour, label=label)
+                ax.plot(places, rows["measured"][column], "o", ms=5, color=colour)
+            ax.set_title(title if ax is not line[0] else f"{number} slots: {title}")
+            ax.set_xticks(places, rows["measured"]["max_lag"])
+            ax.set_ylim(bottom=0)
+            ax.margins(x=0.1, y=0.1)
+            if len(columns) > 1:
+                ax.legend()
+    for ax in axes[-1]:
+        ax.set_xlabel("largest lag allowed")
+    return figure
+
+
 def paired_bars(ax: Axes, table: pd.DataFrame, x: str, by: str, y: str) -> None:
     """For every value of `x` two bars side by side: the peer's and ours."""
     labels = {**OTHERS, **OURS}
@@ -192,4 +222,5 @@ FIGURES = {
     "head": head_figure,
     "growth": growth_figure,
     "startup": startup_figure,
+    "pipeline": pipeline_figure,
 }

@@ -83,6 +83,17 @@ def test_a_lonely_completion_is_written_faster():
     assert simulate(generate_then_update(), cluster, [2, 4], 2, 1).finished.tolist() == [6, 10]
 
 
+def test_a_group_keeps_its_slots_and_is_trained_when_its_last_completion_is_there():
+    """Two groups of (2, 6) in turn on two slots: the long one writes alone, and nobody joins it."""
+    cluster = shape(slots=2, decode_per_sequence=1.0)
+    run = simulate(pipeline_rl(1), cluster, [2, 6], batch=2, updates=2, group_size=2)
+    assert run.started.tolist() == [0, 0, 14, 14]
+    assert run.finished.tolist() == [6, 14, 20, 28]
+    assert run.clock.tolist() == [0, 14, 28]
+    alone = simulate(pipeline_rl(1), cluster, [2, 6], batch=2, updates=2)
+    assert alone.started.tolist()[:3] == [0, 0, 6]
+
+
 def test_off_policy_generates_k_batches_then_makes_k_updates():
     run = simulate(ppo_off_policy(3), shape(update_fixed=4, sync=2), [10], 1, updates=6)
     assert run.clock.tolist() == [0, 34, 38, 44, 78, 82, 88]
@@ -154,62 +165,63 @@ def test_no_lag_allowed_is_generate_then_update():
 # Against a simulation that does nothing but tick
 
 
-def tick_by_tick(schedule, generators, slots, lengths, batch, update, sync, updates):
-    """The same rules, one token at a time: for integer lengths, decode steps of 1 s."""
-    now, version, weights, begun = 0, 0, 0, 0
+def tick_by_tick(schedule, generators, slots, lengths, batch, size, update, sync, updates):
+    """The same rules, one token at a time: for integer lengths, decode steps of 1 s.
+
+    Everything is counted in groups of `size` completions, `slots` and `batch` too.
+    """
+    now, version, weights = 0, 0, 0
     on = [[] for _ in range(generators)]
-    written, trained, clock, training = {}, {}, [0], None
+    members, first, trained, clock, training = [], [], {}, [0], None
+    written = [[] for _ in lengths]
+
+    def wanting(group):
+        return [i for i in members[group] if len(written[i]) < lengths[i]]
 
     def admit():
-        nonlocal begun
-        while begun < schedule.batches(weights) * batch and min(map(len, on)) < slots:
-            min(on, key=len).append(begun)
-            written[begun] = []
-            begun += 1
+        while len(members) < schedule.batches(weights) * batch and min(map(len, on)) < slots:
+            min(on, key=len).append(len(members))
+            members.append(range(len(members) * size, (len(members) + 1) * size))
+            first.append(weights)
 
     def begin():
         nonlocal training
-        done = [i for i in written if len(written[i]) == lengths[i] and i not in trained]
+        done = [g for g in range(len(members)) if not wanting(g) and g not in trained]
         if training is not None or len(done) < batch or (any(on) and not schedule.overlap):
             return
         chosen = done[:batch]
-        rest = [i for i in written if i not in trained and i not in chosen]
+        rest = [g for g in range(len(members)) if g not in trained and g not in chosen]
         for turn, start in enumerate(range(0, len(rest), batch), version + 1):
-            if any(turn - versions_of[i] > schedule.max_lag for i in rest[start : start + batch]):
+            if any(turn - first[g] > schedule.max_lag for g in rest[start : start + batch]):
                 return
         trained.update(dict.fromkeys(chosen, version))
         training = now + update
 
-    versions_of = {}
-
-    def note_versions():
-        for i in written:
-            versions_of.setdefault(i, weights)
-
-    admit(), note_versions()
+    admit()
     while version < updates:
         now += 1
-        for i in [i for generator in on for i in generator]:
+        for i in [i for generator in on for group in generator for i in wanting(group)]:
             written[i].append(weights)
         for generator in on:
-            ended = [i for i in generator if len(written[i]) == lengths[i]]
-            if ended:
-                generator[:] = [i for i in generator if i not in ended]
-                admit(), note_versions()
+            unfinished = [group for group in generator if wanting(group)]
+            if len(unfinished) < len(generator):
+                generator[:] = unfinished
+                admit()
         begin()
         while training == now and version < updates:
             version, training = version + 1, None
             if version % schedule.period == 0:
                 now, weights = now + sync, version
-                admit(), note_versions()
+                admit()
             clock.append(now)
             begin()
     lags = np.zeros(schedule.max_lag + 1)
-    counted = sorted(i for i in trained if trained[i] < updates)
-    for i in counted:
-        for w in written[i]:
-            lags[trained[i] - w] += 1
-    return clock, [versions_of[i] for i in counted], [trained[i] for i in counted], lags
+    counted = sorted(g for g in trained if trained[g] < updates)
+    for group in counted:
+        for w in [w for i in members[group] for w in written[i]]:
+            lags[trained[group] - w] += 1
+    starts, ends = [first[g] for g in counted], [trained[g] for g in counted]
+    return clock, starts, ends, lags
 
 
 @settings(max_examples=60, deadline=None)
@@ -219,18 +231,20 @@ def tick_by_tick(schedule, generators, slots, lengths, batch, update, sync, upda
     slots=st.integers(1, 4),
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=40),
     batch=st.integers(1, 5),
+    size=st.integers(1, 3),
     update=st.integers(1, 8),
     sync=st.integers(0, 2),
 )
-def test_agrees_with_ticking(schedule, generators, slots, lengths, batch, update, sync):
+def test_agrees_with_ticking(schedule, generators, slots, lengths, batch, size, update, sync):
     updates = 4 * schedule.period
-    total = np.resize(lengths, batch * (updates + schedule.period + schedule.ahead)).tolist()
-    expected = tick_by_tick(schedule, generators, slots, total, batch, update, sync, updates)
-    cluster = shape(generators=generators, slots=slots, update_fixed=update, sync=sync)
-    run = simulate(schedule, cluster, lengths, batch, updates)
+    total = size * batch * (updates + schedule.period + schedule.ahead)
+    total = np.resize(lengths, total).tolist()
+    expected = tick_by_tick(schedule, generators, slots, total, batch, size, update, sync, updates)
+    cluster = shape(generators=generators, slots=slots * size, update_fixed=update, sync=sync)
+    run = simulate(schedule, cluster, lengths, batch * size, updates, group_size=size)
     assert run.clock.tolist() == expected[0]
-    assert run.first_version.tolist() == expected[1]
-    assert run.trained_version.tolist() == expected[2]
+    assert run.first_version[::size].tolist() == expected[1]
+    assert run.trained_version[::size].tolist() == expected[2]
     np.testing.assert_allclose(run.tokens_by_lag, expected[3], atol=1e-9)
 
 
@@ -246,10 +260,12 @@ def test_agrees_with_ticking(schedule, generators, slots, lengths, batch, update
     per_sequence=st.floats(0, 0.5),
     update=st.floats(0, 60),
     sync=st.floats(0, 10),
-    batch=st.integers(1, 24),
+    batch=st.integers(1, 12),
+    size=st.integers(1, 4),
     seed=st.integers(0, 99),
 )
-def test_bounds(schedule, sigma, generators, slots, per_sequence, update, sync, batch, seed):
+def test_bounds(schedule, sigma, generators, slots, per_sequence, update, sync, batch, size, seed):
+    slots, batch = slots * size, batch * size
     cluster = shape(
         generators=generators,
         slots=slots,
@@ -259,10 +275,12 @@ def test_bounds(schedule, sigma, generators, slots, per_sequence, update, sync, 
         sync=sync,
     )
     updates = 3 * schedule.period
-    run = simulate(schedule, cluster, Lengths(20, sigma, 60), batch, updates, seed=seed)
+    run = simulate(schedule, cluster, Lengths(20, sigma, 60), batch, updates, 0, seed, size)
 
     assert (run.start_lag <= schedule.max_lag).all()
     assert (run.end_lag >= 0).all() and (run.first_version <= run.last_version).all()
+    for versions in (run.first_version, run.trained_version):
+        assert (np.ptp(versions.reshape(-1, size), axis=1) == 0).all()  # a group stays together
     assert np.bincount(run.trained_version).tolist() == [batch] * updates
     assert run.tokens_by_lag.sum() == pytest.approx(run.lengths.sum())
     assert (run.tokens_by_lag >= 0).all()

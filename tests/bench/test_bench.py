@@ -18,6 +18,9 @@ from rlbook.bench.startup import lab_answers, lab_is_warm
 from rlbook.bench.timing import alternate
 
 
+SLOW = ("trl", "pipeline")  # start processes of their own
+
+
 def without_trl() -> str | None:
     try:
         find_trl()
@@ -27,7 +30,7 @@ def without_trl() -> str | None:
 
 def parts() -> list:
     return [
-        pytest.param(part, marks=pytest.mark.slow if part.startswith("trl") else ())
+        pytest.param(part, marks=pytest.mark.slow if part.startswith(SLOW) else ())
         for part in bench.PARTS
     ]
 

@@ -4,6 +4,7 @@ import heapq
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -255,13 +256,19 @@ def schedule_of(lengths, prompts, max_lag, updates, update_time):
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=40),
     prompts=st.integers(1, 6),
+    size=st.integers(1, 3),
     max_lag=st.integers(0, 5),
     update_time=st.floats(0.1, 40).map(lambda seconds: seconds + 0.0317),
 )
-def test_without_rejections_it_is_the_simulators_schedule(lengths, prompts, max_lag, update_time):
+def test_without_rejections_it_is_the_simulators_schedule(
+    lengths, prompts, size, max_lag, update_time
+):
     updates = 10
     cluster = Cluster(1, 1, slots=1000, decode_fixed=1.0, update_fixed=update_time)
-    run = simulate(pipeline_rl(max_lag), cluster, lengths, prompts, updates)
-    first, trained = schedule_of(lengths, prompts, max_lag, updates, update_time)
-    assert first == run.first_version.tolist()
-    assert trained == run.trained_version.tolist()
+    batch, schedule = prompts * size, pipeline_rl(max_lag)
+    run = simulate(schedule, cluster, lengths, batch, updates, group_size=size)
+    total = np.resize(lengths, batch * (updates + max_lag + 1))
+    slowest = total.reshape(-1, size).max(axis=1)
+    first, trained = schedule_of(slowest, prompts, max_lag, updates, update_time)
+    assert first == run.first_version[::size].tolist()
+    assert trained == run.trained_version[::size].tolist()

@@ -1,0 +1,167 @@
+"""The simulator of chapter 16 against real asynchronous runs on this machine.
+
+What the simulator is given: the seconds that the run needed for an update, for a push and for a
+group from request to verdict; how a decode step grows with its load, measured in the sampler alone;
+lengths sampled beforehand, from the policy that the run hardly changes. What it has to find out:
+who waits for whom and how long, how many updates a minute that makes, how old the tokens get.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from scipy.optimize import nnls
+
+from rlbook.analysis.pipeline import Cluster, pipeline_rl, simulate
+from rlbook.bench.timing import timed
+from rlbook.policy import load_policy, sample
+from rlbook.scale.config import ScaleConfig, load_config
+from rlbook.scale.continuous import ContinuousSampler
+from rlbook.scale.launch import launch
+from rlbook.scale.layout import Layout
+from rlbook.scale.tickets import training_pool
+from rlbook.tasks import get_task
+from rlbook.training import read_jsonl
+
+CONFIG = Path(__file__).parents[2] / "configs" / "cpu-tiny.yaml"
+SLOTS = {"smoke": (128,), "full": (128, 16)}  # with few of them the generator is the slower side
+LAGS = {"smoke": (1,), "full": (0, 1, 2, 4, 8)}
+UPDATES = {"smoke": 3, "full": 100}
+WARMUP = {"smoke": 1, "full": 40}  # updates until the pipeline has settled: not counted
+LOADS = {"smoke": (8, 16), "full": (8, 16, 32, 64, 128)}
+ROUNDS = {"smoke": 1, "full": 8}  # completions per slot when a decode step is timed
+ADJUSTMENTS = 4  # of the decode step to the run's groups: its load changes with it
+OF_UPDATES = {
+    "update_seconds": "train_seconds",
+    "push_seconds": "push_seconds",
+    "trainer_idle": "trainer_idle",
+    "mean_lag": "lag_mean",
+}
+OF_BATCHES = {
+    "group_seconds": "group_seconds",
+    "generator_idle": "generator_idle",
+    "seconds": "batch_seconds",
+}
+
+
+def run(size: str) -> list[dict]:
+    """Per number of slots and bound on the lag, a row "measured" and a row "simulated".
+
+    Given to the simulator: seconds of an update, a push and a group. Compared: seconds from one
+    update to the next, shares of the time in which generator and trainer wait, mean staleness of a
+    trained token in updates.
+    """
+    rows, decode = [], _decode_costs(size)
+    with TemporaryDirectory() as folder:
+        for slots in SLOTS[size]:
+            for lag in LAGS[size]:
+                config = _config(slots, lag, size, Path(folder) / f"{slots}-{lag}")
+                measured = _measure(config, WARMUP[size])
+                simulated = measured | _predict(config, decode, measured, WARMUP[size])
+                setting = {"slots": slots, "max_lag": lag}
+                rows.append(setting | {"source": "measured"} | measured)
+                rows.append(setting | {"source": "simulated"} | simulated)
+    return rows
+
+
+def _config(slots: int, lag: int, size: str, folder: Path) -> ScaleConfig:
+    """The laptop's configuration with the built-in sampler, fixed weights, nothing on the side."""
+    changes = {
+        "run": folder,
+        "steps": UPDATES[size],
+        "rollout.max_lag": lag,
+        "generator.engine": "builtin",
+        "generator.slots": slots,
+        "trainer.lr": 1e-12,
+        "data.retire_at": "null",
+        "eval.every": 0,
+        "checkpoint.every": UPDATES[size],
+    }
+    return load_config(CONFIG, tuple(f"{name}={value}" for name, value in changes.items()))
+
+
+def _measure(config: ScaleConfig, warmup: int) -> dict[str, float]:
+    """Means over the updates of a real run, after the first `warmup`."""
+    launch(config)
+    layout = Layout(config.folder)
+    sampled, trained = (read_jsonl(layout.log(name))[warmup:] for name in ("rollouts", "metrics"))
+    figures = {name: fmean(row[column] for row in trained) for name, column in OF_UPDATES.items()}
+    return figures | {
+        name: fmean(row[column] for row in sampled) for name, column in OF_BATCHES.items()
+    }
+
+
+def _predict(
+    config: ScaleConfig, decode: Sequence[float], measured: Mapping[str, float], warmup: int
+) -> dict[str, float]:
+    """The same figures from the simulator, its groups taking as long as those of the run."""
+    lengths, batch, slower = _lengths(config), config.batch_size, 1.0
+    schedule, size = pipeline_rl(config.rollout.max_lag), config.rollout.group_size
+    for _ in range(ADJUSTMENTS):
+        cluster = Cluster(
+            generators=1,
+            trainers=1,
+            slots=config.generator.slots,
+            decode_fixed=slower * decode[0],
+            decode_per_sequence=slower * decode[1],
+            update_per_token=measured["update_seconds"] / (batch * fmean(lengths)),
+            sync=measured["push_seconds"],
+        )
+        run = simulate(schedule, cluster, lengths, batch, config.steps, warmup, group_size=size)
+        group = (run.finished - run.started).reshape(-1, size).max(axis=1).mean()
+        slower *= measured["group_seconds"] / group
+    return {
+        "seconds": run.seconds / (config.steps - warmup),
+        "generator_idle": run.generator_idle,
+        "trainer_idle": run.trainer_idle,
+        "mean_lag": run.mean_lag,
+    }
+
+
+def _prompts(config: ScaleConfig) -> list[list[int]]:
+    """The prompts that such a run asks, in order, each once per completion."""
+    _, tokenizer = load_policy(config.model.policy)
+    pool = training_pool(get_task(config.data.task), config, [])
+    problems = pool.draw(config.rollout.prompts * config.steps)
+    ids = [tokenizer(problem.prompt)["input_ids"] for problem in problems]
+    return [prompt for prompt in ids for _ in range(config.rollout.group_size)]
+
+
+def _lengths(config: ScaleConfig) -> list[int]:
+    """Lengths of one completion for each of these prompts."""
+    model, tokenizer = load_policy(config.model.policy)
+    limit, eos = config.rollout.max_new_tokens, tokenizer.eos_token_id
+    return [len(c.token_ids) for c in sample(model, _prompts(config), limit, eos, seed=1)]
+
+
+def _decode_costs(size: str) -> Sequence[float]:
+    """Seconds of a decode step, and per completion in it: least squares over several loads."""
+    config = load_config(CONFIG)
+    prompts, counts, seconds = _prompts(config), [], []
+    for slots in LOADS[size]:
+        part = prompts[: ROUNDS[size] * slots]
+        seconds.append(timed(lambda: counts.append(_write(config, part, slots))))  # noqa: B023
+    relative = np.array(counts) / np.array(seconds)[:, None]
+    return nnls(relative, np.ones(len(seconds)))[0].tolist()
+
+
+def _write(config: ScaleConfig, prompts: Sequence[list[int]], slots: int) -> tuple[int, int]:
+    """Complete the prompts, a new group for every one that has ended; decode steps and tokens."""
+    model, tokenizer = load_policy(config.model.policy)
+    sampler = ContinuousSampler(model, tokenizer.eos_token_id, slots)
+    size, limit = config.rollout.group_size, config.rollout.max_new_tokens
+    group_of: dict[int, int] = {}  # by completions that are being written
+    started = steps = tokens = 0
+    while True:
+        while len(set(group_of.values())) < slots // size and started < len(prompts):
+            for prompt in prompts[started : started + size]:
+                group_of[sampler.add(prompt, limit)] = started
+            started += size
+        if not group_of:
+            return steps, tokens
+        finished = sampler.step()
+        steps, tokens = steps + 1, tokens + sum(len(c.token_ids) for c in finished.values())
+        for number in finished:
+            del group_of[number]
