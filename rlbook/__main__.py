@@ -1,4 +1,4 @@
-"""`python -m rlbook`: train, scale, pretrain, experiments, bench and book from a shell."""
+"""`python -m rlbook`: train, scale, export, pretrain, experiments, bench and book."""
 
 import sys
 from pathlib import Path
@@ -136,6 +136,19 @@ def scale(
 
 
 @app.command
+def export(run: tyro.conf.Positional[Path], folder: tyro.conf.Positional[Path]) -> None:
+    """Write the newest checkpoint of a full-scale run as an ordinary Hugging Face model folder.
+
+    Args:
+        run: Folder of the run.
+        folder: Folder to write, which must be new.
+    """
+    from rlbook.scale.checkpoint import export as write
+
+    print(f"wrote {write(run, folder)}")
+
+
+@app.command
 def book(chapters: tyro.conf.Positional[tuple[Path, ...]] = ()) -> None:
     """Execute chapters top to bottom and refresh their outputs.
 
@@ -156,7 +169,7 @@ def main() -> None:
             field = ".".join(map(str, problem["loc"])) or "settings"
             print(f"rlbook: {field}: {problem['msg']}", file=sys.stderr)
         sys.exit(2)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, FileNotFoundError, FileExistsError, ImportError) as error:
         print(f"rlbook: {error}", file=sys.stderr)
         sys.exit(2)
 

@@ -310,6 +310,7 @@ def scaling(
     updates: int = 24,
     warmup: int = 8,
     seed: int = 0,
+    group_size: int = 1,
 ) -> list[dict[str, float | str]]:
     """One `summary` row per schedule and number of accelerators, with the batch size fixed.
 
@@ -327,7 +328,7 @@ def scaling(
                 shape = split(schedule, cluster, lengths, batch, n)
             else:
                 continue
-            run = simulate(schedule, shape, lengths, batch, updates, warmup, seed)
+            run = simulate(schedule, shape, lengths, batch, updates, warmup, seed, group_size)
             sizes = {"generators": shape.generators, "trainers": shape.trainers}
             per_accelerator = {"per_accelerator": run.tokens_per_second / n}
             rows.append({**run.summary(), "accelerators": n, **sizes, **per_accelerator})

@@ -179,9 +179,14 @@ class Shards:
 def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
     """Write a run's newest checkpoint as an ordinary Hugging Face folder; by default in its dtype.
 
-    Raises `FileNotFoundError` if there is no checkpoint. Chapter 17.
+    `target` must be new. Raises `FileExistsError` if it is not, and `FileNotFoundError` if `run` is
+    no run or has no checkpoint yet. Chapter 17.
     """
     layout = Layout(run)
+    if target.exists():
+        raise FileExistsError(f"{target} exists: name a new folder, nothing is overwritten")
+    if not layout.config.is_file():
+        raise FileNotFoundError(f"{run} is no run of `rlbook scale`: it has no {layout.config.name}")
     config = load_config(layout.config).model
     shards = Shards(resolve(layout.checkpoints))
     policy, tokenizer = load_policy(config.policy, dtype or getattr(torch, config.dtype))

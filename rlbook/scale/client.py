@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from rlbook.scale.engine import (
 from rlbook.scale.protocol import read_completions, sampling_params
 
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
+SILENCE, SILENT_PAUSE = 5.0, 60.0
 RETRYABLE = (408, 429)
 
 
@@ -174,12 +176,27 @@ class HTTPEngine:
     def __init__(self, clients: Sequence[GeneratorClient]):
         self.clients = list(clients)
         self._running = Counter()
+        self._ask_at: dict[str, float] = {}  # by URL: when a silent server is asked again
 
     async def admitted(self) -> list[tuple[GeneratorClient, int]]:
-        """The servers that hold weights of this run, with their versions."""
-        versions = await asyncio.gather(*(client.version() for client in self.clients))
-        pairs = zip(self.clients, versions, strict=True)
+        """The servers that hold weights of this run, with their versions.
+
+        One that accepts connections and does not answer holds up the others once, for `SILENCE`
+        seconds; then it is left out for `SILENT_PAUSE`.
+        """
+        now = time.monotonic()
+        asked = [client for client in self.clients if now >= self._ask_at.get(client.url, now)]
+        versions = await asyncio.gather(*map(self._version_of, asked))
+        pairs = zip(asked, versions, strict=True)
         return [(client, version) for client, version in pairs if version is not None]
+
+    async def _version_of(self, client: GeneratorClient) -> int | None:
+        try:
+            async with asyncio.timeout(SILENCE):
+                return await client.version()
+        except TimeoutError:
+            self._ask_at[client.url] = time.monotonic() + SILENT_PAUSE
+            return None
 
     async def version(self) -> int | None:
         """The oldest version in use; None if no server is admitted."""

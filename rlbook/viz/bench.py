@@ -175,7 +175,7 @@ def pipeline_figure(table: pd.DataFrame) -> Figure:
     panels = (
         ("seconds per update", {"seconds": GOOD}),
         ("share of the time idle", {"generator_idle": GOOD, "trainer_idle": BAD}),
-        ("mean lag of a token, in updates", {"mean_lag": GOOD}),
+        ("mean lag, in updates", {"mean_lag": GOOD}),
     )
     slots = list(dict.fromkeys(table["slots"]))
     figure, axes = plt.subplots(
@@ -188,7 +188,7 @@ def pipeline_figure(table: pd.DataFrame) -> Figure:
             for column, colour in columns.items():
                 label = column.removesuffix("_idle")
                 ax.plot(places, rows["simulated"][column], color=colour, label=label)
-                ax.plot(places, rows["measured"][column], "o", ms=5, color=colour)
+                ax.plot(places, rows["measured"][column], "o", ms=5, color=colour, clip_on=False)
             ax.set_title(title if ax is not line[0] else f"{number} slots: {title}")
             ax.set_xticks(places, rows["measured"]["max_lag"])
             ax.set_ylim(bottom=0)

@@ -226,6 +226,8 @@ def test_export_is_an_ordinary_model_folder(tied, ranks, tmp_path):
     LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(source)
     load_tokenizer("tiny").save_pretrained(source)
     config = ScaleConfig(run=str(run), model={"policy": str(source)})
+    with pytest.raises(FileNotFoundError, match="is no run"):
+        export(run, target)
     run.mkdir()
     (run / "config.yaml").write_text(dump_config(config))
     with pytest.raises(FileNotFoundError, match="no checkpoint in"):
@@ -240,3 +242,5 @@ def test_export_is_an_ordinary_model_folder(tied, ranks, tmp_path):
         assert torch.equal(parameter, trained[name])
     assert exported.config.tie_word_embeddings is tied
     assert load_tokenizer(str(target))("1+2=?").input_ids == load_tokenizer()("1+2=?").input_ids
+    with pytest.raises(FileExistsError, match="nothing is overwritten"):
+        export(run, target)

@@ -325,6 +325,38 @@ def test_groups_spread_over_the_admitted_servers():
     assert {body["cache_salt"] for _, body in slow.asked if body} == {"run:5"}
 
 
+def test_a_frozen_server_holds_the_others_up_once(monkeypatch):
+    """It accepts connections, as a stopped process does, and does not answer."""
+    monkeypatch.setattr("rlbook.scale.client.SILENCE", 0.3)
+    monkeypatch.setattr("rlbook.scale.client.SILENT_PAUSE", 1.0)
+    frozen, good = FakeServer(), FakeServer()
+
+    async def run():
+        thawed = asyncio.Event()
+
+        async def late(body):
+            await thawed.wait()
+            return web.json_response({"weight_version": "run:3"})
+
+        async with (
+            served(frozen) as a,
+            served(good) as b,
+            GeneratorClient(a, "run") as one,
+            GeneratorClient(b, "run") as two,
+        ):
+            engine = HTTPEngine([one, two])
+            assert len(await engine.admitted()) == 2
+            frozen.weight_info = late
+            for _ in range(3):
+                assert await engine.admitted() == [(two, 3)]
+            assert len(frozen.asked) == 2
+            thawed.set()
+            await asyncio.sleep(1.1)
+            assert len(await engine.admitted()) == 2
+
+    asyncio.run(run())
+
+
 def test_no_admitted_server_is_a_failure_that_lists_them():
     async def run():
         async with served(FakeServer(label="default")) as url, GeneratorClient(url, "run") as one:
