@@ -271,22 +271,19 @@ def simulate(
 ) -> PipelineRun:
     """Run `updates` updates on batches of `batch` completions; count after the first `warmup`.
 
-    `lengths` may also be the lengths themselves in order of start, repeated as needed. Each
-    `group_size` completions in order are a group: they start together on the emptiest generator,
-    keep their slots until the last of them has finished, and are trained together. Tokens are a
-    fluid: weights that arrive in the middle of a decode step split its token.
-    Raises `ValueError` unless batch ≥ 1 is made of whole groups, a group fits on a generator,
-    0 ≤ warmup < updates, and the updates counted make whole periods of the schedule. Chapter 16.
+    `lengths` may also be the lengths themselves in order of start, repeated as needed. A full
+    generator never takes more than `slots`; a new completion goes to the emptiest one. Each
+    `group_size` completions in order are a group, which is trained when its last has finished.
+    Tokens are a fluid: weights that arrive in the middle of a decode step split its token.
+    Raises `ValueError` unless batch ≥ 1 is made of whole groups, 0 ≤ warmup < updates, and the
+    updates counted make whole periods of the schedule. Chapter 16.
     """
     if batch < 1 or not 0 <= warmup < updates:
         raise ValueError(
             f"need batch >= 1 and 0 <= warmup < updates, got {batch=}, {warmup=}, {updates=}"
         )
-    if group_size < 1 or batch % group_size or group_size > cluster.slots:
-        raise ValueError(
-            f"need whole groups in a batch and on a generator, got {group_size=}, {batch=}, "
-            f"slots={cluster.slots}"
-        )
+    if group_size < 1 or batch % group_size:
+        raise ValueError(f"a batch is made of whole groups, got {group_size=}, {batch=}")
     if (updates - warmup) % schedule.period:
         raise ValueError(
             f"updates - warmup must be a multiple of the period {schedule.period}, "
@@ -427,7 +424,7 @@ class _Simulation:
         self.started, self.finished = np.full((2, n), np.nan)
 
         self.missing = np.full(n // group_size, group_size)  # completions that keep a group waiting
-        self.load, self.held = np.zeros((2, count), dtype=int)  # completions, slots of their groups
+        self.load = np.zeros(count, dtype=int)
         self.steps, self.since = np.zeros((2, count))  # decode steps made, until when on the clock
         self.running: list[list[tuple[float, int]]] = [[] for _ in range(count)]
         self.stamp = [0] * count  # tells a generator's valid event from outdated ones
@@ -509,23 +506,18 @@ class _Simulation:
         self.admit()
 
     def admit(self) -> None:
-        """Start what may be started, each group on the emptiest generator."""
-        allowed, size = self.schedule.batches(self.weights) * self.batch, self.group_size
+        """Start what may be started, each completion on the emptiest generator."""
+        allowed = self.schedule.batches(self.weights) * self.batch
         changed = set()
-        while self.begun < allowed:
-            g = int(self.held.argmin())
-            if self.held[g] + size > self.cluster.slots:
-                break
+        while self.begun < allowed and self.load[g := int(self.load.argmin())] < self.cluster.slots:
             self.advance(g)
-            group, self.begun = slice(self.begun, self.begun + size), self.begun + size
-            self.place[group], self.first_step[group] = g, self.steps[g]
-            self.first[group], self.started[group] = self.weights, self.now
-            for i in range(group.start, group.stop):
-                heappush(self.running[g], (self.steps[g] + self.tokens[i], i))
+            i, self.begun = self.begun, self.begun + 1
+            self.place[i], self.first_step[i] = g, self.steps[g]
+            self.first[i], self.started[i] = self.weights, self.now
+            heappush(self.running[g], (self.steps[g] + self.tokens[i], i))
             self.active += self.load[g] == 0
-            self.load[g] += size
-            self.held[g] += size
-            self.in_flight += size
+            self.load[g] += 1
+            self.in_flight += 1
             changed.add(g)
         for g in changed:
             self.plan(g)
@@ -543,7 +535,6 @@ class _Simulation:
             self.missing[group] -= 1
             if not self.missing[group]:
                 self.ready += self.group_size
-                self.held[g] -= self.group_size
         self.active -= self.load[g] == 0
         self.plan(g)
         self.admit()

@@ -14,13 +14,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from scipy.optimize import nnls
 
-from rlbook.analysis.pipeline import Cluster, pipeline_rl, simulate
+from rlbook.analysis.pipeline import Cluster, PipelineRun, pipeline_rl, simulate
 from rlbook.bench.timing import timed
 from rlbook.policy import load_policy, sample
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.continuous import ContinuousSampler
 from rlbook.scale.launch import launch
 from rlbook.scale.layout import Layout
+from rlbook.scale.orchestrator import ASKED_PER_SLOT
 from rlbook.scale.tickets import training_pool
 from rlbook.tasks import get_task
 from rlbook.training import read_jsonl
@@ -109,15 +110,30 @@ def _predict(
             update_per_token=measured["update_seconds"] / (batch * fmean(lengths)),
             sync=measured["push_seconds"],
         )
-        run = simulate(schedule, cluster, lengths, batch, config.steps, warmup, group_size=size)
-        group = (run.finished - run.started).reshape(-1, size).max(axis=1).mean()
-        slower *= measured["group_seconds"] / group
+        whole = simulate(schedule, cluster, lengths, batch, config.steps, group_size=size)
+        slower *= measured["group_seconds"] / _group_seconds(whole, config, warmup)
+    run = simulate(schedule, cluster, lengths, batch, config.steps, warmup, group_size=size)
     return {
         "seconds": run.seconds / (config.steps - warmup),
         "generator_idle": run.generator_idle,
         "trainer_idle": run.trainer_idle,
         "mean_lag": run.mean_lag,
     }
+
+
+def _group_seconds(run: PipelineRun, config: ScaleConfig, warmup: int) -> float:
+    """Mean time from the request for a group, which may wait at the server, to its last token.
+
+    Group i is asked for when the bound on the lag allows it and few enough others are in flight.
+    """
+    rollout, slots = config.rollout, config.generator.slots
+    finished = run.finished.reshape(-1, rollout.group_size).max(axis=1)
+    groups = np.arange(len(finished))
+    allowed = run.clock[np.maximum(0, groups // rollout.prompts - rollout.max_lag)]
+    most = ASKED_PER_SLOT * slots // rollout.group_size
+    room = np.concatenate([np.zeros(most), np.sort(finished)])[groups]
+    seconds = finished - np.maximum(allowed, room)
+    return float(seconds[warmup * rollout.prompts :].mean())
 
 
 def _prompts(config: ScaleConfig) -> list[list[int]]:
@@ -148,20 +164,13 @@ def _decode_costs(size: str) -> Sequence[float]:
 
 
 def _write(config: ScaleConfig, prompts: Sequence[list[int]], slots: int) -> tuple[int, int]:
-    """Complete the prompts, a new group for every one that has ended; decode steps and tokens."""
+    """Complete the prompts, at most `slots` at a time; decode steps and tokens."""
     model, tokenizer = load_policy(config.model.policy)
     sampler = ContinuousSampler(model, tokenizer.eos_token_id, slots)
-    size, limit = config.rollout.group_size, config.rollout.max_new_tokens
-    group_of: dict[int, int] = {}  # by completions that are being written
-    started = steps = tokens = 0
-    while True:
-        while len(set(group_of.values())) < slots // size and started < len(prompts):
-            for prompt in prompts[started : started + size]:
-                group_of[sampler.add(prompt, limit)] = started
-            started += size
-        if not group_of:
-            return steps, tokens
+    for prompt in prompts:
+        sampler.add(prompt, config.rollout.max_new_tokens)
+    steps = tokens = 0
+    while sampler.busy:
         finished = sampler.step()
         steps, tokens = steps + 1, tokens + sum(len(c.token_ids) for c in finished.values())
-        for number in finished:
-            del group_of[number]
+    return steps, tokens

@@ -186,7 +186,9 @@ def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
     if target.exists():
         raise FileExistsError(f"{target} exists: name a new folder, nothing is overwritten")
     if not layout.config.is_file():
-        raise FileNotFoundError(f"{run} is no run of `rlbook scale`: it has no {layout.config.name}")
+        raise FileNotFoundError(
+            f"{run} is no run of `rlbook scale`: it has no {layout.config.name}"
+        )
     config = load_config(layout.config).model
     shards = Shards(resolve(layout.checkpoints))
     policy, tokenizer = load_policy(config.policy, dtype or getattr(torch, config.dtype))

@@ -30,6 +30,7 @@ from rlbook.training import Rollout, RunLog, read_jsonl
 
 POLL_SECONDS = 0.05
 LONGEST_PAUSE = 5.0  # seconds without new requests after failed ones
+ASKED_PER_SLOT = 2  # a group comes back with its longest answer; its other slots must not wait
 SILENT_SECONDS = 10.0  # without a generator, after which the last evaluation is given up
 
 
@@ -65,7 +66,8 @@ class Orchestrator:
         evaluated = [row["step"] for row in read_jsonl(layout.log("eval"))]
         self.evaluation = Evaluation(problems, config.eval, max(evaluated, default=None))
         self.eval_log = RunLog(layout.root, resume_step=float("inf"), name="eval")
-        self.slots = max(1, servers * config.generator.slots // config.rollout.group_size)
+        slots = servers * config.generator.slots
+        self.most_asked = max(1, ASKED_PER_SLOT * slots // config.rollout.group_size)
         self.asked: dict[asyncio.Task, Asked] = {}
         self.version: int | None = None  # of the generators' weights
         self.heard = time.monotonic()  # when it was last known
@@ -98,19 +100,19 @@ class Orchestrator:
             await asyncio.sleep(POLL_SECONDS)
 
     def fill(self) -> None:
-        """Ask whatever pacing and slots allow; held-out problems take the slots that are left.
+        """Ask whatever pacing and servers allow; held-out problems take the places that are left.
 
-        One of those is always in flight, so that an evaluation ends even if no slot is ever left.
+        One of those is always in flight, so that an evaluation ends even if none is ever left.
         """
         if self.version is None or time.monotonic() < self.resume_at:
             return
-        while len(self.asked) < self.slots and (started := self.batches.start(self.version)):
+        while len(self.asked) < self.most_asked and (started := self.batches.start(self.version)):
             self.ask(*started)
         evaluation, done = self.evaluation, self.done
         version = self.trained if done else self.version
         if evaluation.due(version, done):
             evaluation.begin(version)
-        while len(self.asked) < self.slots or not evaluation.in_flight:
+        while len(self.asked) < self.most_asked or not evaluation.in_flight:
             if (index := evaluation.take()) is None:
                 break
             self.ask(index, evaluation.problems[index], held_out=True)

@@ -218,8 +218,7 @@ def fitting_budget(config: ScaleConfig, gpus: int) -> Budget:
         budget = changed(budget, "generator.count", count)
         if budget.cache_bytes > budget.cache_room > 0:
             slots = int(config.generator.slots * budget.cache_room / budget.cache_bytes)
-            least = config.rollout.group_size
-            budget = changed(budget, "generator.slots", max(least, slots))
+            budget = changed(budget, "generator.slots", max(1, slots))
         if not list(too_large(budget)):
             candidates.append(budget)
     if not candidates:

@@ -17,7 +17,6 @@ from rlbook.bench.rl_step import find_trl
 from rlbook.bench.startup import lab_answers, lab_is_warm
 from rlbook.bench.timing import alternate
 
-
 SLOW = ("trl", "pipeline")  # start processes of their own
 
 
