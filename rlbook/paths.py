@@ -1,7 +1,9 @@
-"""Where the book keeps its data."""
+"""Where the book and its data are."""
 
 import os
 from pathlib import Path
+
+ROOT = Path(__file__).parent.parent  # of the clone the package runs from
 
 
 def data_dir() -> Path:
@@ -10,7 +12,7 @@ def data_dir() -> Path:
     `RLBOOK_DATA` overrides the default, `data/` beside the package.
     Raises `FileNotFoundError` if the folder does not exist.
     """
-    folder = Path(os.environ.get("RLBOOK_DATA") or Path(__file__).parent.parent / "data")
+    folder = Path(os.environ.get("RLBOOK_DATA") or ROOT / "data")
     if not folder.is_dir():
         raise FileNotFoundError(
             f"data folder {folder} not found: run from a clone of the repository, "

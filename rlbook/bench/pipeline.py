@@ -16,6 +16,7 @@ from scipy.optimize import nnls
 
 from rlbook.analysis.pipeline import Cluster, PipelineRun, pipeline_rl, simulate
 from rlbook.bench.timing import timed
+from rlbook.paths import ROOT
 from rlbook.policy import load_policy, sample
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.continuous import ContinuousSampler
@@ -25,8 +26,9 @@ from rlbook.scale.orchestrator import ASKED_PER_SLOT
 from rlbook.scale.tickets import training_pool
 from rlbook.tasks import get_task
 from rlbook.training import read_jsonl
+from rlbook.training.collect import encode
 
-CONFIG = Path(__file__).parents[2] / "configs" / "cpu-tiny.yaml"
+CONFIG = ROOT / "configs" / "cpu-tiny.yaml"
 SLOTS = {"smoke": (128,), "full": (128, 16)}  # with few of them the generator is the slower side
 LAGS = {"smoke": (1,), "full": (0, 1, 2, 4, 8)}
 UPDATES = {"smoke": 3, "full": 100}
@@ -54,13 +56,14 @@ def run(size: str) -> list[dict]:
     update to the next, shares of the time in which generator and trainer wait, mean staleness of a
     trained token in updates.
     """
-    rows, decode = [], _decode_costs(size)
+    rows, sampling = [], _Sampling(size)
+    lengths, decode = sampling.lengths(), sampling.decode_costs(LOADS[size], ROUNDS[size])
     with TemporaryDirectory() as folder:
         for slots in SLOTS[size]:
             for lag in LAGS[size]:
                 config = _config(slots, lag, size, Path(folder) / f"{slots}-{lag}")
                 measured = _measure(config, WARMUP[size])
-                simulated = measured | _predict(config, decode, measured, WARMUP[size])
+                simulated = measured | _predict(config, lengths, decode, measured, WARMUP[size])
                 setting = {"slots": slots, "max_lag": lag}
                 rows.append(setting | {"source": "measured"} | measured)
                 rows.append(setting | {"source": "simulated"} | simulated)
@@ -95,10 +98,14 @@ def _measure(config: ScaleConfig, warmup: int) -> dict[str, float]:
 
 
 def _predict(
-    config: ScaleConfig, decode: Sequence[float], measured: Mapping[str, float], warmup: int
+    config: ScaleConfig,
+    lengths: Sequence[int],
+    decode: Sequence[float],
+    measured: Mapping[str, float],
+    warmup: int,
 ) -> dict[str, float]:
     """The same figures from the simulator, its groups taking as long as those of the run."""
-    lengths, batch, slower = _lengths(config), config.batch_size, 1.0
+    batch, slower = config.batch_size, 1.0
     schedule, size = pipeline_rl(config.rollout.max_lag), config.rollout.group_size
     for _ in range(ADJUSTMENTS):
         cluster = Cluster(
@@ -136,41 +143,39 @@ def _group_seconds(run: PipelineRun, config: ScaleConfig, warmup: int) -> float:
     return float(seconds[warmup * rollout.prompts :].mean())
 
 
-def _prompts(config: ScaleConfig) -> list[list[int]]:
-    """The prompts that such a run asks, in order, each once per completion."""
-    _, tokenizer = load_policy(config.model.policy)
-    pool = training_pool(get_task(config.data.task), config, [])
-    problems = pool.draw(config.rollout.prompts * config.steps)
-    ids = [tokenizer(problem.prompt)["input_ids"] for problem in problems]
-    return [prompt for prompt in ids for _ in range(config.rollout.group_size)]
+class _Sampling:
+    """The policy of the runs with the prompts they ask, in order, each once per completion."""
 
+    def __init__(self, size: str):
+        config = load_config(CONFIG)
+        self.model, tokenizer = load_policy(config.model.policy)
+        self.eos, self.limit = tokenizer.eos_token_id, config.rollout.max_new_tokens
+        pool = training_pool(get_task(config.data.task), config, [])
+        problems = pool.draw(config.rollout.prompts * UPDATES[size])
+        prompts = [encode(tokenizer, problem) for problem in problems]
+        self.prompts = [prompt for prompt in prompts for _ in range(config.rollout.group_size)]
 
-def _lengths(config: ScaleConfig) -> list[int]:
-    """Lengths of one completion for each of these prompts."""
-    model, tokenizer = load_policy(config.model.policy)
-    limit, eos = config.rollout.max_new_tokens, tokenizer.eos_token_id
-    return [len(c.token_ids) for c in sample(model, _prompts(config), limit, eos, seed=1)]
+    def lengths(self) -> list[int]:
+        """Lengths of one completion for each of the prompts."""
+        completions = sample(self.model, self.prompts, self.limit, self.eos, seed=1)
+        return [len(completion.token_ids) for completion in completions]
 
+    def decode_costs(self, loads: Sequence[int], rounds: int) -> list[float]:
+        """Seconds of a decode step, and per completion in it: least squares over loads."""
+        counts, seconds = [], []
+        for slots in loads:
+            prompts = self.prompts[: rounds * slots]
+            seconds.append(timed(lambda: counts.append(self.write(prompts, slots))))  # noqa: B023
+        relative = np.array(counts) / np.array(seconds)[:, None]
+        return nnls(relative, np.ones(len(seconds)))[0].tolist()
 
-def _decode_costs(size: str) -> Sequence[float]:
-    """Seconds of a decode step, and per completion in it: least squares over several loads."""
-    config = load_config(CONFIG)
-    prompts, counts, seconds = _prompts(config), [], []
-    for slots in LOADS[size]:
-        part = prompts[: ROUNDS[size] * slots]
-        seconds.append(timed(lambda: counts.append(_write(config, part, slots))))  # noqa: B023
-    relative = np.array(counts) / np.array(seconds)[:, None]
-    return nnls(relative, np.ones(len(seconds)))[0].tolist()
-
-
-def _write(config: ScaleConfig, prompts: Sequence[list[int]], slots: int) -> tuple[int, int]:
-    """Complete the prompts, at most `slots` at a time; decode steps and tokens."""
-    model, tokenizer = load_policy(config.model.policy)
-    sampler = ContinuousSampler(model, tokenizer.eos_token_id, slots)
-    for prompt in prompts:
-        sampler.add(prompt, config.rollout.max_new_tokens)
-    steps = tokens = 0
-    while sampler.busy:
-        finished = sampler.step()
-        steps, tokens = steps + 1, tokens + sum(len(c.token_ids) for c in finished.values())
-    return steps, tokens
+    def write(self, prompts: Sequence[list[int]], slots: int) -> tuple[int, int]:
+        """Complete the prompts, at most `slots` at a time; decode steps and tokens."""
+        sampler = ContinuousSampler(self.model, self.eos, slots)
+        for prompt in prompts:
+            sampler.add(prompt, self.limit)
+        steps = tokens = 0
+        while sampler.busy:
+            finished = sampler.step()
+            steps, tokens = steps + 1, tokens + sum(len(c.token_ids) for c in finished.values())
+        return steps, tokens

@@ -11,12 +11,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 from rlbook.bench.timing import alternate, spread
-from rlbook.paths import data_dir
+from rlbook.paths import ROOT, data_dir
 
-ROOT = Path(__file__).parents[2]
 REPEATS = {"smoke": 1, "full": 5}
 IMPORTS = ("rlbook", "rlbook.objectives", "rlbook.training")
 

@@ -3,13 +3,12 @@
 import os
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from rlbook.bench.workload import Workload
+from rlbook.paths import ROOT
 from rlbook.policy import load_policy
 from rlbook.tasks import get_task
 
-ROOT = Path(__file__).parents[2]
 MICRO_ROWS = 128  # larger slices only cost memory
 
 
@@ -73,7 +72,7 @@ def grpo_trainer(workload: Workload, policy, reward: Callable, folder: str, call
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    prompts = [p.prompt for step in range(workload.steps) for p in workload.problems(step)]
+    prompts = [problem.prompt for problem in workload.all_problems()]
     columns = {"prompt": prompts, "number": list(range(len(prompts)))}
     model, tokenizer = policy
     return GRPOTrainer(
@@ -92,7 +91,7 @@ def run_trl(workload: Workload, turns) -> None:
 
     policy, task, judged = load_policy("tiny"), get_task("sums"), {}
     _, tokenizer = policy
-    problems = [p for step in range(workload.steps) for p in workload.problems(step)]
+    problems = workload.all_problems()
     wrong, right = workload.row.reward_values
 
     def reward(completions, completion_ids, number, **_) -> list[float]:

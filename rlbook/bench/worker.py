@@ -17,8 +17,6 @@ from pathlib import Path
 
 from rlbook.bench.workload import Workload
 
-ROOT = Path(__file__).parents[2]
-
 
 class Worker:
     """The parent's end: a context manager around the process; `step()` has it do its next step."""

@@ -57,6 +57,10 @@ class Workload:
         seed = derive_seed(derive_seed(self.seed, step), "prompts", 0)
         return get_task("sums").sample(seed, self.prompts)
 
+    def all_problems(self) -> list[Problem]:
+        """The prompts of all steps, in order."""
+        return [problem for step in range(self.steps) for problem in self.problems(step)]
+
 
 def setting(method: str, **changes) -> Workload:
     """GRPO with one update on every batch, as is TRL's default; DAPO with four, which it is for."""

@@ -15,9 +15,7 @@ from nbformat import NotebookNode
 
 from rlbook.book.hygiene import WIDGET, problems
 from rlbook.manifest import manifest
-from rlbook.paths import data_dir
-
-ROOT = Path(__file__).parents[2]
+from rlbook.paths import ROOT, data_dir
 
 
 def chapters() -> list[Path]:

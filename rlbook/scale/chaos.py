@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.layout import Layout, read_json
-from rlbook.scale.process import die_with_parent
+from rlbook.scale.process import die_with_parent, state_and_parent
 from rlbook.scale.spool import published, read_batch
 from rlbook.training.runlog import read_jsonl
 
@@ -158,8 +158,8 @@ def children(pid: int | None) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                if int(parent) == pid and state != "Z":
+                state, parent = state_and_parent(entry.name)
+                if parent == pid and state != "Z":
                     found.append(int(entry.name))
     return found
 

@@ -19,7 +19,8 @@ from rlbook.scale.engine import (
 from rlbook.scale.protocol import read_completions, sampling_params
 
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
-SILENCE, SILENT_PAUSE = 5.0, 60.0
+SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent
+SILENT_PAUSE = 60.0
 RETRYABLE = (408, 429)
 
 

@@ -34,9 +34,14 @@ def ancestors() -> list[int]:
     """Process ids of parent, grandparent and so on (Linux)."""
     found = [os.getppid()]
     while found[-1] > 1:
-        status = Path(f"/proc/{found[-1]}/stat").read_text()
-        found.append(int(status.rpartition(")")[2].split()[1]))
+        found.append(state_and_parent(found[-1])[1])
     return found
+
+
+def state_and_parent(pid: int | str) -> tuple[str, int]:
+    """State letter of a process, "Z" if it is dead and not yet reaped, and its parent (Linux)."""
+    state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    return state, int(parent)
 
 
 def exit_when_orphaned(parent: int) -> None:

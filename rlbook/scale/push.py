@@ -12,12 +12,11 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from rlbook.scale.client import GeneratorClient
+from rlbook.scale.client import SILENCE, GeneratorClient
 from rlbook.scale.engine import GenerationFailed, RequestRefused
 from rlbook.scale.probes import Probe
 from rlbook.scale.weights import Transport
 
-SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 SLOWER = 10  # a push that takes so many times as long as the slowest before is given up
 LEAST_LIMIT = 30.0

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-import rlbook
+from rlbook.paths import ROOT
 from rlbook.policy.loading import policy_source
 from rlbook.scale.config import ScaleConfig
 
@@ -42,9 +41,8 @@ def vllm_python(configured: str | None = None) -> str | None:
     """
     if named := configured or os.environ.get("RLBOOK_VLLM_PYTHON"):
         return named
-    checkout = Path(rlbook.__file__).parent.parent
     for environment in ENVIRONMENTS:
-        python = checkout / environment / "bin" / "python"
+        python = ROOT / environment / "bin" / "python"
         if python.exists():
             return str(python)
     return sys.executable if find_spec("vllm") else None

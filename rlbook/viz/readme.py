@@ -11,12 +11,12 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rlbook.paths import data_dir
+from rlbook.paths import ROOT, data_dir
 from rlbook.viz.bench import learning_gap
 from rlbook.viz.curves import learning_curves, load_results
 from rlbook.viz.style import BAD, GOOD, MUTED, use_style
 
-README = Path(__file__).parents[2] / "README.md"
+README = ROOT / "README.md"
 BEGIN, END = "<!-- performance: python -m rlbook.viz.readme -->", "<!-- end of performance -->"
 COLOURS = {"one update per batch": MUTED, "no trust region": BAD, "clip 0.2": GOOD}
 
