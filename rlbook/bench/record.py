@@ -20,11 +20,11 @@ def record(part: str, rows: Sequence[Mapping[str, object]], folder: Path, **sett
     """Write the rows as `<part>.csv` and the manifest as `<part>.json`; path of the CSV file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.csv"
+    write_manifest(path.with_suffix(".json"), part=part, **settings)  # before the tree changes
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows({key: _short(value) for key, value in row.items()} for row in rows)
-    write_manifest(path.with_suffix(".json"), part=part, **settings)
     return path
 
 
