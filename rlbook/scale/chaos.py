@@ -39,7 +39,7 @@ VICTIMS = {  # and how often each is chosen
 }
 MERCILESS = 0.25  # share of kills that do not wait until the run has recovered from the one before
 PATIENT = ("launch.max_deaths=100000", "launch.window=10", "generator.port=0")
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.01  # a batch that a checkpoint makes superfluous may live for 50 ms
 STATE = "state.json"
 
 
