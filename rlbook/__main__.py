@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import tyro
 from pydantic import ValidationError
 
+from rlbook.tiny.pretrain import PretrainConfig
 from rlbook.training.config import TrainConfig
-from rlbook.training.pretrain import PretrainConfig
 
 app = tyro.extras.SubcommandApp()
 
@@ -73,8 +73,8 @@ def pretrain(config: Annotated[PretrainConfig, tyro.conf.arg(name="")]) -> None:
     Args:
         config: Settings of the run; the defaults made the committed model.
     """
-    from rlbook.training.pretrain import pretrain as make_base
-    from rlbook.training.pretrain import print_progress
+    from rlbook.tiny.pretrain import pretrain as make_base
+    from rlbook.tiny.pretrain import print_progress
 
     make_base(config, print_progress)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlbook.bench import growth, head, pipeline, profiles, rl_step, sampler, startup, train_step
+from rlbook.bench.figures import save_figure
 from rlbook.bench.record import Skipped, bench_dir, record
-from rlbook.viz.bench import save_figure
 
 PARTS = {
     "trl": rl_step.run,

@@ -11,8 +11,8 @@ from rlbook.bench.workload import MICRO_BATCH_TOKENS
 from rlbook.objectives import METHODS
 from rlbook.policy import Sampler, load_policy
 from rlbook.tasks import get_task
+from rlbook.training.batch import collate
 from rlbook.training.collect import collect_rollouts
-from rlbook.training.rollouts import collate
 from rlbook.training.step import train_step
 
 NEVER = -1  # no token ends a completion

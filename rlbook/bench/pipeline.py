@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from scipy.optimize import nnls
 
-from rlbook.analysis.pipeline import Cluster, PipelineRun, pipeline_rl, simulate
 from rlbook.bench.timing import timed
 from rlbook.paths import ROOT
 from rlbook.policy import load_policy, sample
@@ -24,6 +23,7 @@ from rlbook.scale.launch import launch
 from rlbook.scale.layout import Layout
 from rlbook.scale.orchestrator import ASKED_PER_SLOT
 from rlbook.scale.tickets import training_pool
+from rlbook.scaling.pipeline import Cluster, PipelineRun, pipeline_rl, simulate
 from rlbook.tasks import get_task
 from rlbook.training import read_jsonl
 from rlbook.training.collect import encode

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from rlbook.analysis import pass_at_k
 from rlbook.experiments.catalogue import EXPERIMENTS, Arm, Experiment
 from rlbook.manifest import write_manifest
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler, set_threads
+from rlbook.stats import pass_at_k
+from rlbook.tiny.decisions import decisions
 from rlbook.training import (
     Rollout,
     RunLog,
@@ -29,7 +30,6 @@ from rlbook.training import (
     write_csv,
 )
 from rlbook.training.metrics import group_by, mean
-from rlbook.training.probes import decisions
 
 EVAL_SEED = 1_000_003  # training seeds stay small, so held-out prompts never meet a training run
 

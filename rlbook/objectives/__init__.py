@@ -24,19 +24,12 @@ from rlbook.objectives.aggregation import (
     totals_of,
 )
 from rlbook.objectives.kl import KLPenalty, kl_estimate, kl_loss
-from rlbook.objectives.methods import (
-    METHODS,
-    Loss,
-    Method,
-    compute_advantages,
-    importance_ratio,
-    method_table,
-    method_table_markdown,
-    policy_loss,
-    summarize,
-)
+from rlbook.objectives.loss import Loss, importance_ratio, policy_loss, summarize
+from rlbook.objectives.method import Method, compute_advantages
+from rlbook.objectives.methods import METHODS
 from rlbook.objectives.ratios import sampler_correction, sequence_ratio, token_ratio
-from rlbook.objectives.rewards import overlong_penalty, rule_reward, token_rewards
+from rlbook.objectives.shaping import overlong_penalty, rule_reward, token_rewards
+from rlbook.objectives.table import method_table, method_table_markdown
 from rlbook.objectives.trust_regions import (
     DivergenceMask,
     NoTrustRegion,

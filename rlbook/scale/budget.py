@@ -10,11 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
-from rlbook.analysis.compute_curves import Sigmoid
-from rlbook.analysis.pipeline import Cluster, Lengths, PipelineRun, pipeline_rl, simulate, split
 from rlbook.policy.logprobs import CHUNK_ELEMENTS, CHUNK_ROWS
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.shape import ModelShape
+from rlbook.scaling.compute_curves import Sigmoid
+from rlbook.scaling.pipeline import Cluster, Lengths, PipelineRun, pipeline_rl, simulate, split
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2}
 FIXED_BYTES = {"cuda": 2e9, "cpu": 0.6e9}  # context, kernels, fragmentation: an assumption

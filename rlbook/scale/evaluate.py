@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlbook.analysis.intervals import bootstrap_interval
-from rlbook.analysis.pass_at_k import pass_at_k_curve
 from rlbook.scale.config import EvalConfig
+from rlbook.stats.intervals import bootstrap_interval
+from rlbook.stats.pass_at_k import pass_at_k_curve
 from rlbook.tasks import Problem
+from rlbook.training.batch import Rollout
 from rlbook.training.metrics import mean
-from rlbook.training.rollouts import Rollout
 
 RESAMPLES = 2_000  # a hundredth of the interval's width, in a few milliseconds
 

@@ -8,8 +8,8 @@ from rlbook.scale.config import RolloutConfig
 from rlbook.scale.engine import AsyncEngine, GenerationFailed, VersionedCompletion
 from rlbook.scale.verify import Verifiers
 from rlbook.tasks import Problem
+from rlbook.training.batch import Rollout
 from rlbook.training.collect import decode, encode, judged, penalize_length, reward_of, text_of
-from rlbook.training.rollouts import Rollout
 
 CLOSING_TAG = re.compile(r"</\w+>")
 

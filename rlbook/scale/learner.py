@@ -14,7 +14,7 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.parallel import Ranks, ScoredPolicy, shard
 from rlbook.training import Batch, Rollout, TrainConfig, find_method, train_step
 from rlbook.training.collect import with_spread
-from rlbook.training.experience import Scorer
+from rlbook.training.prepare import Scorer
 from rlbook.training.trainer import fitted
 
 

@@ -22,7 +22,7 @@ from rlbook.policy import TokenStats, token_stats
 from rlbook.policy.logprobs import require_plain_head
 from rlbook.scale.config import ModelConfig
 from rlbook.training import Batch
-from rlbook.training.rollouts import lengths_of, pack
+from rlbook.training.batch import lengths_of, pack
 
 COLLECTIVE_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from rlbook.analysis.memory import StateMemory, count_parameters, trained_memory
 from rlbook.policy.loading import policy_source
+from rlbook.scaling.memory import StateMemory, count_parameters, trained_memory
 
 
 @dataclass(frozen=True)

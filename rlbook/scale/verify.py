@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import asdict
 
 from rlbook.tasks import Problem, Verdict
-from rlbook.tasks.bounded import BoundedWorker
+from rlbook.tasks.sandbox.bounded import BoundedWorker
 
 
 class Verifiers:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 
 from rlbook.tasks.base import Problem, Verdict
-from rlbook.tasks.bounded import WORKER
 from rlbook.tasks.formats import format_reward, r1_prompt, tagged_answer
+from rlbook.tasks.sandbox.bounded import WORKER
 
 MAX_COMPLETION_CHARS, MAX_ANSWER_CHARS = 200_000, 4_000
 

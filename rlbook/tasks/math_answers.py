@@ -3,8 +3,8 @@ r"""Mathematical answers in `\boxed{…}`, compared by value with math-verify.""
 import importlib.util
 
 from rlbook.tasks.base import Verdict
-from rlbook.tasks.bounded import WORKER
 from rlbook.tasks.formats import boxed_answers
+from rlbook.tasks.sandbox.bounded import WORKER
 
 MAX_COMPLETION_CHARS, MAX_ANSWER_CHARS = 200_000, 1_000
 

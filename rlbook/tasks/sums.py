@@ -82,3 +82,30 @@ def _draw_term(rng: random.Random, total: int) -> int:
         term = rng.choice((-1, 1)) * rng.randint(1, LARGEST_TERM)
         if 0 <= total + term <= LARGEST_SUM:
             return term
+
+
+def strategy_of(completion: str, finished: bool = True) -> str:
+    """The strategy a completion follows (see `rlbook.tiny.demonstrations`), or "truncated"."""
+    if not finished:
+        return "truncated"
+    match = re.fullmatch(r"<think>([^<]*)</think><answer>[^<]+</answer>\s*", completion)
+    if not match:
+        return "broken"
+    thought = match[1]
+    if not thought.strip():
+        return "direct"
+    if thought.startswith("so "):
+        return "verbose"
+    if thought.startswith("check "):
+        return "careful"
+    return "ramble" if "again " in thought else "terse"
+
+
+def corrects_itself(completion: str) -> bool:
+    """Whether the completion tries a step again."""
+    return "wait " in completion
+
+
+def is_lost(completion: str) -> bool:
+    """Whether the completion gave up on a step."""
+    return "hmm " in completion

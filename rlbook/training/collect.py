@@ -12,10 +12,10 @@ from transformers import PreTrainedTokenizerBase
 from rlbook.objectives import Method, overlong_penalty
 from rlbook.policy import Completion
 from rlbook.tasks import Problem, Task, Verdict
+from rlbook.training.batch import Rollout
 from rlbook.training.config import TrainConfig
 from rlbook.training.metrics import group_by
 from rlbook.training.pool import PromptPool
-from rlbook.training.rollouts import Rollout
 
 MAX_ROUNDS = 10
 

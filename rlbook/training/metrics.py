@@ -68,7 +68,7 @@ from torch import Tensor
 
 from rlbook.objectives import Loss, summarize
 from rlbook.policy import TokenStats
-from rlbook.training.rollouts import Batch, Rollout
+from rlbook.training.batch import Batch, Rollout
 
 
 def rollout_metrics(

@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterator, Sequence
 
 from rlbook.tasks import Problem, Task
+from rlbook.training.batch import Rollout
 from rlbook.training.config import TrainConfig
-from rlbook.training.rollouts import Rollout
 
 
 class PromptPool:

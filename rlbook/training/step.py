@@ -9,9 +9,9 @@ from torch.distributed.tensor import DTensor
 
 from rlbook.objectives import Method, Totals, policy_loss, totals_of, value_loss
 from rlbook.policy import TokenStats, token_stats
+from rlbook.training.batch import Batch, micro_batch_rows
 from rlbook.training.critic import Critic
 from rlbook.training.metrics import step_metrics, step_sums
-from rlbook.training.rollouts import Batch, micro_batch_rows
 
 
 class SingleProcess:

@@ -12,14 +12,14 @@ from tqdm import tqdm
 from rlbook.objectives import METHODS, Method
 from rlbook.policy import Sampler, load_policy
 from rlbook.tasks import get_task, strategy_of
+from rlbook.training.batch import Batch, Rollout, minibatches
 from rlbook.training.checkpoint import load_checkpoint, read_state, save_checkpoint
 from rlbook.training.collect import RolloutSource, derive_seed, with_spread
 from rlbook.training.config import TrainConfig
 from rlbook.training.critic import Critic, explained_variance
-from rlbook.training.experience import Scorer
 from rlbook.training.metrics import rollout_metrics, update_metrics
 from rlbook.training.pool import prompt_pool
-from rlbook.training.rollouts import Batch, Rollout, minibatches
+from rlbook.training.prepare import Scorer
 from rlbook.training.step import critic_step, train_step
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rlbook.analysis import t_interval
 from rlbook.paths import data_dir
+from rlbook.stats import t_interval
 from rlbook.viz.style import CYCLE, METHOD_COLOURS, label_lines
 
 

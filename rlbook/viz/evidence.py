@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rlbook.analysis.evidence import paired_differences
+from rlbook.stats.differences import paired_differences
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED
 
 

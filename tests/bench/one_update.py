@@ -16,7 +16,7 @@ from rlbook.bench.trl_program import grpo_trainer
 from rlbook.bench.workload import setting
 from rlbook.policy import load_policy, logprobs, set_threads
 from rlbook.training import Trainer
-from rlbook.training.rollouts import Rollout, collate
+from rlbook.training.batch import Rollout, collate
 
 
 def main(method: str) -> None:

@@ -11,11 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler
-from rlbook.policy.tiny import VOCABULARY, build_tokenizer
-from rlbook.tasks import SumsTask, demonstrations
-from rlbook.training.evaluate_base import EvaluateConfig, evaluate, kind_of_step, markdown
-from rlbook.training.pretrain import PretrainConfig, learning_rate_factor, pretrain
-from rlbook.training.probes import decisions
+from rlbook.tiny.model import VOCABULARY, build_tokenizer
+from rlbook.tasks import SumsTask
+from rlbook.tiny.demonstrations import demonstrations
+from rlbook.tiny.card import EvaluateConfig, evaluate, kind_of_step, markdown
+from rlbook.tiny.pretrain import PretrainConfig, learning_rate_factor, pretrain
+from rlbook.tiny.decisions import decisions
 
 BASE = data_dir() / "tiny-sums"
 

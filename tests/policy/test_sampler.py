@@ -15,8 +15,7 @@ from transformers import (
 )
 
 from rlbook.policy import Sampler, logprobs, sample
-from rlbook.policy.decoding import Decoder, decoder_for, fill_holes
-from rlbook.policy.llama_decode import LlamaDecoder
+from rlbook.policy.decoding import Decoder, LlamaDecoder, decoder_for, fill_holes
 from rlbook.policy.sampler import draw
 
 EOS = 1

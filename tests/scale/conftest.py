@@ -10,13 +10,13 @@ from functools import cache
 
 import pytest
 
-from rlbook.policy.tiny import build_tokenizer
 from rlbook.scale import spool
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.engine import VersionedCompletion
 from rlbook.scale.layout import Layout, write_json
 from rlbook.scale.orchestrator import Orchestrator
 from rlbook.tasks import SumsTask
+from rlbook.tiny.model import build_tokenizer
 from rlbook.training import read_jsonl
 
 

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from rlbook.policy import load_tokenizer
-from rlbook.policy.tiny import build_model
 from rlbook.scale import checkpoint
 from rlbook.scale.checkpoint import Checkpoints, Shards, export
 from rlbook.scale.config import ModelConfig, ScaleConfig, dump_config
 from rlbook.scale.parallel import Ranks, shard
+from rlbook.tiny.model import build_model
 
 
 @pytest.fixture(scope="module")

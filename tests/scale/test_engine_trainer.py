@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlbook.policy import Sampler
-from rlbook.policy.tiny import EOS_ID, build_model, build_tokenizer
+from rlbook.tiny.model import EOS_ID, build_model, build_tokenizer
 from rlbook.training import TrainConfig, Trainer
 
 SMALL = {"prompts": 4, "group_size": 4, "minibatches": 2, "steps": 4, "max_new_tokens": 12}

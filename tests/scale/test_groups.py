@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from rlbook.objectives import METHODS
-from rlbook.policy.tiny import build_tokenizer
 from rlbook.scale.config import RolloutConfig
 from rlbook.scale.engine import VersionedCompletion
 from rlbook.scale.groups import GroupSampler
 from rlbook.tasks import Problem
+from rlbook.tiny.model import build_tokenizer
 
 
 class Interruptible:

@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.objectives import METHODS
 from rlbook.policy import logprobs
-from rlbook.policy.tiny import build_model
 from rlbook.scale.config import ModelConfig
 from rlbook.scale.parallel import Ranks, plan, select, shard
+from rlbook.tiny.model import build_model
 from rlbook.training import Batch, train_step
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlbook.analysis.pipeline import Cluster, pipeline_rl, simulate
 from rlbook.scale.staleness import Pacing
+from rlbook.scaling.pipeline import Cluster, pipeline_rl, simulate
 
 # By hand
 

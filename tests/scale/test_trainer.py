@@ -12,15 +12,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.objectives import METHODS
 from rlbook.policy import load_policy, load_tokenizer, logprobs
-from rlbook.policy.tiny import build_model
 from rlbook.scale import checkpoint, trainer
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.spool import end_spool, published, write_batch
 from rlbook.scale.trainer import ScaleTrainer, Stopwatch
 from rlbook.tasks import Problem
+from rlbook.tiny.model import build_model
 from rlbook.training import Rollout, TrainConfig, read_jsonl, train_step
-from rlbook.training.experience import Scorer
+from rlbook.training.prepare import Scorer
 
 STEPS = 5
 

@@ -102,7 +102,7 @@ def test_a_worker_whose_caller_was_killed_does_not_hang_on(arithmetic):
         "finished": True,
         "seconds": 0.5,
     }
-    worker = [sys.executable, "-m", "rlbook.tasks.worker"]
+    worker = [sys.executable, "-m", "rlbook.tasks.sandbox.worker"]
     with subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         try:
             for extra in ({"warm_up": True, "seconds": 60}, {}):

@@ -21,12 +21,12 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from transformers import LlamaForCausalLM
 
 from rlbook.policy import load_policy, logprobs
-from rlbook.policy.tiny import UNK_ID
 from rlbook.scale.blocking import ServerEngine, checkpoint_tensors
 from rlbook.scale.client import GeneratorClient
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.engine import GenerationFailed, RequestRefused
 from rlbook.scale.vllm_adapter import check_version, server_command, vllm_python
+from rlbook.tiny.model import UNK_ID
 from rlbook.training import TrainConfig, Trainer
 
 PYTHON = vllm_python()

@@ -11,7 +11,6 @@ from aiohttp import web
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlbook.policy.tiny import EOS_ID, build_model
 from rlbook.scale import weights
 from rlbook.scale.builtin_server import make_app
 from rlbook.scale.client import GeneratorClient
@@ -23,6 +22,7 @@ from rlbook.scale.probes import Prober, WrongWeights, verify
 from rlbook.scale.push import Generators
 from rlbook.scale.rendezvous import both
 from rlbook.scale.weights import TRANSPORTS, gather_weights
+from rlbook.tiny.model import EOS_ID, build_model
 
 RUN_ID = "cafe"
 

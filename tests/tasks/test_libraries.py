@@ -128,7 +128,7 @@ def test_every_evaluating_scorer_of_the_library_is_known():
     from reasoning_gym.factory import DATASETS
 
     from rlbook.tasks.gym import PARSED_AS_CODE
-    from rlbook.tasks.worker import EVALUATING_MODULES
+    from rlbook.tasks.sandbox.worker import EVALUATING_MODULES
 
     pattern = re.compile(r"\b(eval|exec|sympify|parse_expr|parse_latex)\(([^)]*answer)")
     known = {f"reasoning_gym.{name}" for name in EVALUATING_MODULES}

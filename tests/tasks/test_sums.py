@@ -15,12 +15,11 @@ from rlbook.tasks import (
     SumsTask,
     Verdict,
     corrects_itself,
-    demonstrations,
     get_task,
     is_lost,
     strategy_of,
 )
-from rlbook.tasks.strategies import MEAN_HMM
+from rlbook.tiny.demonstrations import MEAN_HMM, demonstrations
 
 TASK = SumsTask()
 PROBLEM = Problem(id="37+8-5", prompt="37+8-5=?", answer="40", level=3)
@@ -246,5 +245,7 @@ def test_get_task():
 
 def test_tasks_do_not_need_torch():
     """A verifier may run in a small process of its own; `rlbook.tasks` must stay light."""
-    script = "import sys, rlbook.tasks, rlbook.tasks.worker; sys.exit('torch' in sys.modules)"
+    script = (
+        "import sys, rlbook.tasks, rlbook.tasks.sandbox.worker; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

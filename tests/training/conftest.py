@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from rlbook.policy.tiny import build_model, build_tokenizer
 from rlbook.tasks import Problem
+from rlbook.tiny.model import build_model, build_tokenizer
 from rlbook.training import Rollout
 
 

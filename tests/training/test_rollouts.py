@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbook.training import Batch, collate, micro_batch_rows, minibatches
+from rlbook.training.batch import lags_of, lengths_of
 from rlbook.training.collect import with_spread
-from rlbook.training.rollouts import lags_of, lengths_of
 
 
 def test_collate_aligns_every_tensor_with_its_token(make_rollout):

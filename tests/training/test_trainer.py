@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlbook.objectives import METHODS
-from rlbook.policy.tiny import build_model, build_tokenizer
+from rlbook.tiny.model import build_model, build_tokenizer
 from rlbook.training import TrainConfig, Trainer, collate
 from rlbook.training.checkpoint import pack_optimizer
 from rlbook.training.collect import RolloutSource

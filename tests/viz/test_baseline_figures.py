@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlbook.viz.reinforce import baseline_explorer, relative_noise, rollouts_needed
+from rlbook.viz.chapters.ch02 import baseline_explorer, relative_noise, rollouts_needed
 
 
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.8])

@@ -4,16 +4,16 @@ import pandas as pd
 import pytest
 
 from rlbook.bench import PARTS
+from rlbook.bench.figures import FIGURES, learning_gap
+from rlbook.book.readme import README, with_performance
 from rlbook.paths import data_dir
-from rlbook.viz.bench import FIGURES, learning_gap
-from rlbook.viz.readme import README, with_performance
 
 BENCH = data_dir() / "results" / "bench"
 
 
 def test_readme_is_what_the_tables_say():
     readme = README.read_text()
-    assert readme == with_performance(readme), "run python -m rlbook.viz.readme"
+    assert readme == with_performance(readme), "run python -m rlbook.book.readme"
 
 
 def test_every_part_has_a_figure():

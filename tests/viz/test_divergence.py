@@ -3,9 +3,9 @@
 import torch
 from matplotlib.figure import Figure
 
-from rlbook.analysis import FOUR
+from rlbook.exact import FOUR
 from rlbook.objectives import DivergenceMask, RatioClip
-from rlbook.viz.divergence import divergence_explorer, divergence_figure, stopped
+from rlbook.viz.chapters.ch11 import divergence_explorer, divergence_figure, stopped
 
 ADVANTAGES = (FOUR.rewards - 0.5)[:, None].expand(4, 8)
 TOKENS = tuple(x[FOUR.mask] for x in (FOUR.logp, FOUR.logp_old, ADVANTAGES))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from rlbook.analysis import FOUR
-from rlbook.viz.policy import Place, draw_prefix_tree, temperature_explorer
+from rlbook.exact import FOUR
+from rlbook.viz.chapters.ch01 import Place, draw_prefix_tree, temperature_explorer
 
 
 @pytest.fixture

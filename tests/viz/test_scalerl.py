@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlbook.analysis import Cluster, Lengths, Sigmoid, generate_then_update, pipeline_rl, simulate
-from rlbook.viz import scalerl
+from rlbook.scaling import Cluster, Lengths, Sigmoid, generate_then_update, pipeline_rl, simulate
+from rlbook.viz.chapters import ch16 as scalerl
 
 COSTS = Cluster(1, 1, slots=4, decode_fixed=0.1, update_fixed=1.0, sync=0.5)
 

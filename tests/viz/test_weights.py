@@ -7,10 +7,10 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from rlbook.analysis import FOUR
+from rlbook.exact import FOUR
 from rlbook.objectives import METHODS, DivergenceMask, RatioClip, WeightClip
-from rlbook.viz.ppo import ReuseTrace
-from rlbook.viz.weights import beyond, draw_answers, token_frame, trust_region_explorer
+from rlbook.viz.chapters.ch03 import ReuseTrace
+from rlbook.viz.chapters.ch09 import beyond, draw_answers, token_frame, trust_region_explorer
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_beyond_ignores_the_sign_of_the_advantage_and_sees_capped_weights(trace,
 
 
 def test_explorer_reacts_to_each_control(trace, methods, monkeypatch):
-    monkeypatch.setattr("rlbook.viz.weights.typical_rows", lambda trace: [1, 3])
+    monkeypatch.setattr("rlbook.viz.chapters.ch09.typical_rows", lambda trace: [1, 3])
     explorer = trust_region_explorer(trace, methods, passes=1)
     for name, value in (("cap", 1.0), ("window", (0.2, 0.28)), ("passes", 0)):
         before = explorer.image.value

@@ -1,0 +1,126 @@
+"""The README's picture, from the reference experiment `reuse`, and its table, from the benchmarks.
+
+`python -m rlbook.book.readme` writes `data/results/reuse.png` and the part of README.md between the
+two marks.
+"""
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from rlbook.bench.figures import learning_gap
+from rlbook.paths import ROOT, data_dir
+from rlbook.viz.curves import learning_curves, load_results
+from rlbook.viz.style import BAD, GOOD, MUTED, use_style
+
+README = ROOT / "README.md"
+BEGIN, END = "<!-- performance: python -m rlbook.book.readme -->", "<!-- end of performance -->"
+COLOURS = {"one update per batch": MUTED, "no trust region": BAD, "clip 0.2": GOOD}
+
+
+def reuse_figure() -> Figure:
+    """Accuracy over rollout batches with 16 updates each, with and without PPO's clip."""
+    use_style()
+    figure, ax = plt.subplots(figsize=(8, 3.6))
+    table = load_results("reuse")
+    learning_curves(table, "accuracy", ax, arms=list(COLOURS), colours=COLOURS, smooth=3)
+    seeds = table["seed"].nunique()
+    ax.set_title("Sixteen updates on every batch: the clip keeps what the ratio alone destroys")
+    ax.set_xlabel(f"batches of 128 rollouts (mean and 95 % interval of {seeds} seeds)")
+    ax.set_ylabel("share of right answers")
+    ax.set_ylim(0, 1)
+    return figure
+
+
+def performance_section() -> str:
+    """What the committed benchmarks measured, as Markdown."""
+    parts = {"trl": _step_rows, "trl_learning": _learning_rows, "sampler": _sampler_rows}
+    parts |= {"train_step": _train_rows, "head": _head_rows, "startup": _startup_rows}
+    folder = data_dir() / "results" / "bench"
+    lines = ["| | measured | next to it |", "|---|---|---|"]
+    for part, rows in parts.items():
+        if (folder / f"{part}.csv").is_file():
+            lines += rows(pd.read_csv(folder / f"{part}.csv"))
+    facts = json.loads((folder / "sampler.json").read_text())
+    threads = facts["torch_threads"]
+    where = f"{facts['cpu']}, {threads} thread{'s' * (threads > 1)}, PyTorch "
+    return "\n".join([*lines, "", f"Measured on: {where}{facts['versions']['torch']}."])
+
+
+def _step_rows(table: pd.DataFrame) -> list[str]:
+    lines = []
+    for (method, completions), pair in table.groupby(["method", "completions"], sort=False):
+        row = pair.set_index("program")
+        ours, trl = row.loc["rlbook"], row.loc["trl"]
+        spread = f"{ours.speedup:.1f}× ({ours.speedup_low:.1f}–{ours.speedup_high:.1f})"
+        lines.append(
+            f"| {method.upper()} step, {completions} completions | {_step(ours)} | "
+            f"TRL: {_step(trl)}; **{spread}** |"
+        )
+    return lines
+
+
+def _step(row: pd.Series) -> str:
+    return f"{row.seconds:.2f} s, {row.tokens_per_second:,.0f} tokens/s, {row.peak_mib:,.0f} MiB"
+
+
+def _learning_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| What {method.upper()} has learned after {table['step'].max()} steps | "
+        f"{gap.mean:+.3f} right answers [{gap.low:+.3f}, {gap.high:+.3f}] | "
+        f"TRL, same prompts, {table['seed'].nunique()} seeds |"
+        for method, gap in learning_gap(table).items()
+    ]
+
+
+def _sampler_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| Sampling {row.batch} completions at once | {row.tokens_per_second:,.0f} tokens/s | "
+        f"{row.speedup:.1f}× `model.generate`; {row.share_of_limit:.0%} of the machine's limit |"
+        for row in table[table["engine"] == "rlbook"].itertuples()
+    ]
+
+
+def _train_rows(table: pd.DataFrame) -> list[str]:
+    best = table.loc[table["share_of_limit"].idxmax()]
+    return [
+        f"| Forward, backward, AdamW | {best.microseconds_per_token:.0f} µs per token | "
+        f"{best.share_of_limit:.0%} of the machine's limit |"
+    ]
+
+
+def _head_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| Log-probabilities, vocabulary {row.vocabulary:,}, width {row.width} | "
+        f"{row.seconds:.1f} s, {row.peak_mib:,.0f} MiB | "
+        f"{row.time_ratio:.2f}× the time, {row.memory_ratio:.2f}× the memory of the plain form |"
+        for row in table[table["form"] == "chunked"].itertuples()
+    ]
+
+
+def _startup_rows(table: pd.DataFrame) -> list[str]:
+    seconds = table.set_index("what")["seconds"]
+    wanted = ("import rlbook", "import rlbook.training", "make lab")
+    return [f"| `{what}` | {seconds[what]:.2g} s | |" for what in wanted if what in seconds]
+
+
+def with_performance(readme: str) -> str:
+    """The README with the current performance section between its marks."""
+    head, rest = readme.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n\n{performance_section()}\n\n{END}{tail}"
+
+
+def main() -> list[Path]:
+    picture = data_dir() / "results" / "reuse.png"
+    reuse_figure().savefig(picture, dpi=120, metadata={"Software": None})
+    README.write_text(with_performance(README.read_text()))
+    return [picture, README]
+
+
+if __name__ == "__main__":
+    for path in main():
+        print(f"wrote {path}")

@@ -1,0 +1,136 @@
+"""The loss that a method minimises, and what it reports."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlbook.objectives.aggregation import Totals, aggregate
+from rlbook.objectives.kl import KLPenalty, kl_estimate, kl_loss
+from rlbook.objectives.method import Method, Ratio
+from rlbook.objectives.ratios import sequence_ratio, token_ratio
+from rlbook.objectives.shapes import check_tokens, per_token, zero_padding
+from rlbook.objectives.trust_regions import Surrogate
+
+
+class Loss(NamedTuple):
+    """`loss` to call backward on; `per_token` (N, T), 0 outside the mask; `sums` for metrics."""
+
+    loss: Float[Tensor, ""]
+    per_token: Float[Tensor, "N T"]
+    sums: dict[str, Tensor]
+
+    @property
+    def metrics(self) -> dict[str, Tensor]:
+        """Detached scalars of this call alone; see `summarize` for several parts."""
+        return summarize(self.sums)
+
+
+def policy_loss(
+    method: Method,
+    logp: Float[Tensor, "N T"],
+    logp_old: Float[Tensor, "N T"],
+    advantages: Float[Tensor, "..."],
+    mask: Bool[Tensor, "N T"],
+    groups: Int[Tensor, " N"] | None = None,
+    totals: Totals | None = None,
+    logp_ref: Float[Tensor, "N T"] | None = None,
+    divergence: Float[Tensor, "N T"] | None = None,
+    correction: Float[Tensor, "N T"] | None = None,
+) -> Loss:
+    """The loss that a method minimises, for one batch or one slice of it.
+
+    `advantages` (N,) or (N, T) are constants. Pass the `totals` of the whole update to let slices
+    add up to it. `divergence` replaces the binary one of a `DivergenceMask`; `correction` (see
+    `sampler_correction`) multiplies the surrogate, not the KL term.
+    Raises `ValueError` where a shape is wrong or the method needs an argument that is missing.
+    """
+    check_tokens(
+        mask, logp=logp, logp_old=logp_old, logp_ref=logp_ref, divergence=divergence,
+        correction=correction,
+    )  # fmt: skip
+    advantages = per_token(advantages, mask).detach()
+    logp, logp_old, advantages = zero_padding(mask, logp, logp_old.detach(), advantages)
+    ratio = importance_ratio(method.ratio, logp, logp_old, mask)
+    extra = {} if divergence is None else {"divergence": divergence}
+    surrogate = method.trust_region(logp, logp_old, ratio, advantages, **extra)
+    per_token_loss = surrogate.loss
+    if correction is not None:
+        per_token_loss = per_token_loss * zero_padding(mask, correction.detach())[0]
+    if method.kl is not None and method.kl.where == "loss":
+        per_token_loss = per_token_loss + kl_term(method.kl, logp, logp_ref, logp_old, mask)
+    loss = aggregate(per_token_loss, mask, method.aggregation, groups, method.constant, totals)
+    per_token_loss = torch.where(mask, per_token_loss, 0.0)
+    return Loss(loss, per_token_loss, loss_sums(logp, logp_old, advantages, mask, surrogate))
+
+
+def importance_ratio(
+    kind: Ratio,
+    logp: Float[Tensor, "N T"],
+    logp_old: Float[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+) -> Float[Tensor, "N T"] | None:
+    """The ratio a method uses, per token; None for "none"."""
+    if kind == "none":
+        return None
+    if kind == "token":
+        return token_ratio(logp, logp_old)
+    return sequence_ratio(logp, logp_old, mask)
+
+
+def kl_term(
+    kl: KLPenalty,
+    logp: Float[Tensor, "N T"],
+    logp_ref: Float[Tensor, "N T"] | None,
+    logp_old: Float[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+) -> Float[Tensor, "N T"]:
+    """β times the per-token KL loss; padding must already be 0 in `logp` and `logp_old`."""
+    if logp_ref is None:
+        raise ValueError("this method has a KL term: pass logp_ref, or replace(method, kl=None)")
+    (logp_ref,) = zero_padding(mask, logp_ref)
+    ratio = token_ratio(logp, logp_old) if kl.gradient == "score" else None
+    return kl.beta * kl_loss(logp, logp_ref, kl.kind, kl.gradient, ratio)
+
+
+@torch.no_grad()
+def loss_sums(
+    logp: Float[Tensor, "N T"],
+    logp_old: Float[Tensor, "N T"],
+    advantages: Float[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+    surrogate: Surrogate,
+) -> dict[str, Tensor]:
+    """Numerators, denominators and extremes from which `summarize` makes the metrics."""
+    ratio, signal = (logp - logp_old).exp(), mask & (advantages != 0)
+    drift = kl_estimate(logp_old, logp, "k3")
+    return {
+        "tokens": mask.sum(),
+        "signal_tokens": signal.sum(),
+        "masked_tokens": (signal & ~surrogate.keep).sum(),
+        "weight_sum": torch.where(mask, surrogate.weight, 0.0).sum(),
+        "kl_sum": torch.where(mask, drift, 0.0).sum(),
+        "ratio_min": torch.where(mask, ratio, torch.inf).min(),
+        "ratio_max": torch.where(mask, ratio, -torch.inf).max(),
+    }
+
+
+def summarize(*parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Metrics of the micro-batches whose `Loss.sums` are given, as if they were one batch.
+
+    clip_fraction   masked gradients / tokens with A ≠ 0 (a token with A = 0 has none to mask)
+    mean_weight     mean coefficient of A·∇log π over trained tokens, masked ones counting as 0
+    kl              k3 estimate of KL(π_old ‖ π_θ) per trained token, nats
+    ratio_min/max   extremes of the token ratio π_θ/π_old, whatever ratio the method uses
+    """
+    total = {name: sum(part[name] for part in parts) for name in parts[0]}
+    tokens, signal = total["tokens"].clamp(min=1), total["signal_tokens"].clamp(min=1)
+    return {
+        "clip_fraction": total["masked_tokens"] / signal,
+        "mean_weight": total["weight_sum"] / tokens,
+        "kl": total["kl_sum"] / tokens,
+        "ratio_min": torch.stack([part["ratio_min"] for part in parts]).min(),
+        "ratio_max": torch.stack([part["ratio_max"] for part in parts]).max(),
+    }

@@ -1,0 +1,51 @@
+"""Which differences between training runs are larger than the difference between seeds?"""
+
+from collections.abc import Mapping, Sequence
+
+from scipy import stats
+
+from rlbook.stats.intervals import t_interval
+
+Runs = Mapping[str, Mapping[int, float]]
+
+
+def paired_differences(
+    runs: Runs, against: str, level: float = 0.95, arms: Sequence[str] | None = None
+) -> list[dict[str, float | str | bool]]:
+    """Every arm minus the arm `against`, seed by seed: mean, t interval, and whether it is real.
+
+    `runs[arm][seed]` is the result of one run. The interval of each row has the given level by
+    itself; `real` asks more: that the difference survives Holm's correction for all rows, so that
+    among true zeros the chance of *any* false `real` is at most 1 − level. Rows are sorted by
+    mean. Raises `ValueError` for an unknown arm or fewer than two common seeds.
+    """
+    if against not in runs:
+        raise ValueError(f"no arm {against!r}; there are {', '.join(runs)}")
+    rows = []
+    for arm in arms or [name for name in runs if name != against]:
+        seeds = sorted(runs[arm].keys() & runs[against].keys())
+        if len(seeds) < 2:
+            raise ValueError(f"{arm!r} and {against!r} share {len(seeds)} seeds: need at least 2")
+        differences = [runs[arm][seed] - runs[against][seed] for seed in seeds]
+        spread = max(differences) > min(differences)
+        p = stats.ttest_1samp(differences, 0.0).pvalue if spread else float(differences[0] == 0)
+        mean, low, high = (float(x) for x in t_interval(differences, level))
+        rows.append(
+            {"arm": arm, "seeds": len(seeds), "mean": mean, "low": low, "high": high, "p": p}
+        )
+    for row, keep in zip(rows, holm([row["p"] for row in rows], 1 - level), strict=True):
+        row["real"] = keep
+    return sorted(rows, key=lambda row: -row["mean"])
+
+
+def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
+    """Which hypotheses fall at family-wise error `alpha`, by Holm's step-down procedure (1979)."""
+    rejected, order = (
+        [False] * len(p_values),
+        sorted(range(len(p_values)), key=p_values.__getitem__),
+    )
+    for rank, index in enumerate(order):
+        if p_values[index] > alpha / (len(p_values) - rank):
+            break
+        rejected[index] = True
+    return rejected

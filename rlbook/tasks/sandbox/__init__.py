@@ -1,0 +1,1 @@
+"""Scorers in a process of their own, with a time limit."""

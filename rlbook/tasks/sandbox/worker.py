@@ -1,0 +1,128 @@
+"""The process behind `bounded`: reads requests, writes scores, one JSON per line."""
+
+import ast
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict
+from functools import lru_cache
+
+from rlbook.tasks.sandbox import bounded
+from rlbook.tasks.base import Problem
+from rlbook.tasks.registry import get_task
+
+MEMORY_BYTES = 4 << 30
+EVALUATING_MODULES = (
+    "algorithmic.binary_matrix",
+    "algorithmic.spiral_matrix",
+    "algorithmic.string_insertion",
+    "games.n_queens",
+)
+
+
+def score_math(request: dict) -> dict:
+    """Whether two LaTeX expressions are equal, judged by math-verify."""
+    import math_verify
+
+    config = [math_verify.LatexExtractionConfig()]
+    answer, reference = (
+        math_verify.parse(f"\\boxed{{{text}}}", config, parsing_timeout=None)
+        for text in (request["answer"], request["reference"])
+    )
+    equal = bool(reference) and math_verify.verify(reference, answer, timeout_seconds=None)
+    return {"parsed": bool(answer), "reference_parsed": bool(reference), "correct": bool(equal)}
+
+
+def score_gym(request: dict) -> dict:
+    """The reasoning-gym data set's own score of one answer."""
+    dataset = gym_dataset(request["dataset"], request["seed"], request["size"])
+    entry = dataset[request["index"]]
+    return {"score": float(dataset.score_answer(request["answer"], entry))}
+
+
+@lru_cache(maxsize=8)
+def gym_dataset(name: str, seed: int, size: int):
+    """A data set whose scorer, where it would `eval` the answer, reads a literal instead."""
+    import reasoning_gym
+
+    for module in EVALUATING_MODULES:
+        importlib.import_module(f"reasoning_gym.{module}").eval = ast.literal_eval
+    return reasoning_gym.create_dataset(name, seed=seed, size=size)
+
+
+def score_task(request: dict) -> dict:
+    """A task's verdict on one completion."""
+    task, problem = local_task(request["task"]), Problem(**request["problem"])
+    return asdict(task.verify(problem, request["completion"], request["finished"]))
+
+
+@lru_cache
+def local_task(name: str):
+    """A task that scores right here: this process is bounded already, it starts no other."""
+    bounded.WORKER.call = lambda request, seconds: SCORERS[request["scorer"]][0](request)
+    return get_task(name)
+
+
+def load_task(request: dict) -> None:
+    """Load a task and, by a first verdict, the libraries behind it."""
+    task = local_task(request["task"])
+    with contextlib.suppress(Exception):
+        task.verify(Problem("", "", "1"), r"<answer>1</answer>\boxed{1}")
+
+
+SCORERS = {
+    "math": (score_math, lambda request: importlib.import_module("math_verify")),
+    "gym": (score_gym, lambda request: importlib.import_module("reasoning_gym")),
+    "task": (score_task, load_task),
+}
+
+
+def main() -> None:
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    limit_memory(MEMORY_BYTES)
+    for line in sys.stdin:
+        request = json.loads(line)
+        with own_time_limit(request["seconds"]):
+            reply = answer(request)
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def answer(request: dict) -> dict:
+    """The reply to one request; an exception becomes `{"error": …}`."""
+    score, prepare = SCORERS[request["scorer"]]
+    try:
+        if request.get("warm_up"):
+            prepare(request)
+            return {"ready": True}
+        return score(request)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
+@contextlib.contextmanager
+def own_time_limit(seconds: float):
+    """Die a little after the caller's limit, in case the caller is not there to kill.
+
+    The signal's default action ends the process, in whatever code it hangs (not on Windows).
+    """
+    alarm = getattr(signal, "alarm", lambda seconds: None)
+    alarm(int(seconds) + 2)
+    yield
+    alarm(0)
+
+
+def limit_memory(size: int) -> None:
+    """Cap the address space where the system can (not on Windows, not enforced on macOS)."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+if __name__ == "__main__":
+    main()

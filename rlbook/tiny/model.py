@@ -1,0 +1,65 @@
+"""The tiny language model: half a million parameters, one token per character or word."""
+
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from tokenizers.processors import TemplateProcessing
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from rlbook.tiny.demonstrations import WORDS
+
+SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+VOCABULARY = (*SPECIAL_TOKENS, *TAGS, *WORDS, *"0123456789+-=;?")
+PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
+MAX_POSITIONS = 256
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Digits, signs, tags and whole words; `tokenizer(prompt)` puts `<bos>` in front.
+
+    Words carry their trailing space, so text made of this vocabulary survives a round trip.
+    """
+    ids = {token: i for i, token in enumerate(VOCABULARY)}
+    core = Tokenizer(WordLevel(ids, unk_token="<unk>"))
+    core.pre_tokenizer = Split(Regex(r"</?[a-z]+>|[a-z]+ ?|(?m:.)"), behavior="isolated")
+    core.post_processor = TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", BOS_ID)]
+    )
+    core.decoder = Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        model_max_length=MAX_POSITIONS,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model() -> LlamaForCausalLM:
+    """A freshly initialised Llama: width 128, 3 layers, 4 heads of 32, untied LM head.
+
+    Initial weights depend on torch's global seed alone.
+    """
+    config = LlamaConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=False,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        bos_token_id=BOS_ID, eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=True
+    )
+    return model

@@ -1,0 +1,165 @@
+"""Make the tiny base model: supervised next-token prediction on the mixture of strategies."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from rlbook.manifest import write_manifest
+from rlbook.tiny.demonstrations import demonstrations
+from rlbook.tiny.model import EOS_ID, MAX_POSITIONS, PAD_ID, build_model, build_tokenizer
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Settings of the base run; the defaults made the model in `data/tiny-sums`.
+
+    `decay` is the last share of the steps, over which the learning rate falls to zero linearly;
+    `stop_after` ends a run early with the full run's schedule (a prefix, for comparisons).
+    """
+
+    out: Path = Path("data/tiny-sums")
+    seed: int = 0
+    steps: int = 1300
+    batch: int = 64
+    micro_batches: int = 8
+    lr: float = 2e-3
+    warmup: int = 50
+    decay: float = 0.4
+    max_tokens: int = 144
+    clip: float = 1.0
+    threads: int = 1
+    stop_after: int | None = None
+
+    def __post_init__(self):
+        if self.steps < 1 or not 1 <= self.micro_batches <= self.batch:
+            raise ValueError("pretrain needs steps >= 1 and 1 <= micro_batches <= batch")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay is a share of the steps in (0, 1], got {self.decay}")
+        if not 16 <= self.max_tokens <= MAX_POSITIONS:
+            raise ValueError(f"max_tokens must lie in 16..{MAX_POSITIONS}, got {self.max_tokens}")
+
+
+Example = tuple[list[int], int]
+
+
+def pretrain(
+    config: PretrainConfig, on_step: Callable[[dict], None] | None = None
+) -> LlamaForCausalLM:
+    """Train a base model from scratch and save it as a Hugging Face folder in `config.out`.
+
+    `on_step` receives the metrics of each step: step, loss (nats per completion token), lr,
+    seconds. On one thread of one machine the result depends on the config alone.
+    """
+    torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)
+    model = build_model().train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.lr, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    start, tokens = time.perf_counter(), 0
+    examples = encoded_demonstrations(config.seed, config.max_tokens)
+    for step in range(config.stop_after or config.steps):
+        batch = list(islice(examples, config.batch))
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr * learning_rate_factor(step, config)
+        loss = _backward(model, batch, config.micro_batches)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        tokens += sum(len(ids) for ids, _ in batch)
+        if on_step:
+            seconds = time.perf_counter() - start
+            lr = optimizer.param_groups[0]["lr"]
+            on_step({"step": step + 1, "loss": loss, "lr": lr, "seconds": seconds})
+    save_base(model, config, seconds=time.perf_counter() - start, tokens=tokens)
+    return model.eval()
+
+
+def encoded_demonstrations(seed: int, max_tokens: int) -> Iterator[Example]:
+    """Token ids of prompt, completion and EOS, cut at `max_tokens`, and the prompt's length."""
+    tokenizer = build_tokenizer()
+    for demo in demonstrations(seed):
+        prompt = tokenizer(demo.problem.prompt).input_ids
+        completion = tokenizer(demo.completion, add_special_tokens=False).input_ids
+        yield (prompt + completion + [EOS_ID])[:max_tokens], len(prompt)
+
+
+def learning_rate_factor(step: int, config: PretrainConfig) -> float:
+    """Linear warm-up, a plateau at 1, linear decay to 0 over the last `config.decay` share."""
+    remaining = (config.steps - step) / (config.decay * config.steps)
+    return min(1.0, (step + 1) / config.warmup, remaining)
+
+
+def _backward(model: LlamaForCausalLM, batch: list[Example], parts: int) -> float:
+    """Accumulate the gradient of the mean loss over the batch's completion tokens.
+
+    Micro-batches are cut from the batch sorted by length: less padding, the same gradient.
+    """
+    batch = sorted(batch, key=lambda example: len(example[0]))
+    total = sum(len(ids) - prompt for ids, prompt in batch)
+    size, loss_sum = -(-len(batch) // parts), 0.0
+    for i in range(0, len(batch), size):
+        ids, targets = _tensors(batch[i : i + size])
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / total
+        loss.backward()
+        loss_sum += loss.item()
+    return loss_sum
+
+
+def _tensors(examples: list[Example]) -> tuple[Tensor, Tensor]:
+    """Right-padded ids and next-token targets; -100 where no completion token is predicted."""
+    width = max(len(ids) for ids, _ in examples)
+    ids = torch.full((len(examples), width), PAD_ID)
+    targets = torch.full((len(examples), width - 1), -100)
+    for row, (tokens, prompt) in enumerate(examples):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        targets[row, prompt - 1 : len(tokens) - 1] = ids[row, prompt : len(tokens)]
+    return ids, targets
+
+
+def save_base(model: LlamaForCausalLM, config: PretrainConfig, **facts) -> None:
+    """Weights, tokenizer and a manifest of how they were made."""
+    model.save_pretrained(config.out)
+    build_tokenizer().save_pretrained(config.out)
+    settings = json.loads(json.dumps(asdict(config), default=str))
+    write_manifest(
+        config.out / "manifest.json", command=command_of(config), pretrain=settings, **facts
+    )
+
+
+def command_of(config: PretrainConfig) -> str:
+    """The shell command that repeats a run."""
+    changed = {
+        field.name: getattr(config, field.name)
+        for field in fields(config)
+        if field.name == "out" or getattr(config, field.name) != field.default
+    }
+    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items())
+    return f"python -m rlbook.tiny.pretrain {options}"
+
+
+def print_progress(metrics: dict) -> None:
+    """A line every 50 steps; an `on_step` for the shell."""
+    if metrics["step"] % 50 == 0:
+        line = "step {step:5d}  loss {loss:.4f}  lr {lr:.2e}  {seconds:6.0f} s"
+        print(line.format(**metrics), flush=True)
+
+
+def main() -> None:
+    """`python -m rlbook.tiny.pretrain --out data/tiny-sums`."""
+    import tyro
+
+    pretrain(tyro.cli(PretrainConfig, description=__doc__), print_progress)
+
+
+if __name__ == "__main__":
+    main()
