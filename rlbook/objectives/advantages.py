@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlbook.objectives.groups import group_mean, group_size, group_sum, has_spread
-from rlbook.objectives.shapes import check_rewards, check_tokens, zero_padding
+from rlbook.objectives.shapes import check_rewards, check_tokens, zero_masked
 
 
 def no_baseline(
@@ -276,7 +276,7 @@ def gae(
     Source: PPO, arXiv:1707.06347, Eqs. 11 and 12. Chapter 03.
     """
     check_tokens(mask, rewards=rewards, values=values)
-    rewards, values = zero_padding(mask, rewards, values)
+    rewards, values = zero_masked(mask, rewards, values)
     advantages = torch.zeros_like(values)
     next_advantage = next_value = torch.zeros_like(values[:, 0])
     for t in reversed(range(mask.shape[1])):

@@ -11,15 +11,15 @@ from rlbook.objectives.aggregation import Totals, aggregate
 from rlbook.objectives.kl import KLPenalty, kl_estimate, kl_loss
 from rlbook.objectives.method import Method, Ratio
 from rlbook.objectives.ratios import sequence_ratio, token_ratio
-from rlbook.objectives.shapes import check_tokens, per_token, zero_padding
+from rlbook.objectives.shapes import check_tokens, expand_to_tokens, zero_masked
 from rlbook.objectives.trust_regions import Surrogate
 
 
 class Loss(NamedTuple):
-    """`loss` to call backward on; `per_token` (N, T), 0 outside the mask; `sums` for metrics."""
+    """`loss` to call backward on; `token_loss` (N, T), 0 outside the mask; `sums` for metrics."""
 
     loss: Float[Tensor, ""]
-    per_token: Float[Tensor, "N T"]
+    token_loss: Float[Tensor, "N T"]
     sums: dict[str, Tensor]
 
     @property
@@ -51,19 +51,19 @@ def policy_loss(
         mask, logp=logp, logp_old=logp_old, logp_ref=logp_ref, divergence=divergence,
         correction=correction,
     )  # fmt: skip
-    advantages = per_token(advantages, mask).detach()
-    logp, logp_old, advantages = zero_padding(mask, logp, logp_old.detach(), advantages)
+    advantages = expand_to_tokens(advantages, mask).detach()
+    logp, logp_old, advantages = zero_masked(mask, logp, logp_old.detach(), advantages)
     ratio = importance_ratio(method.ratio, logp, logp_old, mask)
     extra = {} if divergence is None else {"divergence": divergence}
     surrogate = method.trust_region(logp, logp_old, ratio, advantages, **extra)
-    per_token_loss = surrogate.loss
+    token_loss = surrogate.loss
     if correction is not None:
-        per_token_loss = per_token_loss * zero_padding(mask, correction.detach())[0]
+        token_loss = token_loss * zero_masked(mask, correction.detach())[0]
     if method.kl is not None and method.kl.where == "loss":
-        per_token_loss = per_token_loss + kl_term(method.kl, logp, logp_ref, logp_old, mask)
-    loss = aggregate(per_token_loss, mask, method.aggregation, groups, method.constant, totals)
-    per_token_loss = torch.where(mask, per_token_loss, 0.0)
-    return Loss(loss, per_token_loss, loss_sums(logp, logp_old, advantages, mask, surrogate))
+        token_loss = token_loss + kl_term(method.kl, logp, logp_ref, logp_old, mask)
+    loss = aggregate(token_loss, mask, method.aggregation, groups, method.constant, totals)
+    token_loss = torch.where(mask, token_loss, 0.0)
+    return Loss(loss, token_loss, loss_sums(logp, logp_old, advantages, mask, surrogate))
 
 
 def importance_ratio(
@@ -90,7 +90,7 @@ def kl_term(
     """β times the per-token KL loss; padding must already be 0 in `logp` and `logp_old`."""
     if logp_ref is None:
         raise ValueError("this method has a KL term: pass logp_ref, or replace(method, kl=None)")
-    (logp_ref,) = zero_padding(mask, logp_ref)
+    (logp_ref,) = zero_masked(mask, logp_ref)
     ratio = token_ratio(logp, logp_old) if kl.gradient == "score" else None
     return kl.beta * kl_loss(logp, logp_ref, kl.kind, kl.gradient, ratio)
 

@@ -17,8 +17,8 @@ Ratio = Literal["none", "token", "sequence"]
 class Method:
     """One row of the table.
 
-    `constant` is the normaliser of `aggregation="constant"`. `anchor` says whose log-probs the
-    paper calls π_old: the trainer's, recomputed, or the sampler's own. `reward_values` are the
+    `constant` is the normaliser of `aggregation="constant"`. `old_logprobs` says whose log-probs
+    the paper calls π_old: the trainer's, recomputed, or the sampler's own. `reward_values` are the
     rewards of a (wrong, right) answer. `reward_shaping` and `prompt_filter` name what happens to
     rewards and prompts before the objective; the trainer does it ("overlong": DAPO's ramp;
     "overlong_filter": truncated completions count in the baseline but are not trained on).
@@ -34,7 +34,7 @@ class Method:
     aggregation: Aggregation = "token_sum"
     constant: float | None = None
     kl: KLPenalty | None = None
-    anchor: Literal["recomputed", "sampler"] = "recomputed"
+    old_logprobs: Literal["recomputed", "sampler"] = "recomputed"
     reward_values: tuple[float, float] = (0.0, 1.0)
     reward_shaping: Literal["none", "overlong", "overlong_filter"] = "none"
     prompt_filter: Literal["none", "drop_zero_variance", "resample_zero_variance"] = "none"
@@ -73,7 +73,7 @@ class Method:
         return self.advantage() if isinstance(self.advantage, type) else self.advantage
 
 
-CHOICES = ("ratio", "aggregation", "anchor", "reward_shaping", "prompt_filter")
+CHOICES = ("ratio", "aggregation", "old_logprobs", "reward_shaping", "prompt_filter")
 INPUTS = ("rewards", "groups", "mask", "lengths", "greedy_rewards", "values", "gamma", "lam")
 
 

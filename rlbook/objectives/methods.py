@@ -123,7 +123,7 @@ _ROWS = (
         adv.group_center,
         ratio="token",
         trust_region=DivergenceMask("tv", 0.15, 0.15),
-        anchor="sampler",
+        old_logprobs="sampler",
         note="δ 0.15 in the stability study, 0.2 in most scaling runs, which cap the weight at 5.",
     ),
     Method(
@@ -132,7 +132,7 @@ _ROWS = (
         adv.group_center,
         ratio="token",
         trust_region=DivergenceMask("kl", 0.05, 0.05),
-        anchor="sampler",
+        old_logprobs="sampler",
     ),
     Method(
         "scalerl",
@@ -141,7 +141,7 @@ _ROWS = (
         ratio="token",
         trust_region=WeightClip(max=5.0),
         aggregation="prompt_mean",
-        anchor="sampler",
+        old_logprobs="sampler",
         reward_values=(-1.0, 1.0),
         prompt_filter="drop_zero_variance",
         note="Caps 4, 5 and 8 made no significant difference; the main runs' value is unstated.",

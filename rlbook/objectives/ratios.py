@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlbook.objectives.shapes import check_same_shape, check_tokens, zero_padding
+from rlbook.objectives.shapes import check_same_shape, check_tokens, zero_masked
 
 
 def token_ratio(
@@ -42,7 +42,7 @@ def sequence_ratio(
     Source: GSPO, arXiv:2507.18071. Chapter 09.
     """
     check_tokens(mask, logp=logp, logp_old=logp_old)
-    logp, logp_old = zero_padding(mask, logp, logp_old)
+    logp, logp_old = zero_masked(mask, logp, logp_old)
     length = mask.sum(1, keepdim=True).clamp(min=1) if normalize else 1
     log_ratio = (logp - logp_old).sum(1, keepdim=True) / length
     if gradient == "token":
@@ -72,7 +72,7 @@ def sampler_correction(
         raise ValueError(
             f'mode is "truncate" or "drop", level "token" or "sequence"; got {mode!r}, {level!r}'
         )
-    logp_old, logp_sampler = zero_padding(mask, logp_old.detach(), logp_sampler.detach())
+    logp_old, logp_sampler = zero_masked(mask, logp_old.detach(), logp_sampler.detach())
     log_ratio = logp_old - logp_sampler
     if level == "sequence":
         log_ratio = torch.where(mask, log_ratio.sum(1, keepdim=True), 0.0)

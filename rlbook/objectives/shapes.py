@@ -55,7 +55,7 @@ def check_rewards(
     check_same_shape(rewards=rewards, **others)
 
 
-def zero_padding(mask: Bool[Tensor, "N T"], *tensors: Tensor) -> tuple[Tensor, ...]:
+def zero_masked(mask: Bool[Tensor, "N T"], *tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors with 0 wherever `mask` is False.
 
     Done on the *inputs* of a formula: masking only its result would still let a NaN in the
@@ -64,7 +64,9 @@ def zero_padding(mask: Bool[Tensor, "N T"], *tensors: Tensor) -> tuple[Tensor, .
     return tuple(torch.where(mask, tensor, torch.zeros_like(tensor)) for tensor in tensors)
 
 
-def per_token(advantages: Float[Tensor, "..."], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+def expand_to_tokens(
+    advantages: Float[Tensor, "..."], mask: Bool[Tensor, "N T"]
+) -> Float[Tensor, "N T"]:
     """Advantages as (N, T): a value per sequence is given to each of its tokens.
 
     Raises `ValueError` unless `advantages` is (N,) or (N, T).

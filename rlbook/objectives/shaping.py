@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rlbook.objectives.advantages import at_last_token
 from rlbook.objectives.kl import KLPenalty, kl_estimate
-from rlbook.objectives.shapes import check_tokens, zero_padding
+from rlbook.objectives.shapes import check_tokens, zero_masked
 
 
 def overlong_penalty(
@@ -63,5 +63,5 @@ def token_rewards(
         return at_end
     if logp_old is None or logp_ref is None:
         raise ValueError("a KL penalty in the reward needs logp_old and logp_ref")
-    logp_old, logp_ref = zero_padding(mask, logp_old, logp_ref)
+    logp_old, logp_ref = zero_masked(mask, logp_old, logp_ref)
     return at_end - kl.beta * kl_estimate(logp_old, logp_ref, kl.kind)

@@ -15,7 +15,7 @@ def method_table() -> list[dict[str, str]]:
             "trust region": describe(m.trust_region),
             "aggregation": m.aggregation + (f" ({m.constant:g})" if m.constant else ""),
             "KL": f"{m.kl.kind} in {m.kl.where}, β={m.kl.beta:g}" if m.kl else "none",
-            "anchor": m.anchor if m.ratio != "none" else "none",
+            "old log-probs": m.old_logprobs if m.ratio != "none" else "none",
             "rewards": "{:g} / {:g}".format(*m.reward_values),
             "shaping": m.reward_shaping,
             "prompts": m.prompt_filter.replace("_", " "),

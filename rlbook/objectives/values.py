@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rlbook.objectives.aggregation import Totals, aggregate
-from rlbook.objectives.shapes import check_tokens, zero_padding
+from rlbook.objectives.shapes import check_tokens, zero_masked
 
 
 def value_loss(
@@ -22,7 +22,7 @@ def value_loss(
     `clip` is in units of reward; None gives ½ (V − R)². Chapter 03.
     """
     check_tokens(mask, values=values, values_old=values_old, returns=returns)
-    values, values_old, returns = zero_padding(mask, values, values_old, returns)
+    values, values_old, returns = zero_masked(mask, values, values_old, returns)
     error = (values - returns).square()
     if clip is not None:
         clipped = values_old + (values - values_old).clamp(-clip, clip)

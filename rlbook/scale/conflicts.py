@@ -22,7 +22,7 @@ def conflicts(config: "ScaleConfig") -> list[str]:
         found.append(
             f"trainer.method: {trainer.method} needs {needs}; train it with `rlbook train`"
         )
-    elif trainer.truncate_weight and METHODS[trainer.method].anchor == "sampler":
+    elif trainer.truncate_weight and METHODS[trainer.method].old_logprobs == "sampler":
         found.append(
             f"trainer.truncate_weight: {trainer.method} takes its ratio to the sampler's own "
             "log-probabilities, there is nothing to correct: leave it out"

@@ -122,7 +122,7 @@ def train_config(config: ScaleConfig, ranks: Ranks) -> TrainConfig:
     """
     method = find_method(config.trainer.method)
     matters = method.ratio != "none" or config.trainer.truncate_weight
-    recomputed = method.anchor == "recomputed" and matters
+    recomputed = method.old_logprobs == "recomputed" and matters
     return TrainConfig(
         method=method.name,
         anchor="recomputed" if recomputed else "sampler",

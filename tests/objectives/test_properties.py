@@ -111,7 +111,7 @@ def test_padding_reaches_neither_value_nor_gradient(name, poison):
     assert torch.equal(clean, dirty)
     assert torch.equal(grad, dirty_grad)
     assert (dirty_grad[outside] == 0).all()
-    assert (loss.per_token[outside] == 0).all()
+    assert (loss.token_loss[outside] == 0).all()
     assert all(torch.isfinite(value) for value in loss.metrics.values())
 
 
