@@ -20,7 +20,7 @@ endif
 START := $(firstword $(sort $(wildcard chapters/[0-9]*.ipynb)) chapters)
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
-.PHONY: help lab test lint unit slow test-chapters book bench setup setup-dev vllm vllm-cpu \
+.PHONY: help lab test lint types unit slow test-chapters book bench setup setup-dev vllm vllm-cpu \
 	trl lock check-python check-port
 
 help:  ## this list
@@ -31,11 +31,14 @@ lab: check-port setup  ## set everything up and open JupyterLab on the book (POR
 	@$(BIN)/jupyter lab $(START) --port=$(PORT) --ServerApp.port_retries=0 \
 		$(if $(filter 0,$(shell id -u)),--allow-root)
 
-test: lint unit slow test-chapters  ## lint, unit tests, end-to-end tests, every chapter
+test: lint types unit slow test-chapters  ## lint, types, unit tests, end-to-end tests, every chapter
 
 lint: setup-dev  ## ruff
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check rlbook tests
+
+types: setup-dev  ## mypy on the rooms that [tool.mypy] names
+	$(BIN)/python -m mypy
 
 unit: setup-dev  ## unit tests (3 minutes at most)
 	$(BIN)/python -m pytest -m "not slow" --durations=10 </dev/null
