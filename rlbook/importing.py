@@ -1,0 +1,40 @@
+"""Own code by name: "package.module:attribute"."""
+
+import importlib
+from typing import Any
+
+
+def import_name(path: str) -> Any:
+    """The object that "package.module:attribute" names; attributes may be dotted.
+
+    Raises `ValueError` for a malformed path or a missing attribute, `ImportError` for a missing
+    module, both naming the path.
+    """
+    module, colon, attribute = path.partition(":")
+    if not (module and colon and attribute):
+        raise ValueError(f"{path!r} is no import path: write package.module:name")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and not module.startswith(error.name):
+            raise
+        raise ImportError(
+            f"cannot import {path!r}: no module {module!r} here; install its package or add its "
+            "folder to PYTHONPATH"
+        ) from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"cannot import {path!r}: {module} has no {attribute!r}")
+        found = getattr(found, name)
+    return found
+
+
+def name_of(thing: Any) -> str:
+    """The path under which `import_name` finds a function or a class again.
+
+    Raises `ValueError` for what has no such name, a lambda or a function inside a function.
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
+    if not module or not name or "<" in name:
+        raise ValueError(f"{thing!r} has no import path: define it at the top of a module")
+    return f"{module}:{name}"
