@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,19 @@ class Verdict:
     reason: str
 
 
+@runtime_checkable
 class Task(Protocol):
-    """A family of problems that a program can verify."""
+    """A family of problems that a program can verify.
 
-    name: str
-    levels: tuple[int, ...]
+    A task may also say how a completion went about it (`Labelled`) and which of its problems are
+    not for training (`HeldOut`).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def levels(self) -> tuple[int, ...]: ...
 
     def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
         """`n` problems: a pure function of the arguments."""
@@ -45,4 +53,22 @@ class Task(Protocol):
 
     def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
         """Judge a completion (EOS excluded); `finished` says whether the policy emitted EOS."""
+        ...
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A task that sorts completions into kinds, which metrics then count."""
+
+    def label(self, completion: str, finished: bool) -> str:
+        """One word for how this completion goes about it, right or wrong."""
+        ...
+
+
+@runtime_checkable
+class HeldOut(Protocol):
+    """A task of finitely many problems, some of which `sample` never returns."""
+
+    def held_out(self, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+        """`n` of those, always the same ones."""
         ...

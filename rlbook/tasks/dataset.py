@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 
 from rlbook.tasks.base import Problem, Verdict
 from rlbook.tasks.formats import boxed_answers
@@ -21,11 +22,10 @@ TEMPLATE = "{question}\n\nReason step by step, then write the final answer in \\
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where the rows of a data set are: a local file or folder, or a name on the hub."""
+class HubSource:
+    """A data set on the hub, and which of its configurations and splits to take."""
 
-    path: Path | None = None
-    hub: str = ""
+    name: str
     config: str | None = None
     split: str | None = None
 
@@ -62,7 +62,7 @@ class DatasetTask:
     @cached_property
     def parts(self) -> tuple[list[Problem], list[Problem]]:
         """Problems to train on and problems held out, read at first use."""
-        train, held_out = (read_folder if self.source.path else read_hub)(self.source)
+        train, held_out = read(self.source)
         known = {p.id for p in held_out}
         return [p for p in train if p.id not in known], held_out
 
@@ -98,29 +98,34 @@ class DatasetTask:
         return [problems[i] for i in order[:n]]
 
 
-def find_source(text: str) -> Source:
+def find_source(text: str) -> Path | HubSource:
     """What the part after "dataset:" means; anything that is not a path is a hub name."""
     path = Path(text).expanduser()
     if path.exists():
-        return Source(path)
+        return path
     if text.startswith((".", "/", "~")) or path.suffix in (".jsonl", ".json"):
         raise FileNotFoundError(f"no data set at {path}: check the path (relative to {Path.cwd()})")
     hub, *rest = text.split(":")
     if len(rest) > 2:
         raise ValueError(f"dataset:{text}: write <hub id>[:<config>][:<split>]")
     config, split = (*rest, None, None)[:2]
-    return Source(None, hub, config or None, split or None)
+    return HubSource(hub, config or None, split or None)
 
 
-def read_folder(source: Source) -> tuple[list[Problem], list[Problem]]:
+def read(source: Path | HubSource) -> tuple[list[Problem], list[Problem]]:
+    """The training part and the held-out part of a data set."""
+    return read_hub(source) if isinstance(source, HubSource) else read_folder(source)
+
+
+def read_folder(folder: Path) -> tuple[list[Problem], list[Problem]]:
     """The two parts of a local file or folder."""
-    if source.path.is_file():
-        return divide(read_jsonl(source.path))
-    train = source.path / "train.jsonl"
+    if folder.is_file():
+        return divide(read_jsonl(folder))
+    train = folder / "train.jsonl"
     if not train.is_file():
-        found = ", ".join(sorted(p.name for p in source.path.iterdir())[:8]) or "nothing"
-        raise FileNotFoundError(f"{source.path} has no train.jsonl (it has: {found})")
-    tests = [source.path / f"{name}.jsonl" for name in HELD_OUT_SPLITS]
+        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+        raise FileNotFoundError(f"{folder} has no train.jsonl (it has: {found})")
+    tests = [folder / f"{name}.jsonl" for name in HELD_OUT_SPLITS]
     test = next((path for path in tests if path.is_file()), None)
     return (read_jsonl(train), read_jsonl(test)) if test else divide(read_jsonl(train))
 
@@ -149,26 +154,26 @@ def json_rows(path: Path) -> Iterator[tuple[str, dict]]:
         yield where, row
 
 
-def read_hub(source: Source) -> tuple[list[Problem], list[Problem]]:
+def read_hub(source: HubSource) -> tuple[list[Problem], list[Problem]]:
     """The two parts of a data set on the hub."""
     datasets = _require_datasets()
     try:
-        splits = datasets.get_dataset_split_names(source.hub, source.config)
+        splits = datasets.get_dataset_split_names(source.name, source.config)
         train = source.split or ("train" if "train" in splits else splits[0])
         test = next((name for name in HELD_OUT_SPLITS if name in splits and name != train), None)
         load = {
-            name: datasets.load_dataset(source.hub, source.config, split=name)
+            name: datasets.load_dataset(source.name, source.config, split=name)
             for name in (train, test)
             if name
         }
     except (OSError, ValueError) as error:
         raise FileNotFoundError(
-            f"cannot load data set {source.hub!r} from the hub ({error}): check name, config and "
+            f"cannot load data set {source.name!r} from the hub ({error}): check name, config and "
             "network, or give a local JSONL file"
         ) from error
     parts = {
         name: unique(
-            problem_of(row, f"{source.hub} {name}, row {index}") for index, row in enumerate(rows)
+            problem_of(row, f"{source.name} {name}, row {index}") for index, row in enumerate(rows)
         )
         for name, rows in load.items()
     }
@@ -241,7 +246,7 @@ def divide(problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:
     return train, [p for p, out in zip(problems, held_out, strict=True) if out]
 
 
-def _require_datasets():
+def _require_datasets() -> ModuleType:
     try:
         import datasets
     except ImportError:

@@ -75,7 +75,7 @@ class ReasoningGymTask:
             return Verdict(False, False, None, "truncated")
         format_ok = format_reward(completion) == 1.0
         answer, fault = tagged_answer(completion)
-        if fault:
+        if answer is None:
             return Verdict(False, format_ok, None, fault)
         if len(answer) > MAX_ANSWER_CHARS:
             return Verdict(False, format_ok, None, "too_long")

@@ -1,20 +1,36 @@
-"""Tasks by name."""
+"""Tasks by name, and the problems that are held out of training."""
 
-from collections.abc import Sequence
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
 
-from rlbook.tasks.base import Problem, Task
+from rlbook.tasks.base import HeldOut, Problem, Task
 from rlbook.tasks.sums import SumsTask
 
-NAMES = ("sums", "reasoning_gym:<dataset>", "dataset:<file, folder or hub id>")
-HELD_OUT_SEED = 1_000_003  # training seeds stay small, so these problems never meet a training run
+NAMES = (
+    "sums",
+    "reasoning_gym:<dataset>",
+    "dataset:<file, folder or hub id>",
+    "<package.module>:<class>",
+)
+HELD_OUT_SEED = 1_000_003  # training seeds stay small, so no training run draws from this one
+
+_IMPORT_PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
+_MEMBERS = ("name", "levels", "sample", "verify")
 
 
 def get_task(name: str) -> Task:
-    """The task called `name`: "sums", or a family and one of its data sets after a colon.
+    """The task called `name`: "sums", a family's data set after a colon, or a class of yours.
 
     "reasoning_gym:<dataset>" is one of that library's data sets; "dataset:<source>" takes
     questions and answers from a JSONL file, a folder or the Hugging Face hub (`DatasetTask`).
-    Raises `ValueError` for an unknown name and `ImportError` if an optional library is missing.
+    "<package.module>:<class>" imports the module, from the working directory if need be, and calls
+    the class (or function) without arguments for an object that is a `Task`.
+    Raises `ValueError` for an unknown name or an object that is no task, and `ImportError` if a
+    module or an optional library is missing.
     """
     if name == "sums":
         return SumsTask()
@@ -27,10 +43,51 @@ def get_task(name: str) -> Task:
         from rlbook.tasks.dataset import DatasetTask
 
         return DatasetTask(source)
+    if path := _IMPORT_PATH.fullmatch(name):
+        return checked(name, imported(*path.groups())())
     raise ValueError(f"unknown task {name!r}: choose one of {', '.join(NAMES)}")
 
 
+def imported(module: str, attribute: str) -> Callable[[], object]:
+    """The class or function that makes a task, without arguments."""
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())  # a command's own path lacks it; last, it shadows nothing
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"task '{module}:{attribute}': {error}; run where the module is or set PYTHONPATH "
+            f"(tasks: {', '.join(NAMES)})"
+        ) from error
+    if not callable(found):
+        raise ValueError(f"task '{module}:{attribute}': no class or function of that name there")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"task '{module}:{attribute}' must be made without arguments ({error})"
+        ) from None
+    return found
+
+
+def checked(name: str, task: object) -> Task:
+    """The task itself, if it has what every task has."""
+    if isinstance(task, Task):
+        return task
+    missing = [member for member in _MEMBERS if not hasattr(task, member)]
+    raise ValueError(
+        f"task {name!r} has no {', '.join(missing)}: a task has {', '.join(_MEMBERS)} "
+        "(rlbook.tasks.Task)"
+    )
+
+
 def held_out_problems(task: Task, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
-    """`n` problems that training never asks: the task's own held-out part, or a distant seed."""
-    sample = getattr(task, "held_out", None)
-    return sample(n, levels) if sample else task.sample(HELD_OUT_SEED, n, levels)
+    """`n` problems to evaluate on, the only way to draw them, for every task.
+
+    A task of finitely many problems gives those that it never trains on (`HeldOut`); one that
+    generates them draws from a seed of its own, `HELD_OUT_SEED`. Where there are few problems to
+    generate, as among sums of two operands, training may still come across one of these.
+    """
+    if isinstance(task, HeldOut):
+        return task.held_out(n, levels)
+    return task.sample(HELD_OUT_SEED, n, levels)

@@ -53,12 +53,16 @@ class SumsTask:
             return Verdict(False, False, None, "truncated")
         format_ok = _STRUCTURE.fullmatch(completion) is not None
         answer, fault = tagged_answer(completion)
-        if fault:
+        if answer is None:
             return Verdict(False, format_ok, None, fault)
         if not _INTEGER.fullmatch(answer):
             return Verdict(False, format_ok, None, "not_an_integer")
         correct = answer == problem.answer
         return Verdict(correct, format_ok, answer, "ok" if correct else "wrong")
+
+    def label(self, completion: str, finished: bool) -> str:
+        """The strategy that the completion follows."""
+        return strategy_of(completion, finished)
 
 
 def draw_problem(rng: random.Random, operands: int) -> Problem:

@@ -6,9 +6,12 @@ killed wherever it hangs, from any thread. The worker also has a memory limit, a
 
 import atexit
 import json
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import IO
 
 START_SECONDS = 60.0
 
@@ -21,15 +24,19 @@ class BoundedWorker:
     """
 
     def __init__(self) -> None:
+        self.here: Callable[[dict], dict] | None = None  # in the worker process: it scores itself
         self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, request: dict, seconds: float) -> dict:
         """Send one request and wait at most `seconds` (the worker's start not counted)."""
+        if self.here:
+            return self.here(request)
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._start(request)
-            reply = self._exchange(request, seconds)
+            process = self._process
+            if process is None or process.poll() is not None:
+                process = self._start(request)
+            reply = self._exchange(process, request, seconds)
         if "error" in reply:
             raise RuntimeError(reply["error"])
         return reply
@@ -39,25 +46,29 @@ class BoundedWorker:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._process.stdin.close()
-            self._process.stdout.close()
+            for pipe in pipes(self._process):
+                pipe.close()
             self._process = None
 
-    def _start(self, request: dict) -> None:
+    def _start(self, request: dict) -> subprocess.Popen[bytes]:
         self.close()
-        self._process = subprocess.Popen(
+        # What can be imported here can be imported there: a task may be the reader's own.
+        path = os.pathsep.join(filter(None, sys.path))
+        self._process = process = subprocess.Popen(
             [sys.executable, "-m", "rlbook.tasks.sandbox.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
         )
         atexit.unregister(self.close)
         atexit.register(self.close)
-        self._exchange({**request, "warm_up": True}, START_SECONDS)
+        self._exchange(process, {**request, "warm_up": True}, START_SECONDS)
+        return process
 
-    def _exchange(self, request: dict, seconds: float) -> dict:
+    def _exchange(self, process: subprocess.Popen[bytes], request: dict, seconds: float) -> dict:
         """One line out, one line in; a timer kills the process, which ends the wait."""
-        process, late = self._process, threading.Event()
+        (to_worker, from_worker), late = pipes(process), threading.Event()
         message = json.dumps({**request, "seconds": seconds}).encode() + b"\n"
 
         def kill() -> None:
@@ -67,9 +78,9 @@ class BoundedWorker:
         timer = threading.Timer(seconds, kill)
         timer.start()
         try:
-            process.stdin.write(message)
-            process.stdin.flush()
-            line = process.stdout.readline()
+            to_worker.write(message)
+            to_worker.flush()
+            line = from_worker.readline()
         except OSError:
             line = b""
         finally:
@@ -80,6 +91,12 @@ class BoundedWorker:
         if late.is_set():
             raise TimeoutError(f"scorer did not answer within {seconds:g} s")
         raise RuntimeError("scorer process died (out of memory?)")
+
+
+def pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    """The worker's input and output."""
+    assert process.stdin and process.stdout
+    return process.stdin, process.stdout
 
 
 WORKER = BoundedWorker()

@@ -7,12 +7,17 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from rlbook.tasks.sandbox import bounded
-from rlbook.tasks.base import Problem
+from rlbook.tasks.base import Problem, Task
 from rlbook.tasks.registry import get_task
+from rlbook.tasks.sandbox import bounded
+
+if TYPE_CHECKING:
+    from reasoning_gym.factory import ProceduralDataset
 
 MEMORY_BYTES = 4 << 30
 EVALUATING_MODULES = (
@@ -44,12 +49,12 @@ def score_gym(request: dict) -> dict:
 
 
 @lru_cache(maxsize=8)
-def gym_dataset(name: str, seed: int, size: int):
+def gym_dataset(name: str, seed: int, size: int) -> "ProceduralDataset":
     """A data set whose scorer, where it would `eval` the answer, reads a literal instead."""
     import reasoning_gym
 
     for module in EVALUATING_MODULES:
-        importlib.import_module(f"reasoning_gym.{module}").eval = ast.literal_eval
+        vars(importlib.import_module(f"reasoning_gym.{module}"))["eval"] = ast.literal_eval
     return reasoning_gym.create_dataset(name, seed=seed, size=size)
 
 
@@ -60,9 +65,9 @@ def score_task(request: dict) -> dict:
 
 
 @lru_cache
-def local_task(name: str):
+def local_task(name: str) -> Task:
     """A task that scores right here: this process is bounded already, it starts no other."""
-    bounded.WORKER.call = lambda request, seconds: SCORERS[request["scorer"]][0](request)
+    bounded.WORKER.here = lambda request: SCORERS[request["scorer"]][0](request)
     return get_task(name)
 
 
@@ -73,7 +78,7 @@ def load_task(request: dict) -> None:
         task.verify(Problem("", "", "1"), r"<answer>1</answer>\boxed{1}")
 
 
-SCORERS = {
+SCORERS: dict[str, tuple[Callable[[dict], dict], Callable[[dict], object]]] = {
     "math": (score_math, lambda request: importlib.import_module("math_verify")),
     "gym": (score_gym, lambda request: importlib.import_module("reasoning_gym")),
     "task": (score_task, load_task),
@@ -105,7 +110,7 @@ def answer(request: dict) -> dict:
 
 
 @contextlib.contextmanager
-def own_time_limit(seconds: float):
+def own_time_limit(seconds: float) -> Iterator[None]:
     """Die a little after the caller's limit, in case the caller is not there to kill.
 
     The signal's default action ends the process, in whatever code it hangs (not on Windows).
