@@ -1,18 +1,23 @@
 """Own code by name: "package.module:attribute"."""
 
 import importlib
+import os
+import sys
 from typing import Any
 
 
 def import_name(path: str) -> Any:
     """The object that "package.module:attribute" names; attributes may be dotted.
 
+    Modules of the working directory are found too, after all others.
     Raises `ValueError` for a malformed path or a missing attribute, `ImportError` for a missing
     module, both naming the path.
     """
     module, colon, attribute = path.partition(":")
     if not (module and colon and attribute):
         raise ValueError(f"{path!r} is no import path: write package.module:name")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())  # an installed command's path lacks it
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:

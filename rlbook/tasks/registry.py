@@ -1,12 +1,10 @@
 """Tasks by name, and the problems that are held out of training."""
 
-import importlib
 import inspect
-import os
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from rlbook.importing import import_name
 from rlbook.tasks.base import HeldOut, Problem, Task
 from rlbook.tasks.sums import SumsTask
 
@@ -18,7 +16,7 @@ NAMES = (
 )
 HELD_OUT_SEED = 1_000_003  # training seeds stay small, so no training run draws from this one
 
-_IMPORT_PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _MEMBERS = ("name", "levels", "sample", "verify")
 
 
@@ -43,31 +41,24 @@ def get_task(name: str) -> Task:
         from rlbook.tasks.dataset import DatasetTask
 
         return DatasetTask(source)
-    if path := _IMPORT_PATH.fullmatch(name):
-        return checked(name, imported(*path.groups())())
+    if _IMPORT_PATH.fullmatch(name):
+        return made(name)
     raise ValueError(f"unknown task {name!r}: choose one of {', '.join(NAMES)}")
 
 
-def imported(module: str, attribute: str) -> Callable[[], object]:
-    """The class or function that makes a task, without arguments."""
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())  # a command's own path lacks it; last, it shadows nothing
+def made(name: str) -> Task:
+    """The task that a class or function of the reader's makes."""
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"task '{module}:{attribute}': {error}; run where the module is or set PYTHONPATH "
-            f"(tasks: {', '.join(NAMES)})"
-        ) from error
-    if not callable(found):
-        raise ValueError(f"task '{module}:{attribute}': no class or function of that name there")
+        make = import_name(name)
+    except ImportError as error:
+        raise ImportError(f"task {name!r}: {error} (tasks are {', '.join(NAMES)})") from error
+    if not callable(make):
+        raise ValueError(f"task {name!r} is neither a class nor a function that makes a task")
     try:
-        inspect.signature(found).bind()
+        inspect.signature(make).bind()
     except TypeError as error:
-        raise ValueError(
-            f"task '{module}:{attribute}' must be made without arguments ({error})"
-        ) from None
-    return found
+        raise ValueError(f"task {name!r} must be made without arguments ({error})") from None
+    return checked(name, make())
 
 
 def checked(name: str, task: object) -> Task:
