@@ -23,13 +23,26 @@ from rlbook.objectives.aggregation import (
     token_weights,
     totals_of,
 )
+from rlbook.objectives.estimators import (
+    BoundEstimator,
+    compute_advantages,
+    estimator_state,
+    load_estimator_state,
+    needs,
+    remembers,
+)
 from rlbook.objectives.kl import KLPenalty, kl_estimate, kl_loss
 from rlbook.objectives.loss import Loss, importance_ratio, policy_loss, summarize
-from rlbook.objectives.method import Method, compute_advantages
-from rlbook.objectives.methods import METHODS
-from rlbook.objectives.ratios import sampler_correction, sequence_ratio, token_ratio
-from rlbook.objectives.shaping import overlong_penalty, rule_reward, token_rewards
-from rlbook.objectives.table import method_table, method_table_markdown
+from rlbook.objectives.method import Method
+from rlbook.objectives.methods import METHODS, find_method
+from rlbook.objectives.ratios import (
+    SamplerCorrection,
+    sampler_correction,
+    sequence_ratio,
+    token_ratio,
+)
+from rlbook.objectives.shaping import overlong_penalty, token_rewards
+from rlbook.objectives.table import method_table, method_table_markdown, method_text
 from rlbook.objectives.trust_regions import (
     DivergenceMask,
     NoTrustRegion,
@@ -38,13 +51,16 @@ from rlbook.objectives.trust_regions import (
     TrustRegion,
     WeightClip,
     binary_divergence,
+    listed_logps,
     topk_divergence,
+    topk_tokens,
 )
 from rlbook.objectives.values import value_loss
 
 __all__ = [
     "METHODS",
     "Aggregation",
+    "BoundEstimator",
     "DivergenceMask",
     "EMABaseline",
     "KLPenalty",
@@ -52,6 +68,7 @@ __all__ = [
     "Method",
     "NoTrustRegion",
     "RatioClip",
+    "SamplerCorrection",
     "Surrogate",
     "Totals",
     "TrustRegion",
@@ -61,6 +78,8 @@ __all__ = [
     "batch_normalize",
     "binary_divergence",
     "compute_advantages",
+    "estimator_state",
+    "find_method",
     "gae",
     "gpg",
     "greedy_baseline",
@@ -71,15 +90,19 @@ __all__ = [
     "kl_loss",
     "leave_one_out",
     "length_weighted_baseline",
+    "listed_logps",
+    "load_estimator_state",
     "max_rl",
     "method_table",
     "method_table_markdown",
+    "method_text",
+    "needs",
     "no_baseline",
     "overlong_penalty",
     "policy_loss",
     "reinforce_plus_plus",
+    "remembers",
     "reward_to_go",
-    "rule_reward",
     "sampler_correction",
     "sequence_ratio",
     "summarize",
@@ -87,6 +110,7 @@ __all__ = [
     "token_rewards",
     "token_weights",
     "topk_divergence",
+    "topk_tokens",
     "totals_of",
     "value_loss",
 ]

@@ -3,7 +3,8 @@
 The critic-free estimators take one reward per sequence and return one advantage per sequence;
 every token of a completion shares it. `groups` holds an integer prompt id per sequence: any ids,
 any group sizes, any order. A group whose rewards are all equal carries no signal and gives
-exactly 0; so does a singleton wherever the baseline is made of its siblings.
+exactly 0; so does a singleton wherever the baseline is made of its siblings. `@needs` declares
+what an estimator is called with.
 """
 
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rlbook.objectives.estimators import needs, remembers
 from rlbook.objectives.groups import group_mean, group_size, group_sum, has_spread
 from rlbook.objectives.shapes import check_rewards, check_tokens, zero_masked
 
 
+@needs("rewards")
 def no_baseline(
     rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"] | None = None
 ) -> Float[Tensor, " N"]:
@@ -30,6 +33,7 @@ def no_baseline(
     return rewards.clone()
 
 
+@needs("rewards")
 def batch_mean_baseline(
     rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"] | None = None
 ) -> Float[Tensor, " N"]:
@@ -43,13 +47,15 @@ def batch_mean_baseline(
     return group_center(rewards, torch.zeros_like(rewards, dtype=torch.long))
 
 
+@needs("rewards")
+@remembers("value")
 @dataclass
 class EMABaseline:
     """Reward minus an exponential moving average of *earlier* batches' mean rewards.
 
     A_i = r_i − b, then b ← decay·b + (1−decay)·r̄. The baseline never contains the reward it is
-    subtracted from, so the estimator stays unbiased. Stateful: make one per run; `value` and
-    `decay` are its whole state. `groups` is ignored.
+    subtracted from, so the estimator stays unbiased. Stateful: make one per run; `value` is its
+    whole state (`state_dict`, `load_state_dict`). `groups` is ignored.
     Source: Williams 1992 ("reinforcement comparison", after Sutton 1984). Chapter 02.
     """
 
@@ -69,6 +75,7 @@ class EMABaseline:
         return advantages
 
 
+@needs("rewards", "groups")
 def group_center(rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
     """Reward minus the mean reward of its prompt: A_i = r_i − mean_G(r).
 
@@ -80,6 +87,7 @@ def group_center(rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Flo
     return torch.where(has_spread(rewards, groups), centered, 0.0)
 
 
+@needs("rewards", "groups")
 def group_normalize(
     rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"], ddof: int = 1, eps: float = 1e-6
 ) -> Float[Tensor, " N"]:
@@ -96,6 +104,7 @@ def group_normalize(
     return torch.where(has_spread(rewards, groups), centered / (deviation + eps), 0.0)
 
 
+@needs("rewards", "groups")
 def leave_one_out(rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
     """Reward minus the mean reward of its siblings: A_i = r_i − (Σ_{j≠i} r_j) / (n−1).
 
@@ -109,6 +118,7 @@ def leave_one_out(rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Fl
     return torch.where(has_spread(rewards, groups), rewards - baseline, 0.0)
 
 
+@needs("rewards", "groups")
 def batch_normalize(
     rewards: Float[Tensor, " N"],
     groups: Int[Tensor, " N"],
@@ -132,6 +142,7 @@ def batch_normalize(
     return torch.where(has_spread(rewards, groups), centered / (deviation + eps), 0.0)
 
 
+@needs("rewards", "groups")
 def max_rl(
     rewards: Float[Tensor, " N"],
     groups: Int[Tensor, " N"],
@@ -159,6 +170,7 @@ def max_rl(
     raise ValueError(f'form must be "algorithm_1", "equation_9" or "equation_10", got {form!r}')
 
 
+@needs("rewards", "greedy_rewards")
 def greedy_baseline(
     rewards: Float[Tensor, " N"], greedy_rewards: Float[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
@@ -172,6 +184,7 @@ def greedy_baseline(
     return rewards - greedy_rewards
 
 
+@needs("rewards", "groups", "lengths")
 def length_weighted_baseline(
     rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"], lengths: Tensor
 ) -> Float[Tensor, " N"]:
@@ -188,6 +201,7 @@ def length_weighted_baseline(
     return torch.where(has_spread(rewards, groups), rewards - baseline, 0.0)
 
 
+@needs("rewards", "groups")
 def gpg(
     rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"], f_norm: float = 1.0
 ) -> Float[Tensor, " N"]:
@@ -203,6 +217,7 @@ def gpg(
     return alpha * centered / f_norm
 
 
+@needs("rewards", "groups", "mask", token_rewards=True)
 def reinforce_plus_plus(
     rewards: Float[Tensor, "..."],
     groups: Int[Tensor, " N"],
@@ -261,6 +276,7 @@ def first_token(values: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Floa
     return torch.where(first, values, 0.0).sum(1)
 
 
+@needs("rewards", "values", "mask", optional=("gamma", "lam"), token_rewards=True)
 def gae(
     rewards: Float[Tensor, "N T"],
     values: Float[Tensor, "N T"],

@@ -43,19 +43,19 @@ def policy_loss(
     """The loss that a method minimises, for one batch or one slice of it.
 
     `advantages` (N,) or (N, T) are constants. Pass the `totals` of the whole update to let slices
-    add up to it. `divergence` replaces the binary one of a `DivergenceMask`; `correction` (see
-    `sampler_correction`) multiplies the surrogate, not the KL term.
+    add up to it. `divergence` replaces the binary one of a `DivergenceMask`; `correction`, from
+    `method.sampler_correction`, multiplies the surrogate, not the KL term.
     Raises `ValueError` where a shape is wrong or the method needs an argument that is missing.
     """
     check_tokens(
         mask, logp=logp, logp_old=logp_old, logp_ref=logp_ref, divergence=divergence,
         correction=correction,
     )  # fmt: skip
+    check_ready(method, correction)
     advantages = expand_to_tokens(advantages, mask).detach()
     logp, logp_old, advantages = zero_masked(mask, logp, logp_old.detach(), advantages)
     ratio = importance_ratio(method.ratio, logp, logp_old, mask)
-    extra = {} if divergence is None else {"divergence": divergence}
-    surrogate = method.trust_region(logp, logp_old, ratio, advantages, **extra)
+    surrogate = method.trust_region(logp, logp_old, ratio, advantages, divergence)
     token_loss = surrogate.loss
     if correction is not None:
         token_loss = token_loss * zero_masked(mask, correction.detach())[0]
@@ -77,7 +77,21 @@ def importance_ratio(
         return None
     if kind == "token":
         return token_ratio(logp, logp_old)
-    return sequence_ratio(logp, logp_old, mask)
+    return sequence_ratio(logp, logp_old, mask, normalize=kind == "sequence")
+
+
+def check_ready(method: Method, correction: Tensor | None) -> None:
+    """Require what a row leaves to the run: the generation limit, and the correction's weights."""
+    if method.aggregation == "constant" and method.constant is None:
+        raise ValueError(
+            f"{method.name} divides by the run's generation limit: call "
+            "method.resolved(max_new_tokens) first, or replace(method, constant=…)"
+        )
+    if method.sampler_correction is not None and correction is None:
+        raise ValueError(
+            f"{method.name} corrects its sampler: pass "
+            "correction=method.sampler_correction(logp_old, logp_sampler, mask)"
+        )
 
 
 def kl_term(

@@ -13,7 +13,7 @@ from functools import partial
 
 from rlbook.objectives import advantages as adv
 from rlbook.objectives.kl import KLPenalty
-from rlbook.objectives.method import Method
+from rlbook.objectives.method import ROWS, Method
 from rlbook.objectives.trust_regions import DivergenceMask, RatioClip, WeightClip
 
 _ROWS = (
@@ -25,6 +25,7 @@ _ROWS = (
         "arXiv:1707.06347",
         adv.gae,
         ratio="token",
+        old_logprobs="recomputed",
         trust_region=RatioClip(0.2, 0.2),
         aggregation="token_mean",
         note="Eq. 7 averages over time steps. RLHF adds −β k1 to the reward; the paper does not.",
@@ -34,6 +35,7 @@ _ROWS = (
         "arXiv:2402.03300",
         adv.group_normalize,
         ratio="token",
+        old_logprobs="recomputed",
         trust_region=RatioClip(0.2, 0.2),
         aggregation="sequence_mean",
         kl=KLPenalty("k3", 0.04, "loss", gradient="naive"),
@@ -59,6 +61,7 @@ _ROWS = (
         "arXiv:2501.03262",
         adv.reinforce_plus_plus,
         ratio="token",
+        old_logprobs="recomputed",
         trust_region=RatioClip(0.2, 0.2),
         aggregation="token_mean",
         note="One completion per prompt; the paper's −β k1 in the reward is set per run. "
@@ -71,16 +74,17 @@ _ROWS = (
         "arXiv:2503.20783",
         adv.group_center,
         ratio="token",
+        old_logprobs="recomputed",
         trust_region=RatioClip(0.2, 0.2),
         aggregation="constant",
-        constant=3000,
-        note="3000 is the paper's generation limit: set `constant` to yours.",
+        note="The constant is the run's generation limit (the paper's: 3000), unless one is set.",
     ),
     Method(
         "dapo",
         "arXiv:2503.14476",
         adv.group_normalize,
         ratio="token",
+        old_logprobs="recomputed",
         trust_region=RatioClip(0.2, 0.28),
         aggregation="token_mean",
         reward_values=(-1.0, 1.0),
@@ -94,6 +98,7 @@ _ROWS = (
         "arXiv:2506.13585",
         adv.group_normalize,
         ratio="token",
+        old_logprobs="recomputed",
         trust_region=WeightClip(max=5.0),
         aggregation="prompt_mean",
         reward_shaping="overlong",
@@ -105,6 +110,7 @@ _ROWS = (
         "arXiv:2507.18071",
         adv.group_normalize,
         ratio="sequence",
+        old_logprobs="recomputed",
         trust_region=RatioClip(3e-4, 4e-4),
         aggregation="sequence_mean",
         note="ScaleRL found 4e-3/5e-3 to work where the paper's values did not.",
@@ -122,8 +128,8 @@ _ROWS = (
         "arXiv:2602.04879",
         adv.group_center,
         ratio="token",
-        trust_region=DivergenceMask("tv", 0.15, 0.15),
         old_logprobs="sampler",
+        trust_region=DivergenceMask("tv", 0.15, 0.15),
         note="δ 0.15 in the stability study, 0.2 in most scaling runs, which cap the weight at 5.",
     ),
     Method(
@@ -131,17 +137,17 @@ _ROWS = (
         "arXiv:2602.04879",
         adv.group_center,
         ratio="token",
-        trust_region=DivergenceMask("kl", 0.05, 0.05),
         old_logprobs="sampler",
+        trust_region=DivergenceMask("kl", 0.05, 0.05),
     ),
     Method(
         "scalerl",
         "arXiv:2510.13786",
         adv.batch_normalize,
         ratio="token",
+        old_logprobs="sampler",
         trust_region=WeightClip(max=5.0),
         aggregation="prompt_mean",
-        old_logprobs="sampler",
         reward_values=(-1.0, 1.0),
         prompt_filter="drop_zero_variance",
         note="Caps 4, 5 and 8 made no significant difference; the main runs' value is unstated.",
@@ -151,6 +157,7 @@ _ROWS = (
         "arXiv:2508.08221",
         partial(adv.batch_normalize, population="raw"),
         ratio="token",
+        old_logprobs="recomputed",
         trust_region=RatioClip(0.2, 0.2),
         aggregation="token_mean",
     ),
@@ -164,4 +171,12 @@ _ROWS = (
     ),
 )
 
-METHODS: dict[str, Method] = {method.name: method for method in _ROWS}
+METHODS: dict[str, Method] = ROWS
+METHODS |= {method.name: method for method in _ROWS}
+
+
+def find_method(name: str) -> Method:
+    """A row of `METHODS`; raises `ValueError` listing the rows there are."""
+    if name not in METHODS:
+        raise ValueError(f"no method {name!r}: choose from {', '.join(METHODS)}")
+    return METHODS[name]

@@ -26,24 +26,6 @@ def overlong_penalty(
     return penalty if floor is None else penalty.clamp(min=floor)
 
 
-def rule_reward(
-    correct: Bool[Tensor, " N"],
-    format_ok: Bool[Tensor, " N"] | None = None,
-    right: float = 1.0,
-    wrong: float = 0.0,
-    format_weight: float = 1.0,
-) -> Float[Tensor, " N"]:
-    """Accuracy reward plus format reward, both from rules.
-
-    `right` or `wrong` by the verdict, plus `format_weight` where the format is kept. R1-Zero adds
-    the two with equal weight; DAPO uses right=1, wrong=−1 and no format reward.
-    Sources: DeepSeek-R1, arXiv:2501.12948; DAPO, arXiv:2503.14476, Eq. 7. Chapter 05.
-    """
-    values = torch.tensor([wrong, right], device=correct.device, dtype=torch.get_default_dtype())
-    reward = values[correct.long()]
-    return reward if format_ok is None else reward + format_weight * format_ok
-
-
 def token_rewards(
     rewards: Float[Tensor, " N"],
     mask: Bool[Tensor, "N T"],

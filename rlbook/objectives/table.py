@@ -1,32 +1,81 @@
 """The rows of `METHODS` as text."""
 
-from rlbook.objectives.method import describe
-from rlbook.objectives.methods import METHODS
+from rlbook.objectives.estimators import describe
+from rlbook.objectives.method import Method
+from rlbook.objectives.methods import METHODS, find_method
+from rlbook.objectives.trust_regions import NoTrustRegion
+
+SHORT = ("method", "advantage", "ratio", "trust region", "aggregation")
 
 
 def method_table() -> list[dict[str, str]]:
     """The rows of `METHODS` as text, one dictionary per method, ready for a data frame."""
-    return [
-        {
-            "method": m.name,
-            "paper": m.paper,
-            "advantage": describe(m.advantage),
-            "ratio": m.ratio,
-            "trust region": describe(m.trust_region),
-            "aggregation": m.aggregation + (f" ({m.constant:g})" if m.constant else ""),
-            "KL": f"{m.kl.kind} in {m.kl.where}, β={m.kl.beta:g}" if m.kl else "none",
-            "old log-probs": m.old_logprobs if m.ratio != "none" else "none",
-            "rewards": "{:g} / {:g}".format(*m.reward_values),
-            "shaping": m.reward_shaping,
-            "prompts": m.prompt_filter.replace("_", " "),
-            "note": m.note,
-        }
-        for m in METHODS.values()
-    ]
+    rows = [row_text(method) for method in METHODS.values()]
+    for column in ("sampler correction", "format bonus"):  # columns only where a row uses them
+        if all(row[column] == "none" for row in rows):
+            rows = [{k: v for k, v in row.items() if k != column} for row in rows]
+    return rows
 
 
-def method_table_markdown() -> str:
-    """`method_table` as a Markdown table."""
+def row_text(method: Method) -> dict[str, str]:
+    """Every choice of one method as text."""
+    m, region, correction = method, method.trust_region, method.sampler_correction
+    limit = "limit" if m.constant is None else f"{m.constant:g}"
+    cache = f" (last {m.overlong_cache} tokens)" if m.overlong_cache else ""
+    return {
+        "method": m.name,
+        "paper": m.paper,
+        "advantage": describe(m.advantage),
+        "ratio": m.ratio.replace("_", " "),
+        "trust region": "none" if isinstance(region, NoTrustRegion) else describe(region),
+        "aggregation": m.aggregation + (f" ({limit})" if m.aggregation == "constant" else ""),
+        "KL": f"{m.kl.kind} in {m.kl.where}, β={m.kl.beta:g}" if m.kl else "none",
+        "old log-probs": m.old_logprobs if m.ratio != "none" or correction else "none",
+        "sampler correction": describe(correction) if correction else "none",
+        "rewards": "{:g} / {:g}".format(*m.reward_values),
+        "format bonus": f"{m.format_bonus:g}" if m.format_bonus else "none",
+        "shaping": m.reward_shaping + cache,
+        "prompts": m.prompt_filter.replace("_", " "),
+        "note": m.note,
+    }
+
+
+def method_text(method: str | Method) -> str:
+    """One method, a line per choice, with what it needs: what `rlbook methods NAME` prints."""
+    method = find_method(method) if isinstance(method, str) else method
+    lines = row_text(method) | {"needs": needs_text(method)}
+    note = lines.pop("note")
+    width = max(map(len, lines))
+    text = "\n".join(f"{name:<{width}}  {value}" for name, value in lines.items())
+    return f"{text}\n\n{note}" if note else text
+
+
+def needs_text(method: Method) -> str:
+    """What a run of the method must provide beside samples and rewards."""
+    needed = {
+        "several answers per prompt": "groups" in method.needs,
+        "one more greedy answer per prompt": method.needs_greedy,
+        "a critic": method.needs_critic,
+        "a reference model": method.needs_reference,
+        "recomputed log-probs": method.old_logprobs == "recomputed",
+        f"log-probs of the {method.needs_topk} likeliest tokens": method.needs_topk is not None,
+    }
+    return ", ".join(thing for thing, wanted in needed.items() if wanted) or "nothing more"
+
+
+def method_table_markdown(columns: tuple[str, ...] = SHORT) -> str:
+    """Some columns of `method_table` as Markdown, aligned to be read in a terminal as well.
+
+    Raises `ValueError` for a column that the table does not have.
+    """
     rows = method_table()
-    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    for column in columns:
+        if column not in rows[0]:
+            raise ValueError(f"no column {column!r}: choose from {', '.join(rows[0])}")
+    cells = [columns, *([row[column] for column in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [cells[0], ["-" * width for width in widths], *cells[1:]]
+    return "\n".join(
+        "| " + " | ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    )

@@ -1,8 +1,10 @@
 """Trust regions: what happens to a token whose probability has already moved?
 
-Each is called with (N, T) tensors `logp`, `logp_old`, `ratio`, `advantages` and returns a
-`Surrogate`. `ratio` may be per token or per sequence, or None where there is no importance
-ratio at all. Whatever the shape of the loss, its gradient is
+Each is called with (N, T) tensors `logp`, `logp_old`, `ratio`, `advantages`, `divergence` and
+returns a `Surrogate`. `ratio` may be per token or per sequence, or None where there is no
+importance ratio at all; `divergence`, for those that ask how far the whole distributions are
+apart, may be None. A region of your own is a frozen dataclass with the same call. Whatever the
+shape of the loss, its gradient is
 
     ∂loss/∂log π_θ(y_t) = −weight_t · A_t
 
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlbook.objectives.shapes import check_same_shape
@@ -29,7 +31,12 @@ class Surrogate(NamedTuple):
 
 class TrustRegion(Protocol):
     def __call__(
-        self, logp: Tensor, logp_old: Tensor, ratio: Tensor | None, advantages: Tensor
+        self,
+        logp: Tensor,
+        logp_old: Tensor,
+        ratio: Tensor | None,
+        advantages: Tensor,
+        divergence: Tensor | None = None,
     ) -> Surrogate: ...
 
 
@@ -40,7 +47,7 @@ class NoTrustRegion:
     Source: Williams 1992; with a ratio PPO, arXiv:1707.06347, Eq. 6 (L^CPI). Chapter 02.
     """
 
-    def __call__(self, logp, logp_old, ratio, advantages) -> Surrogate:
+    def __call__(self, logp, logp_old, ratio, advantages, divergence=None) -> Surrogate:
         loss = -advantages * (logp if ratio is None else ratio)
         weight = torch.ones_like(logp) if ratio is None else ratio.detach()
         return Surrogate(loss, torch.ones_like(logp, dtype=torch.bool), weight.detach())
@@ -65,7 +72,7 @@ class RatioClip:
         if self.dual is not None and self.dual <= 1:
             raise ValueError(f"dual is a bound on the ratio above 1, got {self.dual}")
 
-    def __call__(self, logp, logp_old, ratio, advantages) -> Surrogate:
+    def __call__(self, logp, logp_old, ratio, advantages, divergence=None) -> Surrogate:
         ratio = require(ratio, "RatioClip")
         clipped = ratio.clamp(1 - self.low, 1 + self.high)
         loss = -torch.minimum(ratio * advantages, clipped * advantages)
@@ -99,7 +106,7 @@ class WeightClip:
                 "they are absolute, so write max=1.28 for an ε of 0.28"
             )
 
-    def __call__(self, logp, logp_old, ratio, advantages) -> Surrogate:
+    def __call__(self, logp, logp_old, ratio, advantages, divergence=None) -> Surrogate:
         weight = require(ratio, "WeightClip").detach().clamp(self.min, self.max)
         loss = -weight * advantages * logp
         return Surrogate(loss, torch.ones_like(logp, dtype=torch.bool), weight)
@@ -111,7 +118,8 @@ class DivergenceMask:
 
     Masked iff (A > 0, ρ > 1, D > high) or (A < 0, ρ < 1, D > low); loss −sg(min(ρ, cap)) A log π
     on the rest. D is `binary_divergence` of the given `kind`, or the `divergence` (N, T) of the
-    call, e.g. from `topk_divergence`. The paper anchors at the sampler μ: pass its log-probs as
+    call; with `top_k` it must be given, as `topk_divergence` of the `top_k` likeliest tokens and
+    the sampled one (`topk_tokens`). The paper's π_old is the sampler μ: pass its log-probs as
     `logp_old`. `ratio_cap` truncates the weight (None: not at all, the paper's stability runs).
     Source: DPPO, arXiv:2602.04879, Eqs. 12–16 and 23. Chapter 11.
     """
@@ -120,15 +128,23 @@ class DivergenceMask:
     low: float = 0.15
     high: float = 0.15
     ratio_cap: float | None = None
+    top_k: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("tv", "kl"):
             raise ValueError(f'kind must be "tv" or "kl", got {self.kind!r}')
         if self.low < 0 or self.high < 0:
             raise ValueError(f"low and high are divergences ≥ 0, got {self.low} and {self.high}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k counts the likeliest tokens, at least 1, got {self.top_k}")
 
     def __call__(self, logp, logp_old, ratio, advantages, divergence=None) -> Surrogate:
         ratio = require(ratio, "DivergenceMask").detach()
+        if divergence is None and self.top_k is not None:
+            raise ValueError(
+                f"DivergenceMask(top_k={self.top_k}) needs `divergence`: pass topk_divergence of "
+                "the tokens that topk_tokens lists, or set top_k=None"
+            )
         if divergence is None:
             divergence = binary_divergence(logp.detach(), logp_old, self.kind)
         too_high = (advantages > 0) & (ratio > 1) & (divergence > self.high)
@@ -164,6 +180,29 @@ def binary_divergence(
         return (p_old - p).abs()
     others = (1 - p_old) * ((1 - p_old + eps) / (1 - p + eps)).log()
     return p_old * (logp_old - logp) + others
+
+
+ABSENT = -1e4  # log-probability of a token that is not there: exp gives exactly 0
+
+
+def topk_tokens(
+    logp_old: Float[Tensor, "N T V"], ids: Int[Tensor, "N T"], k: int
+) -> Int[Tensor, "N T K+1"]:
+    """Ids of the k likeliest tokens under π_old and, last, of the sampled one.
+
+    Where the sampled token is among the k, the last id is −1: the list is the paper's set, each
+    token once. Source: DPPO, arXiv:2602.04879, Eq. 15. Chapter 11.
+    """
+    top = logp_old.topk(k, dim=-1).indices
+    sampled = ids[..., None].masked_fill((top == ids[..., None]).any(-1, keepdim=True), -1)
+    return torch.cat([top, sampled], dim=-1)
+
+
+def listed_logps(
+    logp: Float[Tensor, "N T V"], listed: Int[Tensor, "N T K"]
+) -> Float[Tensor, "N T K"]:
+    """Log-probabilities of the tokens that `topk_tokens` lists; probability 0 for an id of −1."""
+    return logp.gather(-1, listed.clamp(min=0)).masked_fill(listed < 0, ABSENT)
 
 
 def topk_divergence(

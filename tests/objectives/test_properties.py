@@ -33,7 +33,6 @@ from rlbook.objectives import (
     overlong_penalty,
     policy_loss,
     reinforce_plus_plus,
-    rule_reward,
     sequence_ratio,
     summarize,
     token_rewards,
@@ -68,7 +67,7 @@ def random_batch(seed, n=7, width=6, holes=True):
 
 def run(name, batch, rows=slice(None), **options):
     """(loss, gradient in logp, Loss) of a method on some rows of a batch."""
-    method = METHODS[name] if isinstance(name, str) else name
+    method = METHODS[name].resolved(3000) if isinstance(name, str) else name
     part = {key: value[rows] for key, value in batch.items()}
     logp = part.pop("logp").clone().requires_grad_()
     loss = policy_loss(method, logp, **part, **options)
@@ -82,7 +81,7 @@ def run(name, batch, rows=slice(None), **options):
 def test_gradient_is_the_stated_weight_times_the_share_of_the_token(name, seed):
     """∂loss/∂logp = −share · weight · A for every row of the table (without its KL term)."""
     batch = random_batch(seed)
-    method = replace(METHODS[name], kl=None)
+    method = replace(METHODS[name], kl=None).resolved(3000)
     _, grad, _ = run(method, batch)
     mask, logp, old = batch["mask"], batch["logp"], batch["logp_old"]
     ratio = {
@@ -393,13 +392,6 @@ def test_value_loss_ignores_padding_and_adds_up():
 
 
 # Rewards.
-
-
-def test_rewards_from_rules():
-    correct, formatted = torch.tensor([True, True, False]), torch.tensor([True, False, True])
-    assert rule_reward(correct).tolist() == [1, 1, 0]
-    assert rule_reward(correct, formatted).tolist() == [2, 1, 1]
-    assert rule_reward(correct, wrong=-1.0).tolist() == [1, 1, -1]
 
 
 def test_token_rewards_sit_on_the_last_trained_token():
