@@ -1,7 +1,7 @@
 """The language model as a policy: load it, score tokens under it, sample from it."""
 
 from rlbook.policy.loading import load_policy, load_tokenizer
-from rlbook.policy.logprobs import TokenStats, logprobs, token_stats
+from rlbook.policy.logprobs import TokenStats, logprobs, token_stats, topk_logprobs
 from rlbook.policy.sampler import Completion, Sampler, sample
 from rlbook.policy.threads import set_threads
 
@@ -15,4 +15,5 @@ __all__ = [
     "sample",
     "set_threads",
     "token_stats",
+    "topk_logprobs",
 ]

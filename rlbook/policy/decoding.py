@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +10,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+    from transformers.models.llama.modeling_llama import (
+        LlamaAttention,
+        LlamaDecoderLayer,
+        LlamaMLP,
+        LlamaRMSNorm,
+    )
 
 BLOCK = 32
 
@@ -24,18 +34,19 @@ class Decoder:
     All sequences end in the same cache column; row i begins in column `start[i]`.
     """
 
-    def __init__(self, model: PreTrainedModel):
+    start: Int[Tensor, " B"]
+
+    def __init__(self, model: PreTrainedModel) -> None:
         layer_types = set(getattr(model.config, "layer_types", None) or ())
         if unknown := layer_types - {"full_attention", "sliding_attention"}:
             raise ValueError(f"the sampler has no cache for layers of type {sorted(unknown)}")
-        layers = model.config.num_hidden_layers
         self.model = model
-        self.cache = Cache(layers=[BufferedLayer() for _ in range(layers)])
+        self.layers, self.cache = empty_cache(model.config.num_hidden_layers)
 
     def fresh(self) -> "Decoder":
         """A decoder of the same model without sequences."""
         other = copy(self)
-        other.cache = Cache(layers=[BufferedLayer() for _ in self.cache.layers])
+        other.layers, other.cache = empty_cache(len(self.layers))
         return other
 
     def follow_weights(self) -> None:
@@ -61,13 +72,13 @@ class Decoder:
 
     def repeat(self, rows: Int[Tensor, " B"]) -> None:
         """Start B sequences as copies of the prefilled ones."""
-        for layer in self.cache.layers:
+        for layer in self.layers:
             layer.repeat(rows)
         self.start = self.start[rows]
 
     def keep(self, rows: Int[Tensor, " K"]) -> None:
         """Go on with these rows only; row i becomes what row rows[i] was."""
-        for layer in self.cache.layers:
+        for layer in self.layers:
             layer.keep(rows)
         self.start = self.start[rows]
 
@@ -75,7 +86,7 @@ class Decoder:
         """Append the rows of another decoder of this model, and drop columns that no row needs."""
         columns = max(each.length - int(each.start.min()) for each in (self, other))
         starts = [each.start + columns - each.length for each in (self, other)]
-        for layer, joining in zip(self.cache.layers, other.cache.layers, strict=True):
+        for layer, joining in zip(self.layers, other.layers, strict=True):
             layer.join(joining, columns)
         self.start = torch.cat(starts)
 
@@ -100,25 +111,29 @@ class BufferedLayer(CacheLayerMixin):
     would be slow to read: the gaps between one row's columns and the next row's defeat prefetching.
     """
 
+    keys: Tensor
+    values: Tensor
     is_sliding = False
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.length = 0
 
-    def lazy_initialization(self, keys: Tensor, values: Tensor) -> None:
-        self.keys, self.values = keys[:, :, :0], values[:, :, :0]
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
         self.is_initialized = True
 
-    def update(self, keys: Tensor, values: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Write new columns; views of all columns so far."""
         if not self.is_initialized:
-            self.lazy_initialization(keys, values)
-        start, self.length = self.length, self.length + keys.shape[2]
+            self.lazy_initialization(key_states, value_states)
+        start, self.length = self.length, self.length + key_states.shape[2]
         if self.length > self.keys.shape[2]:
             self.keys, self.values = self._widened(self.keys), self._widened(self.values)
-        self.keys[:, :, start : self.length] = keys
-        self.values[:, :, start : self.length] = values
+        self.keys[:, :, start : self.length] = key_states
+        self.values[:, :, start : self.length] = value_states
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
     @staticmethod
@@ -167,6 +182,12 @@ class BufferedLayer(CacheLayerMixin):
         return self.length + query_length, 0
 
 
+def empty_cache(layers: int) -> tuple[list[BufferedLayer], Cache]:
+    """Layers without columns, and the cache that a model's forward pass finds them in."""
+    buffers = [BufferedLayer() for _ in range(layers)]
+    return buffers, Cache(layers=list(buffers))
+
+
 class LlamaDecoder(Decoder):
     """A `Decoder` of Llama models that takes its steps itself, written out below.
 
@@ -186,17 +207,24 @@ class LlamaDecoder(Decoder):
             and model.dtype in (torch.float32, torch.float64)
         )
 
-    def __init__(self, model: PreTrainedModel):
+    model: "LlamaForCausalLM"
+
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self.qkv = []  # one list for all `fresh` copies
+        self.qkv: list[Tensor] = []  # one list for all `fresh` copies
         self.follow_weights()
 
     @torch.no_grad()
     def follow_weights(self) -> None:
-        attention = [layer.self_attn for layer in self.model.model.layers]
+        attention = [block.self_attn for block in self.blocks]
         self.qkv[:] = [
             torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight]) for a in attention
         ]
+
+    @property
+    def blocks(self) -> "list[LlamaDecoderLayer]":
+        """The model's layers; a `ModuleList` does not say what it holds."""
+        return cast("list[LlamaDecoderLayer]", self.model.model.layers)
 
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         body = self.model.model
@@ -204,23 +232,23 @@ class LlamaDecoder(Decoder):
         cos, sin = rotation(position * body.rotary_emb.inv_freq)
         hidden_columns = self._hidden_columns()
         x = body.embed_tokens(token)
-        for layer, qkv, cache in zip(body.layers, self.qkv, self.cache.layers, strict=True):
-            new = F.linear(norm(layer.input_layernorm, x), qkv)
-            mixed = attend(layer.self_attn, new, cos, sin, hidden_columns, cache)
-            x = x + F.linear(mixed, layer.self_attn.o_proj.weight)
-            x = x + feed_forward(layer.mlp, norm(layer.post_attention_layernorm, x))
+        for block, qkv, cache in zip(self.blocks, self.qkv, self.layers, strict=True):
+            new = F.linear(norm(block.input_layernorm, x), qkv)
+            mixed = attend(block.self_attn, new, cos, sin, hidden_columns, cache)
+            x = x + F.linear(mixed, block.self_attn.o_proj.weight)
+            x = x + feed_forward(block.mlp, norm(block.post_attention_layernorm, x))
         return F.linear(norm(body.norm, x), self.model.lm_head.weight)
 
     def _hidden_columns(self) -> Float[Tensor, "B 1 1 C"]:
         """0 where the cache holds a token, -inf at padding and at columns not yet written."""
         end = self.length + 1
-        column = torch.arange(self.cache.layers[0].width(end), device=self.start.device)
+        column = torch.arange(BufferedLayer.width(end), device=self.start.device)
         visible = (column >= self.start[:, None]) & (column < end)
         return torch.where(visible, 0.0, -torch.inf)[:, None, None]
 
 
 def attend(
-    weights: nn.Module,
+    weights: "LlamaAttention",
     qkv: Float[Tensor, "B heads_dim"],
     cos: Float[Tensor, "B 1 head_dim"],
     sin: Float[Tensor, "B 1 head_dim"],
@@ -259,12 +287,12 @@ def rotate(
     return torch.addcmul(x * cos, other, sin)
 
 
-def feed_forward(weights: nn.Module, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+def feed_forward(weights: "LlamaMLP", x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
     gate = F.silu(F.linear(x, weights.gate_proj.weight))
     return F.linear(gate.mul_(F.linear(x, weights.up_proj.weight)), weights.down_proj.weight)
 
 
-def norm(weights: nn.Module, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+def norm(weights: "LlamaRMSNorm", x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
     return F.rms_norm(x, x.shape[-1:], weights.weight, weights.variance_epsilon)
 
 

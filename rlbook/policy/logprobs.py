@@ -10,13 +10,18 @@ from transformers import PreTrainedModel
 
 CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
 CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
+UNLISTED, NO_MASS = -1, -1e4  # a column without a token, and its log-probability
 
 
 class TokenStats(NamedTuple):
-    """Per-token log-probability and entropy in nats, both (N, T), 0 where the mask is False."""
+    """Per-token log-probability and entropy in nats, both (N, T), 0 where the mask is False.
+
+    `topk` are the log-probabilities of further tokens, listed for each position.
+    """
 
     logp: Float[Tensor, "N T"]
     entropy: Float[Tensor, "N T"]
+    topk: Float[Tensor, "N T K"] | None = None
 
 
 def logprobs(
@@ -50,16 +55,68 @@ def token_stats(
     fp32_head: bool = True,
     chunk: int | None = None,
     entropy_grad: bool = False,
+    topk_ids: Int[Tensor, "N T K"] | None = None,
 ) -> TokenStats:
     """`logprobs` together with the entropy of each next-token distribution, H = -Σ_v π_v log π_v.
 
-    The entropy carries a gradient only if `entropy_grad` asks for it (an entropy bonus).
+    The entropy carries a gradient only if `entropy_grad` asks for it (an entropy bonus). With
+    `topk_ids` also the log-probabilities of those tokens, without gradient (see `topk_logprobs`).
     """
     hidden, targets = _before_each_target(model, ids, mask, temperature)
     hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
     logp, entropy = chunked_head(hidden, head, targets, chunk, with_entropy=True)
     entropy = entropy if entropy_grad else entropy.detach()
-    return TokenStats(_scatter(logp, mask), _scatter(entropy, mask))
+    topk = None
+    if topk_ids is not None:
+        topk = _scatter(listed_logprobs(hidden.detach(), head, topk_ids[mask], chunk), mask)
+    return TokenStats(_scatter(logp, mask), _scatter(entropy, mask), topk)
+
+
+@torch.no_grad()
+def topk_logprobs(
+    model: PreTrainedModel,
+    ids: Int[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+    k: int,
+    temperature: float = 1.0,
+    fp32_head: bool = True,
+    chunk: int | None = None,
+) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
+    """The `k` most likely tokens before each masked position and the token itself: ids, log-probs.
+
+    K = k + 1 columns, the last one for the token that was sampled. Where it is among the k most
+    likely ones, that column is `UNLISTED` and its log-probability `NO_MASS`, so every token counts
+    once. Source: DPPO, arXiv:2602.04879, Section 4.2. Chapter 11.
+    """
+    hidden, targets = _before_each_target(model, ids, mask, temperature)
+    hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
+    chunk = chunk or max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
+    listed, logps = [], []
+    for rows in _slices(len(targets), chunk):
+        logp = (hidden[rows] @ head.T).log_softmax(-1)
+        top = logp.topk(min(k, len(head)), dim=-1)
+        target = targets[rows, None]
+        again = (top.indices == target).any(-1, keepdim=True)
+        listed.append(torch.cat([top.indices, target.masked_fill(again, UNLISTED)], -1))
+        own = logp.gather(-1, target).masked_fill(again, NO_MASS)
+        logps.append(torch.cat([top.values, own], -1))
+    return _scatter(torch.cat(listed), mask), _scatter(torch.cat(logps), mask)
+
+
+@torch.no_grad()
+def listed_logprobs(
+    hidden: Float[Tensor, "M D"],
+    head: Float[Tensor, "V D"],
+    listed: Int[Tensor, "M K"],
+    chunk: int | None = None,
+) -> Float[Tensor, "M K"]:
+    """Log-probabilities of the listed tokens, `NO_MASS` for `UNLISTED` ones."""
+    chunk = chunk or max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
+    parts = []
+    for rows in _slices(len(listed), chunk):
+        logp = (hidden[rows] @ head.T).log_softmax(-1).gather(-1, listed[rows].clamp(min=0))
+        parts.append(logp.masked_fill(listed[rows] == UNLISTED, NO_MASS))
+    return torch.cat(parts)
 
 
 def chunked_head(
@@ -164,8 +221,13 @@ def _head_inputs(model, hidden, temperature, fp32_head):
     return hidden.to(dtype) / temperature, model.get_output_embeddings().weight.to(dtype)
 
 
-def _scatter(values: Float[Tensor, " M"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
-    return values.new_zeros(mask.shape).masked_scatter(mask, values)
+def _scatter(values: Float[Tensor, "M ..."], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T ..."]:
+    """Values at the masked positions, 0 elsewhere."""
+    if values.ndim == 1:
+        return values.new_zeros(mask.shape).masked_scatter(mask, values)
+    scattered = values.new_zeros(*mask.shape, *values.shape[1:])
+    scattered[mask] = values
+    return scattered
 
 
 _plain_heads: WeakSet = WeakSet()

@@ -1,12 +1,12 @@
 """Sample completions from the policy, with the log-probability of every token."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlbook.policy.decoding import decoder_for, fill_holes
@@ -123,8 +123,14 @@ def draw(
     return token, logp.gather(-1, token[:, None]).squeeze(-1)
 
 
-def _completions(tokens, logps, lengths, stop_ids: Iterable[int]) -> list[Completion]:
+def _completions(
+    tokens: Int[Tensor, "B S"],
+    logps: Float[Tensor, "B S"],
+    lengths: Int[Tensor, " B"],
+    stop_ids: Collection[int],
+) -> list[Completion]:
     completions = []
+    reason: Literal["stop", "length"]
     for row, logp, length in zip(tokens.tolist(), logps.tolist(), lengths.tolist(), strict=True):
         reason = "stop" if row[length - 1] in stop_ids else "length"
         completions.append(Completion(row[:length], logp[:length], reason))
@@ -145,7 +151,8 @@ def check_request(
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature must be 0 (greedy) or positive, got {temperature}")
     context = getattr(model.config, "max_position_embeddings", None) or float("inf")
-    vocabulary = model.get_input_embeddings().num_embeddings
+    # A Module in the library's words, but prompts of token ids need a table to look them up in.
+    vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
     for i, prompt in enumerate(prompts):
         if len(prompt) == 0:
             raise ValueError(f"prompt {i} is empty: start it with the tokenizer's BOS token")

@@ -1,7 +1,8 @@
-"""Rollouts: what was sampled, from which policy, and what it earned."""
+"""Rollouts: what was sampled, from which policy, what it earned; and the same as tensors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,9 +15,10 @@ from rlbook.tasks import Problem
 class Rollout:
     """One completion with its full provenance.
 
-    `logps[t]` is the behaviour policy's log-probability of `token_ids[t]`; `versions[t]` is the
-    number of optimizer steps its weights had taken. `rewards` keeps the reward's parts by name.
-    `forced[t]` marks a token that was put there, not sampled: it is context, never trained on.
+    `logps[t]` is the sampler's log-probability of `token_ids[t]`; `versions[t]` is the number of
+    optimizer steps its weights had taken. `rewards` keeps the parts of the reward by name,
+    `token_rewards` those that come per token. `forced[t]` marks a token that was put there, not
+    sampled: it is context, never trained on.
     """
 
     problem: Problem
@@ -30,12 +32,13 @@ class Rollout:
     correct: bool = False
     format_ok: bool = False
     rewards: dict[str, float] = field(default_factory=dict)
+    token_rewards: dict[str, list[float]] = field(default_factory=dict)
     forced: list[bool] | None = None
 
     @property
     def reward(self) -> float:
-        """Sum of the reward's parts."""
-        return float(sum(self.rewards.values()))
+        """Sum of all parts of the reward, those per token included."""
+        return float(sum(self.rewards.values()) + sum(map(sum, self.token_rewards.values())))
 
     @property
     def length(self) -> int:
@@ -47,62 +50,112 @@ class Rollout:
         return self.finish_reason == "length"
 
 
-@dataclass
-class Batch:
-    """Right-padded tensors of N rollouts; every (N, T) tensor is aligned to the token itself.
-
-    `mask` is True on trained completion tokens; `logp_old` holds the anchor's log-probabilities;
-    `advantages` is (N,) or (N, T). Optional fields are None when the method has no use for them:
-    `lag` counts the updates between a token's sampling and its training; `logp_sampler` are the
-    sampler's log-probabilities where the anchor is another, `correction` the weight for that.
-    """
+class Rows:
+    """What the tensors of N rollouts have in common: rows can be chosen, devices changed."""
 
     ids: Int[Tensor, "N T"]
     mask: Bool[Tensor, "N T"]
-    logp_old: Float[Tensor, "N T"]
-    rewards: Float[Tensor, " N"]
-    groups: Int[Tensor, " N"]
-    advantages: Tensor | None = None
-    logp_ref: Float[Tensor, "N T"] | None = None
-    values_old: Float[Tensor, "N T"] | None = None
-    returns: Float[Tensor, "N T"] | None = None
-    lag: Int[Tensor, "N T"] | None = None
-    logp_sampler: Float[Tensor, "N T"] | None = None
-    correction: Float[Tensor, "N T"] | None = None
 
     def __len__(self) -> int:
         return self.ids.shape[0]
 
-    def to(self, device) -> "Batch":
+    def to(self, device: torch.device | str) -> Self:
         return self._map(lambda tensor: tensor.to(device))
 
-    def select(self, rows: Tensor) -> "Batch":
+    def select(self, rows: Int[Tensor, " R"]) -> Self:
         """The given rows, with columns that are padding in all of them cut off."""
         width = int(lengths_of(self.mask[rows]).max().clamp(min=1))
         return self._map(
-            lambda tensor: tensor[rows][..., :width] if tensor.ndim == 2 else tensor[rows]
+            lambda tensor: tensor[rows] if tensor.ndim == 1 else tensor[rows][:, :width]
         )
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        present = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Batch(**{name: t if t is None else change(t) for name, t in present.items()})
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        present = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return type(self)(**{name: t if t is None else change(t) for name, t in present.items()})
 
 
-def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Batch:
+@dataclass(frozen=True)
+class Collated(Rows):
+    """Right-padded tensors of N rollouts; every (N, T) tensor is aligned to the token itself.
+
+    `mask` is True on the completion's sampled tokens; `logp_sampler` holds the log-probabilities
+    that the sampler reported; `rewards` the reward per completion, `token_rewards` what is earned
+    token by token besides (None: nothing); `finished` is False for a truncated completion;
+    `versions` counts the updates of the weights that sampled each token.
+    """
+
+    ids: Int[Tensor, "N T"]
+    mask: Bool[Tensor, "N T"]
+    logp_sampler: Float[Tensor, "N T"]
+    rewards: Float[Tensor, " N"]
+    groups: Int[Tensor, " N"]
+    finished: Bool[Tensor, " N"]
+    versions: Int[Tensor, "N T"]
+    token_rewards: Float[Tensor, "N T"] | None = None
+
+    def prepared(self, **computed: Any) -> "Batch":
+        """The `Batch` with these tensors besides; the sampler's log-probs are the old ones."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Batch(**{"logp_old": self.logp_sampler} | given | computed)
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """A `Collated` with all that the loss needs; `mask` is True on the tokens to train.
+
+    `logp_old` are the log-probabilities the ratio is taken to; `advantages` (N,) or (N, T). The
+    others are None where the method has no use for them: `logp_ref` under the reference,
+    `values_old` and `returns` for a critic, `correction` the weight of the sampler's tokens,
+    `staleness` the updates between a token's sampling and its training, `topk_ids` and
+    `topk_logp_old` (N, T, K+1) the tokens over which a divergence is taken.
+    """
+
+    ids: Int[Tensor, "N T"]
+    mask: Bool[Tensor, "N T"]
+    logp_sampler: Float[Tensor, "N T"]
+    rewards: Float[Tensor, " N"]
+    groups: Int[Tensor, " N"]
+    finished: Bool[Tensor, " N"]
+    versions: Int[Tensor, "N T"]
+    logp_old: Float[Tensor, "N T"]
+    advantages: Tensor
+    token_rewards: Float[Tensor, "N T"] | None = None
+    logp_ref: Float[Tensor, "N T"] | None = None
+    values_old: Float[Tensor, "N T"] | None = None
+    returns: Float[Tensor, "N T"] | None = None
+    correction: Float[Tensor, "N T"] | None = None
+    staleness: Int[Tensor, "N T"] | None = None
+    topk_ids: Int[Tensor, "N T K"] | None = None
+    topk_logp_old: Float[Tensor, "N T K"] | None = None
+
+
+def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Collated:
     """Rollouts as right-padded tensors, prompt and completion contiguous from column 0."""
     if not rollouts:
         raise ValueError("collate needs at least one rollout")
     n, width = len(rollouts), max(len(r.prompt_ids) + r.length for r in rollouts)
     ids = torch.full((n, width), pad_id)
     mask = torch.zeros(n, width, dtype=torch.bool)
-    logp_old = torch.zeros(n, width)
+    logps, dense = torch.zeros(2, n, width)
+    versions = torch.zeros(n, width, dtype=torch.long)
     for row, r in enumerate(rollouts):
         start, stop = len(r.prompt_ids), len(r.prompt_ids) + r.length
         ids[row, :stop] = torch.tensor(r.prompt_ids + r.token_ids)
         mask[row, start:stop] = ~torch.tensor(r.forced) if r.forced else True
-        logp_old[row, start:stop] = torch.tensor(r.logps)
-    rewards = torch.tensor([r.reward for r in rollouts])
-    return Batch(ids, mask, logp_old, rewards, torch.tensor([r.group for r in rollouts]))
+        logps[row, start:stop] = torch.tensor(r.logps)
+        versions[row, start:stop] = torch.tensor(r.versions)
+        for part in r.token_rewards.values():
+            dense[row, start:stop] += torch.tensor(part)
+    return Collated(
+        ids,
+        mask,
+        logps,
+        rewards=torch.tensor([float(sum(r.rewards.values())) for r in rollouts]),
+        groups=torch.tensor([r.group for r in rollouts]),
+        finished=torch.tensor([not r.truncated for r in rollouts]),
+        versions=versions,
+        token_rewards=dense if any(r.token_rewards for r in rollouts) else None,
+    )
 
 
 def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
@@ -111,25 +164,17 @@ def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
     return (mask * columns).amax(dim=1)
 
 
-def lags_of(rollouts: Sequence[Rollout], version: int, like: Tensor) -> Int[Tensor, "N T"]:
-    """Updates between each token's sampling and its training at `version`, in the shape of `like`.
-
-    0 outside completions.
-    """
-    lags = torch.zeros(like.shape, dtype=torch.int64)
-    for row, r in enumerate(rollouts):
-        start, stop = len(r.prompt_ids), len(r.prompt_ids) + r.length
-        lags[row, start:stop] = version - torch.tensor(r.versions)
-    return lags.to(like.device)
-
-
-def micro_batch_rows(batch: Batch, max_tokens: int) -> Iterator[Tensor]:
+def micro_batch_rows(batch: Rows, max_tokens: int) -> Iterator[Int[Tensor, " R"]]:
     """Row indices of slices of similar length, each at most `max_tokens` padded (one row at least).
 
     Sorting by length removes most padding; the summed gradient does not depend on the slicing
-    because the loss is divided by the totals of the whole minibatch.
+    because the loss is divided by the totals of the whole minibatch. A batch that fits in one
+    slice keeps its order.
     """
     lengths = lengths_of(batch.mask)
+    if len(batch) * int(lengths.max()) <= max_tokens:
+        yield torch.arange(len(batch), device=lengths.device)
+        return
     order = torch.argsort(lengths, stable=True)
     for start, stop in pack(lengths[order].tolist(), max_tokens):
         yield order[start:stop]
@@ -145,7 +190,7 @@ def pack(lengths: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def minibatches(batch: Batch, count: int, generator: torch.Generator) -> Iterator[Batch]:
+def minibatches(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
     """Shuffled minibatches of whole groups, as equal in number of groups as `count` allows.
 
     Raises `ValueError` if there are fewer groups than minibatches.
@@ -156,6 +201,6 @@ def minibatches(batch: Batch, count: int, generator: torch.Generator) -> Iterato
             f"{count} minibatches need at least {count} prompts with rollouts; "
             f"this batch has {len(group_ids)}: lower `minibatches` or raise `prompts`"
         )
-    shuffled = group_ids[torch.randperm(len(group_ids), generator=generator)]
-    for part in shuffled.tensor_split(count):
+    order = torch.randperm(len(group_ids), generator=torch.Generator().manual_seed(seed))
+    for part in group_ids[order].tensor_split(count):
         yield batch.select(torch.isin(batch.groups, part).nonzero().squeeze(1))

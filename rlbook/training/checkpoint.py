@@ -1,45 +1,53 @@
-"""Checkpoints: one folder a step, tensors in safetensors, everything else in JSON.
+"""Checkpoints: a Hugging Face folder per step, with the rest of the run's state beside it.
 
-A step's folder appears under its final name only when complete, and `latest` names the newest.
+Tensors are in safetensors, everything else in JSON; nothing passes through pickle. A step's folder
+appears under its final name only when complete, and `latest` names the newest.
 """
 
 import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LATEST = "latest"
+MODEL = "model.safetensors"
 
 
 def save_checkpoint(
     root: Path,
-    step: int,
-    models: dict[str, nn.Module],
+    policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+    others: dict[str, nn.Module],
     optimizers: dict[str, torch.optim.Optimizer],
-    state: dict,
+    state: dict[str, Any],
     keep: int = 2,
 ) -> Path:
     """Write `root/step_<step>`, move `latest` to it, keep the newest `keep` steps.
 
-    `state` is JSON: config, step, counters. Tensors never pass through pickle.
+    `policy` is the model and its tokenizer; `others` further models by name; `state` is JSON with
+    the `step`. Raises `TypeError` or `ValueError` for state that JSON cannot hold, before anything
+    is written.
     """
-    final = root / f"step_{step:06d}"
+    final = root / f"step_{state['step']:06d}"
     partial = final.with_suffix(".partial")
+    packed = {name: pack_optimizer(optimizer) for name, optimizer in optimizers.items()}
+    groups = {name: param_groups for name, (_, param_groups) in packed.items()}
+    document = json.dumps({**state, "param_groups": groups}, indent=2)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for name, model in models.items():
-        save_file(_contiguous(model.state_dict()), partial / f"{name}.safetensors")
-    groups = {}
-    for name, optimizer in optimizers.items():
-        tensors, groups[name] = pack_optimizer(optimizer)
+    model, tokenizer = policy
+    model.save_pretrained(partial, max_shard_size="1000GB")
+    tokenizer.save_pretrained(partial)
+    for name, module in others.items():
+        save_file(_contiguous(module.state_dict()), partial / f"{name}.safetensors")
+    for name, (tensors, _) in packed.items():
         save_file(tensors, partial / f"{name}.optimizer.safetensors")
-    save_file({"torch": torch.get_rng_state()}, partial / "rng.safetensors")
-    document = {**state, "step": step, "param_groups": groups}
-    (partial / "state.json").write_text(json.dumps(document, indent=2))
+    (partial / "state.json").write_text(document)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(partial, final)
     _point_latest(root, final.name)
@@ -49,25 +57,27 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, models: dict[str, nn.Module], optimizers: dict[str, torch.optim.Optimizer]
-) -> dict:
-    """Restore models, optimizers and the torch RNG in place; return the JSON state.
+    path: Path,
+    model: nn.Module,
+    others: dict[str, nn.Module],
+    optimizers: dict[str, torch.optim.Optimizer],
+) -> None:
+    """Restore models and optimizers in place; `read_state` gives the rest.
 
     `path` is a step folder or a run folder (its `latest` is taken). Raises `FileNotFoundError`
     naming the missing piece.
     """
     folder = resolve(path)
-    for name, model in models.items():
-        model.load_state_dict(load_file(folder / f"{name}.safetensors"))
-    state = read_state(folder)
+    load_model(model, folder / MODEL)
+    for name, module in others.items():
+        module.load_state_dict(load_file(folder / f"{name}.safetensors"))
+    param_groups = read_state(folder)["param_groups"]
     for name, optimizer in optimizers.items():
         tensors = load_file(folder / f"{name}.optimizer.safetensors")
-        unpack_optimizer(optimizer, tensors, state["param_groups"][name])
-    torch.set_rng_state(load_file(folder / "rng.safetensors")["torch"])
-    return state
+        unpack_optimizer(optimizer, tensors, param_groups[name])
 
 
-def read_state(path: Path) -> dict:
+def read_state(path: Path) -> dict[str, Any]:
     """The JSON part of a checkpoint (step folder or run folder)."""
     return json.loads((resolve(path) / "state.json").read_text())
 

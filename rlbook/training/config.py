@@ -1,34 +1,47 @@
-"""Settings of a single-process training run, typed and validated."""
+"""Everything that decides a run, as data: one `RunConfig` for notebook, shell and cluster."""
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from rlbook.objectives import METHODS, Method
 
 
-class TrainConfig(BaseModel):
-    """Everything that decides a run: the same config and seed give the same run on one thread."""
+class Section(BaseModel):
+    """Settings that belong together: typed, checked, never changed in place."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    method: str = Field("grpo", description="row of rlbook.objectives.METHODS")
-    policy: str = Field("tiny", description='"tiny", a model folder, or a hub name')
-    task: str = Field("sums", description='"sums", "reasoning_gym:<name>", "dataset:<path or hub>"')
+
+class ModelConfig(Section):
+    """What is trained, and where."""
+
+    policy: str = Field("tiny", description='"tiny", "smollm2-135m", a model folder, a hub name')
+    device: str = Field("cpu", description='"cpu", "cuda", "cuda:0", …')
+
+
+class DataConfig(Section):
+    """What is asked and what an answer is worth."""
+
+    task: str = Field(
+        "sums", description='"sums", "reasoning_gym:<name>", "dataset:<source>", "package.mod:Task"'
+    )
+    reward: str | None = Field(
+        None, description='"package.module:function" of rollouts; the verifier\'s word if absent'
+    )
     levels: tuple[int, ...] | None = Field(None, description="difficulty levels; all if absent")
-
-    steps: int = Field(60, ge=1, description="rollout batches")
-    prompts: int = Field(16, ge=1, description="prompts per step")
-    group_size: int = Field(8, ge=1, description="completions per prompt")
-    max_new_tokens: int = Field(80, ge=1, description="completion limit in tokens")
-    temperature: float = Field(1.0, gt=0, description="of sampling and of every log-probability")
-
-    minibatches: int = Field(4, ge=1, description="optimizer updates per pass over the rollouts")
-    epochs: int = Field(1, ge=1, description="passes over each rollout batch")
-    lr: float = Field(1.5e-4, gt=0, description="AdamW learning rate of the policy")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW moments")
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping threshold")
-    micro_batch_tokens: int = Field(8192, ge=1, description="padded tokens per forward pass")
-
     pool: int | None = Field(
         None, ge=1, description="distinct problems, met again every epoch; endless if absent"
     )
@@ -36,35 +49,219 @@ class TrainConfig(BaseModel):
         None, gt=0, le=1, description="pass rate at which a problem leaves the pool (ScaleRL: 0.9)"
     )
 
-    reward_right: float | None = Field(None, description="of a correct completion; the method's")
-    reward_wrong: float | None = Field(None, description="of any other completion; the method's")
-    reward_format: float = Field(0.0, description="added when the format is right")
-    overlong_cache: int | None = Field(
-        None, ge=1, description="tokens of the soft overlong ramp; a fifth of the limit if absent"
-    )
 
-    anchor: Literal["sampler", "recomputed"] = Field(
-        "sampler", description="π_old: the sampler's own log-probs, or recomputed by the trainer"
-    )
-    sampler_refresh: int = Field(1, ge=1, description="steps between weight pushes to the sampler")
+class RolloutConfig(Section):
+    """How completions are sampled."""
+
+    prompts: int = Field(16, ge=1, description="prompts per step")
+    group_size: int = Field(8, ge=1, description="completions per prompt")
+    max_new_tokens: int = Field(80, ge=1, description="completion limit in tokens")
+    temperature: float = Field(1.0, gt=0, description="of sampling and of every log-probability")
+    sync_every: int = Field(1, ge=1, description="steps between weight syncs to the sampler")
+
+
+class OptimizerConfig(Section):
+    """AdamW and how a batch of rollouts is cut into its updates."""
+
+    lr: float = Field(1.5e-4, gt=0, description="learning rate of the policy after warm-up")
+    warmup: int = Field(0, ge=0, description="updates of linear warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="decay of the moments")
+    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping threshold")
+    minibatches: int = Field(4, ge=1, description="updates per pass over the rollouts")
+    epochs: int = Field(1, ge=1, description="passes over each batch of rollouts")
+    micro_batch_tokens: int = Field(8192, ge=1, description="padded tokens per forward pass")
+
+
+class CriticConfig(Section):
+    """The critic of methods that have one."""
+
+    lr: float = Field(3e-4, gt=0, description="learning rate of the critic")
     gamma: float = Field(1.0, ge=0, le=1, description="discount of GAE")
     lam: float = Field(1.0, ge=0, le=1, description="λ of GAE")
-    critic_lr: float = Field(3e-4, gt=0, description="AdamW learning rate of the critic")
     value_clip: float | None = Field(0.2, gt=0, description="range of the clipped value loss")
 
-    seed: int = Field(0, ge=0)
-    device: str = Field("cpu", description='"cpu", "cuda", "cuda:0", …')
+
+class EvaluationConfig(Section):
+    """Held-out problems, asked at intervals while the run goes on."""
+
+    every: int = Field(0, ge=0, description="steps between evaluations; 0: none")
+    prompts: int = Field(64, ge=1, description="held-out problems")
+    samples: int = Field(4, ge=1, description="completions per held-out problem")
+
+
+def as_method(given: Any) -> Any:
+    """A row of `METHODS` by name, or the method that a dictionary describes."""
+    return Method.from_dict(given) if isinstance(given, str | Mapping) else given
+
+
+MethodField = Annotated[
+    InstanceOf[Method], BeforeValidator(as_method), PlainSerializer(Method.to_dict)
+]
+
+
+class RunConfig(Section):
+    """Everything that decides a run: the same config and seed give the same run on one thread.
+
+    A setting may be given without its section where that is clear, in a notebook as in a file:
+    `RunConfig(method="grpo", lr=3e-4)` is `RunConfig(method="grpo", optimizer={"lr": 3e-4})`. Of
+    two settings with one name the plain name means the first section's, in the order below;
+    `critic_lr` spells out the other. `method` is a row's name, a `Method`, or a dictionary:
+    `{"name": "grpo", "trust_region": {"high": 0.28}}`.
+    """
+
+    method: MethodField = Field(METHODS["grpo"], description="row of rlbook.objectives.METHODS")
+    steps: int = Field(60, ge=1, description="batches of rollouts")
+    seed: int = Field(0, ge=0, description="of every random draw")
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    critic: CriticConfig = CriticConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_sections(cls, given: Any) -> Any:
+        return in_sections(cls, given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
-    def _consistent(self) -> "TrainConfig":
-        right, wrong = self.reward_right, self.reward_wrong
-        if right is not None and wrong is not None and right <= wrong:
-            raise ValueError(f"reward_right ({right}) must exceed reward_wrong ({wrong})")
-        if self.minibatches > self.prompts:
+    def _consistent(self) -> Self:
+        minibatches, prompts = self.optimizer.minibatches, self.rollout.prompts
+        if minibatches > prompts:
             raise ValueError(
-                f"minibatches ({self.minibatches}) cannot exceed prompts ({self.prompts}): "
+                f"optimizer.minibatches ({minibatches}) cannot exceed rollout.prompts ({prompts}): "
                 "a minibatch holds whole groups"
             )
-        if self.retire_at is not None and self.pool is None:
-            raise ValueError("retire_at needs a finite pool: set pool to a number of problems")
+        if self.data.retire_at is not None and self.data.pool is None:
+            raise ValueError(
+                "data.retire_at needs a finite pool: set data.pool to a number of problems"
+            )
         return self
+
+    @property
+    def resolved_method(self) -> Method:
+        """The method with what only a run can know: its generation limit."""
+        return self.method.resolved(self.rollout.max_new_tokens)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with these settings changed, checked as a whole; names as in the constructor."""
+        settings = {name: getattr(self, name) for name in type(self).model_fields}
+        for name, value in in_sections(type(self), changes).items():
+            old = settings[name]
+            merge = isinstance(old, Section) and isinstance(value, Mapping)
+            settings[name] = {**dict(old), **value} if merge else value
+        return type(self)(**settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain values; `RunConfig(**config.to_dict()) == config`."""
+        return self.model_dump(mode="json")
+
+
+def in_sections(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by section, those that were given without one moved to theirs.
+
+    Raises `ValueError` for a setting given twice; unknown names stay for pydantic to refuse.
+    """
+    placed = {name: value for name, value in given.items() if name in kind.model_fields}
+    for name in given.keys() - placed.keys():
+        home = find_section(kind, name)
+        if home is None:
+            placed[name] = given[name]
+            continue
+        section, field = home
+        inside = dict(placed.get(section) or {})
+        if field in inside and not isinstance(placed[section], Section):
+            raise ValueError(f"{section}.{field} is given twice, as {name} too")
+        placed[section] = inside | {field: given[name]}
+    return placed
+
+
+def find_section(kind: type[BaseModel], name: str) -> tuple[str, str] | None:
+    """Section and field that `name`, written without its section, means."""
+    sections = {
+        section: field.annotation
+        for section, field in kind.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }
+    for section, fields in sections.items():
+        if name in fields.model_fields:
+            return section, name
+    for section, fields in sections.items():
+        if name.removeprefix(f"{section}_") in fields.model_fields:
+            return section, name.removeprefix(f"{section}_")
+    return None
+
+
+Kind = TypeVar("Kind", bound=RunConfig)
+
+
+def load_config(
+    path: str | Path, overrides: Sequence[str] = (), kind: type[Kind] = RunConfig
+) -> Kind:
+    """The settings in a YAML file, with `section.field=value` overrides (YAML values).
+
+    Raises `ValueError` naming file, field and fix.
+    """
+    path = Path(path)
+    try:
+        document = yaml.safe_load(path.read_text()) or {}
+    except FileNotFoundError:
+        raise ValueError(f"no configuration {path}; examples are in configs/") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: expected sections such as `optimizer:`, got {document!r}")
+    for override in overrides:
+        apply_override(document, override)
+    try:
+        return kind(**{name: value for name, value in document.items() if value is not None})
+    except ValidationError as error:
+        raise ValueError(f"{path}: {explain(error, kind)}") from None
+
+
+def dump_config(config: RunConfig) -> str:
+    """The settings as YAML that `load_config` reads back to an equal object."""
+    return yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def apply_override(document: dict[str, Any], override: str) -> None:
+    """Write `section.field=value` into a document."""
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ValueError(f"override {override!r}: write section.field=value")
+    *sections, field = key.replace("-", "_").split(".")
+    for depth, name in enumerate(sections):
+        inner = document.get(name)
+        if depth == 0 and name == "method" and isinstance(inner, str):
+            inner = {"name": inner}
+        inner = {} if inner is None else inner
+        if not isinstance(inner, dict):
+            raise ValueError(f"override {override!r}: {name} is not a section")
+        document[name] = inner
+        document = inner
+    document[field] = yaml.safe_load(value)
+
+
+def explain(error: ValidationError, kind: type[BaseModel] = RunConfig) -> str:
+    """Validation errors as one line: field, what is wrong, what exists."""
+    lines = []
+    for problem in error.errors():
+        field = ".".join(map(str, problem["loc"]))
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            known = ", ".join(fields_beside(problem["loc"], kind))
+            message = "unknown field" + (f" (there are {known})" if known else "")
+        lines.append(f"{field}: {message}" if field else message)
+    return "; ".join(lines)
+
+
+def fields_beside(location: tuple[int | str, ...], kind: type[BaseModel]) -> list[str]:
+    """Names of the fields that a mistyped one could have meant."""
+    section: Any = kind
+    for name in location[:-1]:
+        section = section.model_fields[name].annotation
+        if not hasattr(section, "model_fields"):
+            return []
+    return list(section.model_fields)

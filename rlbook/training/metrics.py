@@ -27,10 +27,10 @@ From its updates (`update_metrics`, means over the step's optimizer updates unle
     value_loss          of the critic (critic methods)
 
 From updates on rollouts of several policy versions (`rlbook.scale`)
-    lag_min/mean/max    updates between a trained token's sampling and its training
-    mismatch_fresh      mean |log π_θ − log μ| of trained tokens with lag 0, μ being the sampler as
-                        it reported itself: what its arithmetic does differently
-    mismatch_stale      the same of tokens with lag > 0: the updates since they were sampled, too
+    staleness_min/mean/max  updates between a trained token's sampling and its training
+    mismatch_fresh      mean |log π_θ − log μ| of trained tokens with staleness 0, μ being the
+                        sampler as it reported itself: what its arithmetic does differently
+    mismatch_stale      the same of stale tokens: the updates since they were sampled, too
 
 From the full-scale trainer
     learning_rate       of the update, warm-up included
@@ -49,7 +49,7 @@ From the orchestrator of a full-scale run, for everything since its last batch
     generator_idle      share of the generators' time without a request: n requests keep n busy
     trained_groups      in this batch, after the filter
     rejected            groups a filter on right and wrong answers kept from training
-    late                groups that had become too old for the bound on lag
+    late                groups that had become too old for the bound on staleness
     empty_batches       full batches in which no group passed the filter
     failed_requests     asked again; refused_requests: left out
     verify_timeouts     completions counted as wrong because the verifier was late; verify_errors:
@@ -110,16 +110,19 @@ def zero_variance_share(rollouts: Sequence[Rollout]) -> float:
 def step_sums(loss: Loss, stats: TokenStats, micro: Batch) -> dict[str, Tensor]:
     """What one micro-batch adds to the metrics of its update: sums, counts and extremes."""
     sums = {"loss": loss.loss.detach(), "entropy_sum": stats.entropy.sum(), **loss.sums}
-    if micro.lag is None:
+    if micro.staleness is None:
         return sums
-    sampler = micro.logp_old if micro.logp_sampler is None else micro.logp_sampler
-    gap, lag, mask = (stats.logp - sampler).abs(), micro.lag.double(), micro.mask
-    for name, chosen in {"fresh": mask & (lag == 0), "stale": mask & (lag > 0)}.items():
+    gap, mask = (stats.logp - micro.logp_sampler).abs(), micro.mask
+    staleness = micro.staleness.double()
+    for name, chosen in {
+        "fresh": mask & (staleness == 0),
+        "stale": mask & (staleness > 0),
+    }.items():
         sums |= {f"{name}_tokens": chosen.sum(), f"{name}_gap": gap[chosen].sum()}
     return sums | {
-        "lag_sum": lag[mask].sum(),
-        "lag_min": torch.where(mask, lag, torch.inf).min(),
-        "lag_max": torch.where(mask, lag, -torch.inf).max(),
+        "staleness_sum": staleness[mask].sum(),
+        "staleness_min": torch.where(mask, staleness, torch.inf).min(),
+        "staleness_max": torch.where(mask, staleness, -torch.inf).max(),
     }
 
 
@@ -131,11 +134,11 @@ def step_metrics(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
         "entropy": total["entropy_sum"] / total["tokens"],
         **summarize(*parts),
     }
-    if "lag_sum" in total:
+    if "staleness_sum" in total:
         metrics |= {
-            "lag_min": min(part["lag_min"] for part in parts),
-            "lag_mean": total["lag_sum"] / total["tokens"],
-            "lag_max": max(part["lag_max"] for part in parts),
+            "staleness_min": min(part["staleness_min"] for part in parts),
+            "staleness_mean": total["staleness_sum"] / total["tokens"],
+            "staleness_max": max(part["staleness_max"] for part in parts),
             "mismatch_fresh": total["fresh_gap"] / total["fresh_tokens"],
             "mismatch_stale": total["stale_gap"] / total["stale_tokens"],
         }

@@ -2,10 +2,11 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rlbook.tasks import Problem, Task
 from rlbook.training.batch import Rollout
-from rlbook.training.config import TrainConfig
+from rlbook.training.config import DataConfig
 
 
 class PromptPool:
@@ -58,12 +59,12 @@ class PromptPool:
         """Ids of the problems that will not be drawn again."""
         if self.retire_at is None:
             return set()
-        return {key for key in self.memory if self.pass_rate(key) >= self.retire_at}
+        return {key for key in self.memory if (self.pass_rate(key) or 0.0) >= self.retire_at}
 
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         return {"drawn": self.drawn, "memory": self.memory}
 
-    def load(self, state: dict) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         self.drawn, self.memory = state["drawn"], dict(state["memory"])
 
     def _upcoming(self) -> Iterator[Problem]:
@@ -85,9 +86,9 @@ class PromptPool:
         return self._shuffled[1]
 
 
-def prompt_pool(task: Task, config: TrainConfig) -> PromptPool | None:
-    """The pool a run's settings ask for: `config.pool` problems of the task, or None."""
-    if config.pool is None:
+def prompt_pool(task: Task, data: DataConfig, seed: int = 0) -> PromptPool | None:
+    """The pool a run's settings ask for: `data.pool` problems of the task, or None."""
+    if data.pool is None:
         return None
-    problems = {p.id: p for p in task.sample(config.seed, config.pool, config.levels)}
-    return PromptPool(list(problems.values()), config.seed, config.retire_at)
+    problems = {p.id: p for p in task.sample(seed, data.pool, data.levels)}
+    return PromptPool(list(problems.values()), seed, data.retire_at)

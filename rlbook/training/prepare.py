@@ -3,96 +3,143 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rlbook.objectives import Method, compute_advantages, token_rewards
-from rlbook.policy import logprobs
-from rlbook.training.batch import Batch, Rollout, collate, lags_of, micro_batch_rows
-from rlbook.training.config import TrainConfig
+from rlbook.policy import topk_logprobs
+from rlbook.training.batch import Batch, Collated, Rollout, collate
+from rlbook.training.config import RunConfig
 from rlbook.training.critic import Critic
+from rlbook.training.step import LOCAL, LocalProcess, in_micro_batches
 
 
-class Scorer:
-    """Turns rollouts into a `Batch` with the method's advantages.
+@dataclass
+class BatchBuilder:
+    """Turns rollouts into a `Batch` with the advantages of the run's method.
 
-    Holds the run's advantage estimator, which may keep state between batches.
+    Holds the run's advantage estimator, which may keep state between batches. `sampler` is the
+    policy that writes the completions, where it is not the model itself.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        critic: Critic | None,
-        reference: nn.Module | None,
-        method: Method,
-        config: TrainConfig,
-    ):
-        self.model, self.critic, self.reference = model, critic, reference
-        self.method, self.config = method, config
-        self.advantage = method.new_advantage()
+    config: RunConfig
+    model: nn.Module
+    critic: Critic | None = None
+    reference: nn.Module | None = None
+    sampler: nn.Module | None = None
+    parallel: LocalProcess = LOCAL
+    method: Method = field(init=False)
+    estimator: Callable[..., Any] = field(init=False)
 
-    def prepare(
+    def __post_init__(self) -> None:
+        self.method = self.config.resolved_method
+        self.estimator = self.method.new_advantage()
+
+    def __call__(
         self,
         rollouts: Sequence[Rollout],
-        greedy_rewards: Tensor | None = None,
+        greedy_rewards: Float[Tensor, " N"] | None = None,
         version: int | None = None,
     ) -> Batch:
-        """Tensors, anchor and reference log-probs, values, advantages.
+        """Old and reference log-probs, values, advantages; with `version`, that of the weights to
+        be trained, also each token's staleness.
 
-        With `version`, that of the weights to be trained, also each token's lag.
-        Rollouts whose reward is not finite are named in a warning and left out.
+        `greedy_rewards` holds one reward per rollout. Rollouts whose reward is not finite are named
+        in a warning and left out. Raises `ValueError` if none is left.
         """
-        finite = torch.tensor([math.isfinite(r.reward) for r in rollouts])
+        finite = [i for i, r in enumerate(rollouts) if is_finite(r)]
         rollouts = usable(rollouts)
-        batch = collate(rollouts).to(self.config.device)
-        if self.config.anchor == "recomputed":
-            batch.logp_sampler, batch.logp_old = batch.logp_old, self.logprobs(self.model, batch)
-        if version is not None:
-            batch.lag = lags_of(rollouts, version, batch.ids)
-        if self.reference is not None:
-            batch.logp_ref = self.logprobs(self.reference, batch)
-        if self.critic is not None:
-            batch.values_old = self.in_micro_batches(self.critic, batch)
-        rewards = token_rewards(
-            batch.rewards, batch.mask, self.method.kl, batch.logp_old, batch.logp_ref
+        batch = collate(rollouts).to(self.config.model.device)
+        old = self.old_logprobs(batch)
+        reference = None if self.reference is None else self.logprobs(batch, self.reference)
+        values = None if self.critic is None else self.values(batch)
+        greedy = None if greedy_rewards is None else greedy_rewards[finite].to(batch.rewards)
+        advantages = self.advantages(batch, old, reference, values, greedy)
+        correction = self.method.sampler_correction
+        return batch.prepared(
+            logp_old=old,
+            logp_ref=reference,
+            values_old=values,
+            advantages=advantages,
+            returns=None if values is None else (advantages + values) * batch.mask,
+            correction=correction and correction(old, batch.logp_sampler, batch.mask),
+            staleness=None if version is None else staleness_of(batch, version),
+            mask=self.trained(batch),
+            **self.topk(batch),
         )
-        advantages = compute_advantages(
-            self.advantage,
-            rewards=rewards if self.critic is not None else rewards.sum(1),
+
+    def old_logprobs(self, batch: Collated) -> Float[Tensor, "N T"]:
+        """log π_old: the sampler's own, or computed again by the trainer, as the method says."""
+        if self.method.old_logprobs == "sampler":
+            return batch.logp_sampler
+        return self.logprobs(batch, self.model)
+
+    def advantages(
+        self,
+        batch: Collated,
+        old: Float[Tensor, "N T"],
+        reference: Float[Tensor, "N T"] | None,
+        values: Float[Tensor, "N T"] | None,
+        greedy_rewards: Float[Tensor, " N"] | None,
+    ) -> Tensor:
+        """The estimator's advantages, of the rewards with the KL penalty where it sits there."""
+        rewards = token_rewards(batch.rewards, batch.mask, self.method.kl, old, reference)
+        if batch.token_rewards is not None:
+            rewards = rewards + batch.token_rewards
+        return compute_advantages(
+            self.estimator,
+            rewards=rewards if self.method.token_level else rewards.sum(1),
             groups=batch.groups,
             mask=batch.mask,
             lengths=batch.mask.sum(1),
-            values=batch.values_old,
-            gamma=self.config.gamma,
-            lam=self.config.lam,
-            greedy_rewards=None if greedy_rewards is None else greedy_rewards[finite],
+            values=values,
+            gamma=self.config.critic.gamma,
+            lam=self.config.critic.lam,
+            greedy_rewards=greedy_rewards,
         )
-        if self.critic is not None:
-            batch.advantages, batch.returns = advantages
-        else:
-            batch.advantages = advantages
-        if self.method.reward_shaping == "overlong_filter":
-            finished = torch.tensor([not r.truncated for r in rollouts])
-            batch.mask = batch.mask & finished.to(batch.mask.device)[:, None]
-        return batch
 
-    def logprobs(self, model: nn.Module, batch: Batch) -> Float[Tensor, "N T"]:
-        """log π(token) of the batch under `model`, at the run's temperature."""
-        temperature = self.config.temperature
-        return self.in_micro_batches(
-            lambda ids, mask: logprobs(model, ids, mask, temperature), batch
-        )
+    def trained(self, batch: Collated) -> Tensor:
+        """The mask of the tokens to train: truncated completions may count in baselines alone."""
+        if self.method.reward_shaping == "overlong_filter":
+            return batch.mask & batch.finished[:, None]
+        return batch.mask
+
+    def logprobs(self, batch: Collated | Batch, model: nn.Module) -> Float[Tensor, "N T"]:
+        """log π(token) under a model, at the run's temperature."""
+        temperature = self.config.rollout.temperature
+        limit = self.config.optimizer.micro_batch_tokens
+        return self.parallel.logprobs(model, batch, temperature, limit)
 
     @torch.no_grad()
-    def in_micro_batches(self, compute: Callable[[Tensor, Tensor], Tensor], batch: Batch) -> Tensor:
-        """(N, T) result of `compute(ids, mask)`, evaluated slice by slice."""
-        result = torch.zeros_like(batch.logp_old)
-        for rows in micro_batch_rows(batch, self.config.micro_batch_tokens):
-            micro = batch.select(rows)
-            result[rows, : micro.ids.shape[1]] = compute(micro.ids, micro.mask)
-        return result
+    def values(self, batch: Collated) -> Float[Tensor, "N T"]:
+        """The critic's value of the state before each token."""
+        assert self.critic is not None
+        return in_micro_batches(self.critic, batch, self.config.optimizer.micro_batch_tokens)
+
+    @torch.no_grad()
+    def topk(self, batch: Collated) -> dict[str, Tensor]:
+        """The most likely tokens under π_old and their log-probs, if the method compares them."""
+        k = self.method.needs_topk
+        if k is None:
+            return {}
+        old = self.model if self.method.old_logprobs == "recomputed" else self.sampler
+        ids, logps = topk_logprobs(
+            old or self.model, batch.ids, batch.mask, k, self.config.rollout.temperature
+        )
+        return {"topk_ids": ids, "topk_logp_old": logps}
+
+
+def staleness_of(batch: Collated, version: int) -> Int[Tensor, "N T"]:
+    """Updates between each token's sampling and its training at `version`; 0 outside the mask."""
+    return torch.where(batch.mask, version - batch.versions, 0)
+
+
+def is_finite(rollout: Rollout) -> bool:
+    return math.isfinite(rollout.reward)
 
 
 def usable(rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -101,14 +148,14 @@ def usable(rollouts: Sequence[Rollout]) -> list[Rollout]:
     Raises `ValueError` if none is left.
     """
     for rollout in rollouts:
-        if not math.isfinite(rollout.reward):
+        if not is_finite(rollout):
             warnings.warn(
                 f"a rollout of {rollout.problem.id} is skipped: its reward is not finite, "
-                f"{rollout.rewards}",
+                f"{rollout.rewards | rollout.token_rewards}",
                 RuntimeWarning,
                 stacklevel=2,
             )
-    finite = [r for r in rollouts if math.isfinite(r.reward)]
+    finite = [r for r in rollouts if is_finite(r)]
     if not finite:
         raise ValueError(f"no rollout has a finite reward (of {len(rollouts)})")
     return finite

@@ -1,20 +1,23 @@
 """One optimizer update: the same function in a notebook and on a cluster."""
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rlbook.objectives import Method, Totals, policy_loss, totals_of, value_loss
-from rlbook.policy import TokenStats, token_stats
-from rlbook.training.batch import Batch, micro_batch_rows
+from rlbook.objectives import Loss, Method, Totals, policy_loss, topk_divergence, totals_of
+from rlbook.objectives import value_loss as clipped_value_loss
+from rlbook.policy import TokenStats, logprobs, token_stats
+from rlbook.training.batch import Batch, Collated, micro_batch_rows
+from rlbook.training.config import OptimizerConfig
 from rlbook.training.critic import Critic
 from rlbook.training.metrics import step_metrics, step_sums
 
 
-class SingleProcess:
+class LocalProcess:
     """Where a step runs: here, all of it. `rlbook.scale.parallel.Ranks` shares it out."""
 
     def slices(self, batch: Batch, max_tokens: int) -> Iterator[Batch]:
@@ -24,14 +27,34 @@ class SingleProcess:
 
     def token_stats(self, model: nn.Module, micro: Batch, temperature: float) -> TokenStats:
         """Log-probabilities and entropies of a micro-batch's trained tokens, with gradient."""
-        return token_stats(model, micro.ids, micro.mask, temperature)
+        return token_stats(model, micro.ids, micro.mask, temperature, topk_ids=micro.topk_ids)
+
+    @torch.no_grad()
+    def logprobs(
+        self, model: nn.Module, batch: Batch | Collated, temperature: float, max_tokens: int
+    ) -> Float[Tensor, "N T"]:
+        """Log-probabilities of a batch's tokens, without gradient."""
+        return in_micro_batches(
+            lambda ids, mask: logprobs(model, ids, mask, temperature), batch, max_tokens
+        )
 
     def gather(self, parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
         """The `step_sums` of every process's micro-batches, from those of this one."""
         return parts
 
 
-HERE = SingleProcess()
+LOCAL = LocalProcess()
+
+
+def in_micro_batches(
+    compute: Callable[[Tensor, Tensor], Tensor], batch: Batch | Collated, max_tokens: int
+) -> Float[Tensor, "N T"]:
+    """(N, T) result of `compute(ids, mask)`, evaluated slice by slice."""
+    result = torch.zeros_like(batch.logp_sampler)
+    for rows in micro_batch_rows(batch, max_tokens):
+        micro = batch.select(rows)
+        result[rows, : micro.ids.shape[1]] = compute(micro.ids, micro.mask)
+    return result
 
 
 def train_step(
@@ -44,25 +67,25 @@ def train_step(
     micro_batch_tokens: int = 8192,
     max_grad_norm: float = 1.0,
     totals: Totals | None = None,
-    where: SingleProcess = HERE,
+    parallel: LocalProcess = LOCAL,
 ) -> dict[str, float]:
     """One policy update on `batch`, accumulated over length-sorted micro-batches.
 
     The gradient is that of `policy_loss` on the whole batch, whatever the micro-batch size and
-    however many processes share the work (`where`): every slice divides by the same `totals`.
+    however many processes share the work (`parallel`): every slice divides by the same `totals`.
     Returns the update's metrics (see `rlbook.training.metrics`). A non-finite gradient is
     named, counted in `skipped_updates`, and leaves weights and optimizer untouched.
     """
     totals = totals or totals_of(batch.mask, batch.groups)
     optimizer.zero_grad(set_to_none=True)
     parts = []
-    for micro in where.slices(batch, micro_batch_tokens):
-        stats = where.token_stats(model, micro, temperature)
-        loss = _policy_loss(method, stats.logp, micro, totals)
+    for micro in parallel.slices(batch, micro_batch_tokens):
+        stats = parallel.token_stats(model, micro, temperature)
+        loss = batch_loss(method, stats, micro, totals)
         loss.loss.backward()
         parts.append(step_sums(loss, stats, micro))
     grad_norm, skipped = apply_gradients(model, optimizer, max_grad_norm)
-    metrics = step_metrics(where.gather(parts))
+    metrics = step_metrics(parallel.gather(parts))
     return metrics | {"grad_norm": grad_norm, "skipped_updates": skipped}
 
 
@@ -75,18 +98,45 @@ def critic_step(
     micro_batch_tokens: int = 8192,
     max_grad_norm: float = 1.0,
 ) -> dict[str, float]:
-    """One update of the critic towards `batch.returns` with PPO's clipped value loss."""
+    """One update of the critic towards `batch.returns` with PPO's clipped value loss.
+
+    Raises `ValueError` for a batch without values and returns.
+    """
+    if batch.values_old is None or batch.returns is None:
+        raise ValueError("the critic learns from values_old and returns; this batch has none")
     totals = totals_of(batch.mask, batch.groups)
     optimizer.zero_grad(set_to_none=True)
     total = 0.0
     for rows in micro_batch_rows(batch, micro_batch_tokens):
         micro = batch.select(rows)
         values = critic(micro.ids, micro.mask)
-        loss = value_loss(values, micro.values_old, micro.returns, micro.mask, clip, totals)
+        loss = clipped_value_loss(values, micro.values_old, micro.returns, micro.mask, clip, totals)
         loss.backward()
         total += float(loss.detach())
     _, skipped = apply_gradients(critic, optimizer, max_grad_norm)
     return {"value_loss": total, "skipped_updates": skipped}
+
+
+def adamw(
+    model: nn.Module, settings: OptimizerConfig, lr: float | None = None, **options: bool
+) -> torch.optim.AdamW:
+    """The run's optimizer for a model, at `lr` or the policy's learning rate."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=settings.lr if lr is None else lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        **options,
+    )
+
+
+def warm_up(optimizer: torch.optim.Optimizer, lr: float, update: int, warmup: int) -> float:
+    """Set and return the learning rate of an update: a linear rise over the first `warmup`."""
+    rate = lr * min(1.0, (update + 1) / warmup) if warmup else lr
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    return rate
 
 
 def apply_gradients(
@@ -98,13 +148,13 @@ def apply_gradients(
     The norm of sharded gradients is the same on every rank, so all of them skip or none.
     """
     norm = norm_of(p.grad for p in model.parameters() if p.grad is not None)
-    if not torch.isfinite(whole(norm)):
+    if not torch.isfinite(full_tensor(norm)):
         warnings.warn(f"update skipped: {describe_non_finite(model)}", RuntimeWarning, stacklevel=2)
         optimizer.zero_grad(set_to_none=True)
         return float("nan"), 1
     nn.utils.clip_grads_with_norm_(model.parameters(), max_grad_norm, norm)
     optimizer.step()
-    return float(whole(norm)), 0
+    return float(full_tensor(norm)), 0
 
 
 def norm_of(gradients: Iterable[Tensor]) -> Tensor:
@@ -116,27 +166,36 @@ def describe_non_finite(model: nn.Module) -> str:
     bad = [
         name
         for name, p in model.named_parameters()
-        if p.grad is not None and not torch.isfinite(whole(norm_of([p.grad])))
+        if p.grad is not None and not torch.isfinite(full_tensor(norm_of([p.grad])))
     ]
     if not bad:
         return "the norm of the gradient overflows, though every parameter's own is finite"
     return f"non-finite gradient in {len(bad)} parameters, first {bad[0]}"
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A sharded tensor (FSDP) gathered on every rank; any other as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _policy_loss(method: Method, logp: Tensor, batch: Batch, totals: Totals):
+def batch_loss(method: Method, stats: TokenStats, batch: Batch, totals: Totals) -> Loss:
+    """`policy_loss` of a batch whose tokens have these log-probabilities now."""
     return policy_loss(
         method,
-        logp,
+        stats.logp,
         batch.logp_old,
         batch.advantages,
         batch.mask,
         groups=batch.groups,
         totals=totals,
         logp_ref=batch.logp_ref,
+        divergence=divergence_of(method, stats, batch),
         correction=batch.correction,
     )
+
+
+def divergence_of(method: Method, stats: TokenStats, batch: Batch) -> Float[Tensor, "N T"] | None:
+    """D(π_old ‖ π_θ) over the listed tokens, where the method's trust region asks for it."""
+    if batch.topk_logp_old is None or stats.topk is None:
+        return None
+    return topk_divergence(stats.topk, batch.topk_logp_old, method.trust_region.kind)

@@ -1,0 +1,111 @@
+"""What an answer is worth: functions of rollouts, each giving parts of the reward by name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from rlbook.importing import import_name
+from rlbook.objectives import Method, overlong_penalty
+from rlbook.training.batch import Rollout
+
+Part = Sequence[float] | Sequence[Sequence[float]]
+
+
+class Reward(Protocol):
+    """Parts of the reward by name: a number per rollout, or one per token of each rollout.
+
+    It is called with whole groups (`Rollout.group`), after the verifier: a vote of the group, a
+    reward model or a teacher is a reward like the verifier's word.
+
+        def brevity(rollouts):
+            return {"brevity": [-0.01 * r.length for r in rollouts]}
+    """
+
+    def __call__(self, rollouts: Sequence[Rollout], /) -> Mapping[str, Part]: ...
+
+
+@dataclass(frozen=True)
+class VerifierReward:
+    """One value for a right answer, one for any other, and a bonus for the required format."""
+
+    right: float = 1.0
+    wrong: float = 0.0
+    format_bonus: float = 0.0
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+        parts = {"answer": [self.right if r.correct else self.wrong for r in rollouts]}
+        if self.format_bonus:
+            parts["format"] = [self.format_bonus * r.format_ok for r in rollouts]
+        return parts
+
+
+@dataclass(frozen=True)
+class OverlongPenalty:
+    """DAPO's soft ramp below the generation limit, by default over its last fifth."""
+
+    limit: int
+    cache: int | None = None
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+        lengths = torch.tensor([r.length for r in rollouts])
+        cache = self.cache or max(1, self.limit // 5)
+        return {"overlong": overlong_penalty(lengths, self.limit, cache).tolist()}
+
+
+def verifier_reward(method: Method) -> VerifierReward:
+    """What the method gives for the verifier's word."""
+    wrong, right = method.reward_values
+    return VerifierReward(right, wrong, method.format_bonus)
+
+
+def rewards_of(method: Method, limit: int, reward: Reward | None = None) -> tuple[Reward, ...]:
+    """All rewards of a run: `reward` in place of the verifier's word, and the method's shaping."""
+    shaping = (OverlongPenalty(limit, method.overlong_cache),)
+    answer = verifier_reward(method) if reward is None else reward
+    return (answer, *(shaping if method.reward_shaping == "overlong" else ()))
+
+
+def get_reward(name: str) -> Reward:
+    """The reward function behind an import path, "package.module:function".
+
+    Raises `ValueError` or `ImportError` naming what is missing.
+    """
+    reward = import_name(name)
+    if not callable(reward):
+        raise ValueError(f"reward {name!r} is not a function of rollouts")
+    return reward
+
+
+def give_rewards(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
+    """Write the parts of every reward into the rollouts.
+
+    Raises `ValueError` naming the reward and the part whose values are not one per rollout, or one
+    per token.
+    """
+    for rollout in rollouts:
+        rollout.rewards, rollout.token_rewards = {}, {}
+    for reward in rewards:
+        for name, values in reward(rollouts).items():
+            _give(rollouts, name, values, reward)
+
+
+def _give(rollouts: Sequence[Rollout], name: str, values: Part, reward: Reward) -> None:
+    source = getattr(reward, "__name__", type(reward).__name__)
+    if rollouts and name in rollouts[0].rewards | rollouts[0].token_rewards:
+        raise ValueError(f"two rewards give a part {name!r}: rename the one of {source}")
+    if len(values) != len(rollouts):
+        raise ValueError(
+            f"reward {source}: part {name!r} has {len(values)} values for {len(rollouts)} rollouts"
+        )
+    for rollout, value in zip(rollouts, values, strict=True):
+        if not isinstance(value, Sequence):
+            rollout.rewards[name] = float(value)
+        elif len(value) == rollout.length:
+            rollout.token_rewards[name] = [float(v) for v in value]
+        else:
+            raise ValueError(
+                f"reward {source}: part {name!r} has {len(value)} values for a completion of "
+                f"{rollout.length} tokens"
+            )
