@@ -34,7 +34,8 @@ def load_policy(
     """
     tokenizer = load_tokenizer(name)
     model = _fetched(AutoModelForCausalLM.from_pretrained, name, dtype=dtype)
-    return model.to(device).eval(), tokenizer
+    model.to(device)  # type: ignore[arg-type]  # its decorator hides from mypy that it is a method
+    return model.eval(), tokenizer
 
 
 def load_tokenizer(name: str = "tiny") -> PreTrainedTokenizerBase:

@@ -1,6 +1,6 @@
 """Log-probabilities of given tokens under the policy, with gradient."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -142,7 +142,14 @@ class _ChunkedHead(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden, head, targets, chunk, with_entropy):
+    def forward(
+        ctx: Any,
+        hidden: Float[Tensor, "M D"],
+        head: Float[Tensor, "V D"],
+        targets: Int[Tensor, " M"],
+        chunk: int | None,
+        with_entropy: bool,
+    ) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"]]:
         chunk = chunk or max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
         buffer = _logits_buffer(hidden, head, chunk)
         lse, logp, entropy = buffer.new_zeros(3, len(targets))
@@ -154,7 +161,7 @@ class _ChunkedHead(torch.autograd.Function):
             shifted = z.clone() if with_entropy else None
             total = z.exp_().sum(-1)
             lse[rows], logp[rows] = top + total.log(), chosen - total.log()
-            if with_entropy:
+            if shifted is not None:
                 entropy[rows] = total.log() - z.mul_(shifted).sum(-1) / total
         ctx.save_for_backward(hidden, head, targets, lse, entropy)
         ctx.chunk = chunk
@@ -162,7 +169,9 @@ class _ChunkedHead(torch.autograd.Function):
         return logp, entropy
 
     @staticmethod
-    def backward(ctx, grad_logp, grad_entropy):
+    def backward(
+        ctx: Any, grad_logp: Float[Tensor, " M"] | None, grad_entropy: Float[Tensor, " M"] | None
+    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "V D"], None, None, None]:
         hidden, head, targets, lse, entropy = ctx.saved_tensors
         grad_hidden, grad_head = torch.zeros_like(hidden), torch.zeros_like(head)
         grad_logp = torch.zeros_like(lse) if grad_logp is None else grad_logp
@@ -197,7 +206,9 @@ def _slices(total: int, size: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, total, size)]
 
 
-def _before_each_target(model, ids, mask, temperature):
+def _before_each_target(
+    model: PreTrainedModel, ids: Int[Tensor, "N T"], mask: Bool[Tensor, "N T"], temperature: float
+) -> tuple[Float[Tensor, "M D"], Int[Tensor, " M"]]:
     """Hidden state from which each masked token is predicted (M, D), and those tokens (M,)."""
     if ids.ndim != 2 or ids.shape != mask.shape:
         raise ValueError(
@@ -215,7 +226,9 @@ def _before_each_target(model, ids, mask, temperature):
     return hidden[:, :-1][mask[:, 1:]], ids[mask]
 
 
-def _head_inputs(model, hidden, temperature, fp32_head):
+def _head_inputs(
+    model: PreTrainedModel, hidden: Float[Tensor, "M D"], temperature: float, fp32_head: bool
+) -> tuple[Float[Tensor, "M D"], Float[Tensor, "V D"]]:
     """Hidden states divided by the temperature, and the head's weight, in the head's dtype."""
     dtype = torch.promote_types(hidden.dtype, torch.float32) if fp32_head else hidden.dtype
     return hidden.to(dtype) / temperature, model.get_output_embeddings().weight.to(dtype)
