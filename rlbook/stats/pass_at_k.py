@@ -51,7 +51,9 @@ def exact_pass_at_k(solve_rate: ArrayLike, k: int) -> Float[np.ndarray, "*prompt
     return 1 - (1 - np.asarray(solve_rate, dtype=float)) ** k
 
 
-def _checked_counts(samples: ArrayLike, correct: ArrayLike, k: int):
+def _checked_counts(
+    samples: ArrayLike, correct: ArrayLike, k: int
+) -> tuple[np.ndarray, np.ndarray]:
     n, c = np.broadcast_arrays(np.asarray(samples), np.asarray(correct))
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
