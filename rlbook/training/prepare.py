@@ -92,7 +92,7 @@ class BatchBuilder:
             rewards = rewards + batch.token_rewards
         return compute_advantages(
             self.estimator,
-            rewards=rewards if self.method.token_level else rewards.sum(1),
+            rewards=rewards if self.method.needs_token_rewards else rewards.sum(1),
             groups=batch.groups,
             mask=batch.mask,
             lengths=batch.mask.sum(1),
