@@ -1,47 +1,176 @@
-"""`python -m rlbook`: train, scale, export, pretrain, experiments, bench and book."""
+"""`python -m rlbook`: train, eval, methods, scale, export, pretrain, experiments, bench, book."""
 
+import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from pydantic import ValidationError
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from rlbook.objectives import Method
 from rlbook.tiny.pretrain import PretrainConfig
-from rlbook.training.config import TrainConfig
+from rlbook.training.checkpoint import LATEST, read_state
+from rlbook.training.config import (
+    RunConfig,
+    apply_override,
+    dump_config,
+    explain,
+    find_section,
+    load_config,
+)
 
 app = tyro.extras.SubcommandApp()
+registry = ConstructorRegistry()
+RUN = Path("runs/train")
+
+
+@registry.primitive_rule
+def method_by_name(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """A method on the command line is the name of its row."""
+    if info.type is not Method:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="ROW",
+        instance_from_str=lambda words: Method.from_dict(words[0]),
+        is_instance=lambda value: isinstance(value, Method),
+        str_from_instance=lambda method: [method.name],
+    )
+
+
+def train_command(default: RunConfig, overrides: Sequence[str]) -> Callable[..., None]:
+    """The command `train`, its flags showing these settings."""
+
+    def train(
+        config: Annotated[RunConfig, tyro.conf.arg(name="")] = default,
+        out: Path = RUN,
+        save_every: int = 20,
+        resume: bool = False,
+        tensorboard: bool = False,
+    ) -> None:
+        """Train a policy with one of the book's methods and write its log and checkpoints.
+
+        `rlbook train [settings.yaml]` starts from the settings in a file, such as a run's own
+        config.yaml. A section's name may be left out where that is clear (`--lr 3e-4`), and every
+        choice of a method can be changed: `--method grpo --method.trust-region.high 0.28`.
+
+        Args:
+            config: Settings of the run.
+            out: Folder of the run log and the checkpoints; a new one, unless --resume.
+            save_every: Steps between checkpoints.
+            resume: Continue the run in `out`; only how long and where it runs may change.
+            tensorboard: Also log to TensorBoard.
+        """
+        from rlbook.policy import set_threads
+        from rlbook.training import RunLog, Trainer
+
+        set_threads()
+        config = with_overrides(config, overrides)
+        if resume:
+            trainer = Trainer.resume(out, config)
+        else:
+            refuse_existing_run(out)
+            trainer = Trainer(config)
+        log = RunLog(out, trainer.step, tensorboard)
+        (out / "config.yaml").write_text(dump_config(config))
+        for metrics in trainer.progress(f"{trainer.method.name} on {trainer.task.name}"):
+            log(metrics)
+            if trainer.step % save_every == 0 or trainer.step == config.steps:
+                trainer.save(out)
+        log.close()
+        print(f"{trainer.step} steps; log in {log.path}, checkpoints in {out}")
+
+    return train
+
+
+def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The settings with `method.<choice>=value` changes of their method."""
+    if not overrides:
+        return config
+    document = {"method": config.method.to_dict()}
+    for override in overrides:
+        apply_override(document, override)
+    return config.replace(method=document["method"])
+
+
+def refuse_existing_run(folder: Path) -> None:
+    """Raise `FileExistsError` if there is a run in the folder."""
+    if (folder / "metrics.jsonl").exists() or (folder / LATEST).exists():
+        raise FileExistsError(
+            f"{folder} holds a run already: choose another --out, or go on with it with --resume"
+        )
+
+
+@app.command(name="eval")
+def evaluate(
+    policy: tyro.conf.Positional[str],
+    task: str | None = None,
+    prompts: int = 96,
+    n: int = 16,
+    k: tuple[int, ...] | None = None,
+    levels: tuple[int, ...] | None = None,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    device: str = "cpu",
+    out: Path | None = None,
+) -> None:
+    """Measure a policy on held-out problems: pass@k with intervals.
+
+    Args:
+        policy: Folder of a run, a checkpoint or a Hugging Face model, or a policy's name.
+        task: What to ask; the task of a run, "sums" for anything else.
+        prompts: Held-out problems.
+        n: Completions of each.
+        k: Values of k for pass@k; doubling ones up to `n` if absent.
+        levels: Difficulty levels; all if absent.
+        max_new_tokens: Completion limit; the run's, or 80.
+        temperature: Of sampling; the run's, or 1.
+        device: Where the policy runs.
+        out: JSON file to write as well.
+    """
+    from rlbook.evaluation import evaluate as measure
+    from rlbook.policy import load_policy, set_threads
+    from rlbook.tasks import get_task
+
+    set_threads()
+    run = run_config(Path(policy))
+    row = measure(
+        load_policy(policy, device=device),
+        get_task(task or run.data.task),
+        prompts,
+        n,
+        k,
+        levels=levels or run.data.levels,
+        max_new_tokens=max_new_tokens or run.rollout.max_new_tokens,
+        temperature=run.rollout.temperature if temperature is None else temperature,
+    )
+    for name, value in row.items():
+        print(f"{name:<20} {value:.4g}" if isinstance(value, float) else f"{name:<20} {value}")
+    if out is not None:
+        out.write_text(json.dumps(row, indent=2) + "\n")
+
+
+def run_config(folder: Path) -> RunConfig:
+    """Settings of the run that wrote this folder; the defaults for anything else."""
+    try:
+        return RunConfig(**read_state(folder)["config"])
+    except (FileNotFoundError, NotADirectoryError):
+        return RunConfig()
 
 
 @app.command
-def train(
-    config: Annotated[TrainConfig, tyro.conf.arg(name="")],
-    out: Path = Path("runs/train"),
-    save_every: int = 20,
-    resume: bool = False,
-    tensorboard: bool = False,
-) -> None:
-    """Train a policy with one of the book's methods and write its log and checkpoints.
+def methods(name: tyro.conf.Positional[str | None] = None) -> None:
+    """Print the table of methods, or all that is known of one.
 
     Args:
-        config: Settings of the run.
-        out: Folder of the run log and the checkpoints.
-        save_every: Steps between checkpoints.
-        resume: Continue the run in `out` with its own settings.
-        tensorboard: Also log to TensorBoard.
+        name: Row to print; all of them, if absent.
     """
-    from rlbook.policy import set_threads
-    from rlbook.training import RunLog, Trainer
+    from rlbook.objectives import method_table_markdown, method_text
 
-    set_threads()
-    trainer = Trainer.resume(out) if resume else Trainer(config)
-    log = RunLog(out, trainer.step, tensorboard)
-    for metrics in trainer.progress(f"{trainer.method.name} on {trainer.task.name}"):
-        log(metrics)
-        if trainer.step % save_every == 0 or trainer.step == trainer.config.steps:
-            trainer.save(out)
-    log.close()
-    print(f"{trainer.step} steps; log in {log.path}, checkpoints in {out}")
+    print(method_text(name) if name else method_table_markdown())
 
 
 @app.command
@@ -161,17 +290,66 @@ def book(chapters: tyro.conf.Positional[tuple[Path, ...]] = ()) -> None:
         sys.exit(1)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app.cli(prog="rlbook")
+        words, default, overrides = settings_of(words)
+        app.command(train_command(default, overrides), name="train")
+        with registry:
+            app.cli(prog="rlbook", args=words)
     except ValidationError as error:
-        for problem in error.errors():
-            field = ".".join(map(str, problem["loc"])) or "settings"
-            print(f"rlbook: {field}: {problem['msg']}", file=sys.stderr)
+        print(f"rlbook: {explain(error)}", file=sys.stderr)
         sys.exit(2)
     except (ValueError, FileNotFoundError, FileExistsError, ImportError) as error:
         print(f"rlbook: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def settings_of(words: list[str]) -> tuple[list[str], RunConfig, list[str]]:
+    """For `train`: the words left for flags, the settings they change, changes of the method.
+
+    The settings come from a YAML file among the words, from the run that is resumed, or are the
+    defaults.
+    """
+    if words[:1] != ["train"]:
+        return words, RunConfig(), []
+    files = [word for word in words if word.endswith((".yaml", ".yml")) and word[0] != "-"]
+    words, overrides = method_overrides([word for word in words if word not in files])
+    words = [in_full(word) for word in words]
+    if files:
+        return words, load_config(files[0]), overrides
+    resumed = RunConfig(**read_state(out_of(words))["config"]) if "--resume" in words else None
+    return words, resumed or RunConfig(), overrides
+
+
+def method_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """`--method.<choice> value` taken out of the words, as `method.<choice>=value`."""
+    left, found, rest = [], [], iter(words)
+    for word in rest:
+        if word.startswith("--method."):
+            found.append(word[2:] if "=" in word else f"{word[2:]}={next(rest, '')}")
+        else:
+            left.append(word)
+    return left, found
+
+
+def in_full(word: str) -> str:
+    """A flag with its section: `--lr` is `--optimizer.lr`."""
+    if not word.startswith("--"):
+        return word
+    name, *value = word[2:].split("=", 1)
+    home = find_section(RunConfig, name.replace("-", "_"))
+    return "=".join([f"--{'.'.join(home)}" if home else f"--{name}", *value])
+
+
+def out_of(words: Sequence[str]) -> Path:
+    """The run folder that the words name."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--out":
+            return Path(following)
+        if word.startswith("--out="):
+            return Path(word.removeprefix("--out="))
+    return RUN
 
 
 if __name__ == "__main__":
