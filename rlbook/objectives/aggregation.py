@@ -33,10 +33,11 @@ class Totals:
     def __add__(self, other: "Totals") -> "Totals":
         tokens = self.num_tokens + other.num_tokens
         sequences = self.num_sequences + other.num_sequences
-        if self.prompt_ids is None or other.prompt_ids is None:
+        mine, theirs = self.tokens_per_prompt, other.tokens_per_prompt
+        if self.prompt_ids is None or other.prompt_ids is None or mine is None or theirs is None:
             return Totals(tokens, sequences, 0)
         ids = torch.cat([self.prompt_ids, other.prompt_ids])
-        counts = torch.cat([self.tokens_per_prompt, other.tokens_per_prompt])
+        counts = torch.cat([mine, theirs])
         ids, index = torch.unique(ids, return_inverse=True)
         merged = counts.new_zeros(len(ids)).index_add(0, index, counts)
         return Totals(tokens, sequences, len(ids), ids, merged)

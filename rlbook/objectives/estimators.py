@@ -93,11 +93,12 @@ def bound(estimator: Estimator) -> Estimator:
     """
     if not isinstance(estimator, partial):
         return estimator
-    function, options = estimator.func, dict(estimator.keywords)
+    if estimator.args:
+        raise ValueError(f"bind options of {describe(estimator)} by name: partial(f, option=value)")
+    function: Any = estimator.func
+    options = dict(estimator.keywords)
     while isinstance(function, partial):
         function, options = function.func, {**function.keywords, **options}
-    if estimator.args:
-        raise ValueError(f"bind options of {describe(function)} by name: partial(f, option=value)")
     frozen = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
     return BoundEstimator(function, **frozen) if frozen else function
 

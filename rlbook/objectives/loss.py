@@ -1,6 +1,8 @@
 """The loss that a method minimises, and what it reports."""
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import torch
@@ -139,7 +141,7 @@ def summarize(*parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     kl              k3 estimate of KL(π_old ‖ π_θ) per trained token, nats
     ratio_min/max   extremes of the token ratio π_θ/π_old, whatever ratio the method uses
     """
-    total = {name: sum(part[name] for part in parts) for name in parts[0]}
+    total = {name: reduce(add, (part[name] for part in parts)) for name in parts[0]}
     tokens, signal = total["tokens"].clamp(min=1), total["signal_tokens"].clamp(min=1)
     return {
         "clip_fraction": total["masked_tokens"] / signal,

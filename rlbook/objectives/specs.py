@@ -10,12 +10,12 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
-from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from rlbook.importing import import_name, name_of
 from rlbook.objectives import advantages
-from rlbook.objectives.estimators import BoundEstimator, needs_of
+from rlbook.objectives.estimators import UNDECLARED, BoundEstimator, needs_of
 from rlbook.objectives.trust_regions import DivergenceMask, NoTrustRegion, RatioClip, WeightClip
 
 Known = Mapping[str, Any]
@@ -30,8 +30,8 @@ ADVANTAGES: Known = {
 def write_estimator(estimator: Callable[..., Any]) -> str | dict[str, Any]:
     """Spec of an estimator; `ValueError` for one that no file can name."""
     if not isinstance(estimator, partial):
-        return name_of(estimator, ADVANTAGES)
-    name = name_of(estimator.func, ADVANTAGES)
+        return name_in(ADVANTAGES, estimator)
+    name = name_in(ADVANTAGES, estimator.func)
     return {"type": name} | {k: plain(v, f"{name}.{k}") for k, v in estimator.keywords.items()}
 
 
@@ -51,9 +51,9 @@ def read_estimator(spec: Any) -> Callable[..., Any]:
 def write_region(region: Any) -> str | dict[str, Any]:
     """Spec of a trust region with every setting; a function goes by its name alone."""
     if is_dataclass(region) and not isinstance(region, type):
-        return {"type": name_of(type(region), REGIONS)} | settings(region)
+        return {"type": name_in(REGIONS, type(region))} | settings(region)
     if inspect.isfunction(region):
-        return name_of(region, REGIONS)
+        return name_in(REGIONS, region)
     raise ValueError(
         f"{type(region).__name__} cannot be written to a file: make the trust region a "
         "@dataclass(frozen=True) in a module"
@@ -124,38 +124,24 @@ def find(name: str, known: Known, where: str) -> Any:
 
 def imported(path: str) -> Any:
     """The object at "package.module:name"; `ValueError` where there is none."""
-    module, _, names = path.partition(":")
     try:
-        found = import_module(module)
-        for name in names.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"{path!r} cannot be imported ({error}): write 'package.module:name', and start where "
-            "Python finds the package or put its folder on PYTHONPATH"
-        ) from error
-    return found
+        return import_name(path)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
 
 
-def name_of(choice: Any, known: Known) -> str:
+def name_in(known: Known, choice: Any) -> str:
     """The name under which `find` gives this function or class again.
 
     Raises `ValueError` for a lambda, a function inside a function, and an object without a name.
     """
-    name = getattr(choice, "__qualname__", None)
-    if name is None:
-        raise ValueError(
-            f"{choice!r} has no name that a file could hold: pass the class or a function, and "
-            "its options with functools.partial"
-        )
-    if known.get(name) is choice:
+    name = getattr(choice, "__name__", "")
+    if name and known.get(name) is choice:
         return name
-    path = f"{choice.__module__}:{name}"
+    path = name_of(choice)
     # a notebook's cell that runs again makes a new object of the same name, and that is meant
-    if "<" in name or not (choice.__module__ == "__main__" or is_at(path, choice)):
-        raise ValueError(
-            f"{path} cannot be found again by its name: define it at the top level of a module"
-        )
+    if choice.__module__ != "__main__" and not is_at(path, choice):
+        raise ValueError(f"{path} is another object: define {choice!r} at the top of a module")
     return path
 
 
@@ -197,11 +183,14 @@ def hints_of(target: Any) -> dict[str, Any]:
 
 def option_names(target: Any) -> list[str] | None:
     """Parameters that are not inputs of an estimator; None where it takes any keyword."""
-    parameters = inspect.signature(target).parameters.values()
+    parameters = list(inspect.signature(target).parameters.values())
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
-    inputs = () if inspect.isclass(target) else (*needs_of(target).inputs, "groups")
-    return [p.name for p in parameters if p.name not in inputs]
+    if inspect.isclass(target):
+        return [p.name for p in parameters]
+    if needs_of(target) is UNDECLARED:  # rewards and groups, whatever they are called
+        return [p.name for p in parameters[2:]]
+    return [p.name for p in parameters if p.name not in (*needs_of(target).inputs, "groups")]
 
 
 def check_keys(given: Collection[str], allowed: Collection[str], where: str) -> None:
@@ -244,7 +233,7 @@ def fits_one(value: Any, hint: Any) -> bool:
         return isinstance(value, int | hint) and not isinstance(value, bool)
     if get_origin(hint) is Callable or getattr(hint, "_is_protocol", False):
         return callable(value)
-    return isinstance(value, hint) if isinstance(hint, type) else True
+    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:

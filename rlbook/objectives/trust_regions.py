@@ -47,7 +47,14 @@ class NoTrustRegion:
     Source: Williams 1992; with a ratio PPO, arXiv:1707.06347, Eq. 6 (L^CPI). Chapter 02.
     """
 
-    def __call__(self, logp, logp_old, ratio, advantages, divergence=None) -> Surrogate:
+    def __call__(
+        self,
+        logp: Tensor,
+        logp_old: Tensor,
+        ratio: Tensor | None,
+        advantages: Tensor,
+        divergence: Tensor | None = None,
+    ) -> Surrogate:
         loss = -advantages * (logp if ratio is None else ratio)
         weight = torch.ones_like(logp) if ratio is None else ratio.detach()
         return Surrogate(loss, torch.ones_like(logp, dtype=torch.bool), weight.detach())
@@ -72,7 +79,14 @@ class RatioClip:
         if self.dual is not None and self.dual <= 1:
             raise ValueError(f"dual is a bound on the ratio above 1, got {self.dual}")
 
-    def __call__(self, logp, logp_old, ratio, advantages, divergence=None) -> Surrogate:
+    def __call__(
+        self,
+        logp: Tensor,
+        logp_old: Tensor,
+        ratio: Tensor | None,
+        advantages: Tensor,
+        divergence: Tensor | None = None,
+    ) -> Surrogate:
         ratio = require(ratio, "RatioClip")
         clipped = ratio.clamp(1 - self.low, 1 + self.high)
         loss = -torch.minimum(ratio * advantages, clipped * advantages)
@@ -106,7 +120,14 @@ class WeightClip:
                 "they are absolute, so write max=1.28 for an ε of 0.28"
             )
 
-    def __call__(self, logp, logp_old, ratio, advantages, divergence=None) -> Surrogate:
+    def __call__(
+        self,
+        logp: Tensor,
+        logp_old: Tensor,
+        ratio: Tensor | None,
+        advantages: Tensor,
+        divergence: Tensor | None = None,
+    ) -> Surrogate:
         weight = require(ratio, "WeightClip").detach().clamp(self.min, self.max)
         loss = -weight * advantages * logp
         return Surrogate(loss, torch.ones_like(logp, dtype=torch.bool), weight)
@@ -138,7 +159,14 @@ class DivergenceMask:
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k counts the likeliest tokens, at least 1, got {self.top_k}")
 
-    def __call__(self, logp, logp_old, ratio, advantages, divergence=None) -> Surrogate:
+    def __call__(
+        self,
+        logp: Tensor,
+        logp_old: Tensor,
+        ratio: Tensor | None,
+        advantages: Tensor,
+        divergence: Tensor | None = None,
+    ) -> Surrogate:
         ratio = require(ratio, "DivergenceMask").detach()
         if divergence is None and self.top_k is not None:
             raise ValueError(
@@ -186,21 +214,21 @@ ABSENT = -1e4  # log-probability of a token that is not there: exp gives exactly
 
 
 def topk_tokens(
-    logp_old: Float[Tensor, "N T V"], ids: Int[Tensor, "N T"], k: int
-) -> Int[Tensor, "N T K+1"]:
+    logp_old: Float[Tensor, "... V"], ids: Int[Tensor, "..."], k: int
+) -> Int[Tensor, "... K+1"]:
     """Ids of the k likeliest tokens under π_old and, last, of the sampled one.
 
     Where the sampled token is among the k, the last id is −1: the list is the paper's set, each
     token once. Source: DPPO, arXiv:2602.04879, Eq. 15. Chapter 11.
     """
-    top = logp_old.topk(k, dim=-1).indices
+    top = logp_old.topk(min(k, logp_old.shape[-1]), dim=-1).indices
     sampled = ids[..., None].masked_fill((top == ids[..., None]).any(-1, keepdim=True), -1)
     return torch.cat([top, sampled], dim=-1)
 
 
 def listed_logps(
-    logp: Float[Tensor, "N T V"], listed: Int[Tensor, "N T K"]
-) -> Float[Tensor, "N T K"]:
+    logp: Float[Tensor, "... V"], listed: Int[Tensor, "... K"]
+) -> Float[Tensor, "... K"]:
     """Log-probabilities of the tokens that `topk_tokens` lists; probability 0 for an id of −1."""
     return logp.gather(-1, listed.clamp(min=0)).masked_fill(listed < 0, ABSENT)
 

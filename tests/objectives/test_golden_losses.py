@@ -110,6 +110,9 @@ def test_trl_rloo_clips_the_ratio_of_whole_completions(golden, fixture):
     loss.backward()
     torch.testing.assert_close(loss.detach(), case["outputs"]["loss"], **CLOSE)
     torch.testing.assert_close(logp.grad, case["outputs"]["grad_log_prob"], **CLOSE)
+    row = replace(PPO, ratio="sequence_product", aggregation="token_sum")
+    _, grad = run(row, {k: v for k, v in inputs.items() if k != "ref_log_prob"})
+    torch.testing.assert_close(grad, case["outputs"]["grad_log_prob"], **CLOSE)
 
 
 ACCUMULATED = [

@@ -75,19 +75,23 @@ def run(name, batch, rows=slice(None), **options):
     return loss.loss.detach(), logp.grad, loss
 
 
-@pytest.mark.parametrize("name", NAMES)
+OTHERS = {"sequence_product": replace(METHODS["gspo"], ratio="sequence_product")}
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OTHERS])
 @FEW
 @given(seed=seeds)
 def test_gradient_is_the_stated_weight_times_the_share_of_the_token(name, seed):
     """∂loss/∂logp = −share · weight · A for every row of the table (without its KL term)."""
     batch = random_batch(seed)
-    method = replace(METHODS[name], kl=None).resolved(3000)
+    method = OTHERS.get(name) or replace(METHODS[name], kl=None).resolved(3000)
     _, grad, _ = run(method, batch)
     mask, logp, old = batch["mask"], batch["logp"], batch["logp_old"]
     ratio = {
         "none": None,
         "token": (logp - old).exp(),
         "sequence": sequence_ratio(logp, old, mask),
+        "sequence_product": sequence_ratio(logp, old, mask, normalize=False),
     }[method.ratio]
     advantages = batch["advantages"][:, None].expand_as(logp)
     weight = method.trust_region(logp, old, ratio, advantages).weight

@@ -1,6 +1,7 @@
 """Clips, masks and weights: which side is stopped, and that the gradient is the stated weight."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,14 +14,17 @@ from rlbook.objectives import (
     DivergenceMask,
     NoTrustRegion,
     RatioClip,
+    SamplerCorrection,
     Surrogate,
     WeightClip,
     binary_divergence,
+    listed_logps,
     policy_loss,
     sampler_correction,
     sequence_ratio,
     token_ratio,
     topk_divergence,
+    topk_tokens,
 )
 
 REGIONS = [
@@ -181,6 +185,85 @@ def test_topk_lies_between_binary_and_full_divergence(kind):
         assert (fine >= coarse - 1e-9).all()
 
 
+def random_policies(seed, tokens=40, vocabulary=9):
+    """(logp, logp_old) of shape (1, T, V) and sampled ids (1, T), each token sampled somewhere."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(2, 1, tokens, vocabulary, generator=generator, dtype=torch.float64)
+    ids = torch.arange(tokens)[None] % vocabulary
+    return *torch.log_softmax(logits, -1), ids
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 9, 20])
+def test_topk_tokens_are_the_likeliest_and_the_sampled_one_each_once(k):
+    logp, logp_old, ids = random_policies(0)
+    listed = topk_tokens(logp_old, ids, k)
+    assert listed.shape == (1, 40, min(k, 9) + 1)
+    logps = listed_logps(logp, listed)
+    for t, row in enumerate(listed[0]):
+        likeliest = sorted(range(9), key=lambda v: -float(logp_old[0, t, v]))[:k]
+        tokens = [v for v in row.tolist() if v >= 0]
+        assert sorted(tokens) == sorted({*likeliest, int(ids[0, t])})
+        expected = [float(logp[0, t, v].exp()) if v >= 0 else 0.0 for v in row.tolist()]
+        assert logps[0, t].exp().tolist() == pytest.approx(expected)
+
+
+def divergence_by_enumeration(mu, pi, ids, k, kind):
+    """D over the set {k likeliest under μ} ∪ {sampled} and the rest, one token at a time."""
+    result = []
+    for p_old, p, own in zip(mu.tolist(), pi.tolist(), ids.tolist(), strict=True):
+        kept = {*sorted(range(len(p)), key=lambda v: -p_old[v])[:k], own}
+        cells = [(p_old[v], p[v]) for v in kept]
+        if len(kept) < len(p):
+            cells.append(tuple(sum(x[v] for v in set(range(len(p))) - kept) for x in (p_old, p)))
+        by_kind = {
+            "tv": sum(abs(a - b) for a, b in cells) / 2,
+            "kl": sum(a * math.log(a / b) for a, b in cells),
+        }
+        result.append(by_kind[kind])
+    return result
+
+
+@pytest.mark.parametrize("kind", ["tv", "kl"])
+@pytest.mark.parametrize("k", [1, 2, 5, 9])
+def test_divergence_of_the_listed_tokens(kind, k):
+    """Equal to enumeration; at least the binary divergence, at most the full one."""
+    logp, logp_old, ids = random_policies(k)
+    listed = topk_tokens(logp_old, ids, k)
+    ours = topk_divergence(listed_logps(logp, listed), listed_logps(logp_old, listed), kind)[0]
+    expected = divergence_by_enumeration(logp_old.exp()[0], logp.exp()[0], ids[0], k, kind)
+    assert ours.tolist() == pytest.approx(expected, abs=1e-9)
+    own = (x.gather(-1, ids[..., None])[..., 0] for x in (logp, logp_old))
+    assert (ours >= binary_divergence(*own, kind)[0] - 1e-6).all()
+    assert (ours <= full_divergence(logp.exp(), logp_old.exp(), kind)[0] + 1e-9).all()
+
+
+def test_top_k_asks_for_the_divergence_and_masks_by_it():
+    logp, logp_old, ids = random_policies(3)
+    own = [x.gather(-1, ids[..., None])[..., 0] for x in (logp, logp_old)]
+    mask, method = torch.ones(1, 40).bool(), replace(METHODS["dppo"], name="topk")
+    method = replace(method, trust_region=DivergenceMask("tv", 0.3, 0.3, top_k=2))
+    with pytest.raises(ValueError, match=r"top_k=2\) needs `divergence`: pass topk_divergence"):
+        policy_loss(method, *own, torch.ones(1), mask)
+    listed = topk_tokens(logp_old, ids, method.needs_topk)
+    divergence = topk_divergence(listed_logps(logp, listed), listed_logps(logp_old, listed))
+    loss = policy_loss(method, *own, torch.ones(1), mask, divergence=divergence)
+    stopped = (own[0] > own[1]) & (divergence > 0.3)
+    assert 0 < int(loss.sums["masked_tokens"]) == int(stopped.sum()) < 40
+    assert ((loss.token_loss == 0) == stopped).all()
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_every_region_is_called_alike(region):
+    """A divergence is ignored by those that do not ask for one."""
+    logp = torch.tensor([[-1.0, -2.0]], dtype=torch.float64)
+    tensors = (logp, logp - 0.3, torch.full_like(logp, math.exp(0.3)), torch.ones_like(logp))
+    given = region(*tensors, torch.full_like(logp, 0.5))
+    if isinstance(region, DivergenceMask):
+        assert not given.keep.any()
+    else:
+        assert all(map(torch.equal, given, region(*tensors)))
+
+
 def test_a_given_divergence_replaces_the_binary_one():
     logp = torch.tensor([[-1.0, -1.0]], dtype=torch.float64)
     mask = torch.ones(1, 2, dtype=torch.bool)
@@ -243,6 +326,26 @@ def test_sampler_correction_truncates_or_drops():
     assert whole[0].tolist() == [5, 5, 5]
 
 
+def test_bounds_and_levels_of_the_correction():
+    """Ratios 0.25, 1 and 8 in a row, then 8 outside the mask; product 2, geometric mean 2^(1/3)."""
+    ratio = torch.tensor([[0.25, 1.0, 8.0, 8.0]], dtype=torch.float64)
+    old = torch.full_like(ratio, -1.0)
+    mask = torch.tensor([[True, True, True, False]])
+    mean = 2 ** (1 / 3)
+    for settings_, expected in [
+        (SamplerCorrection(5.0, low=0.5), [0.5, 1, 5]),
+        (SamplerCorrection(5.0, "drop", low=0.5), [0, 1, 0]),  # IcePop
+        (SamplerCorrection(8.5, "drop"), [0.25, 1, 8]),
+        (SamplerCorrection(3.0, level="sequence"), [2, 2, 2]),
+        (SamplerCorrection(1.5, "drop", "sequence"), [0, 0, 0]),
+        (SamplerCorrection(1.5, "drop", "geometric"), [mean, mean, mean]),
+        (SamplerCorrection(1.001, "drop", "geometric", low=0.999), [0, 0, 0]),
+        (SamplerCorrection(1.001, level="geometric"), [1.001, 1.001, 1.001]),
+    ]:
+        weights = settings_(old, old - ratio.log(), mask)[0].tolist()
+        assert weights == pytest.approx([*expected, 1]), settings_
+
+
 @pytest.mark.parametrize("region", [NoTrustRegion(), RatioClip(0.2, 0.28, dual=3.0)])
 def test_finite_differences(region):
     """Losses that are ordinary functions of logp; detached weights are covered above."""
@@ -265,6 +368,11 @@ def test_finite_differences(region):
         (lambda: RatioClip(dual=0.5), "above 1"),
         (lambda: DivergenceMask("js"), '"tv" or "kl"'),
         (lambda: DivergenceMask(low=-1.0), "≥ 0"),
+        (lambda: DivergenceMask(top_k=0), "at least 1"),
+        (lambda: SamplerCorrection(0.9), "must enclose 1"),
+        (lambda: SamplerCorrection(2.0, low=1.1), "must enclose 1"),
+        (lambda: SamplerCorrection(2.0, "clip"), "mode is one of"),
+        (lambda: SamplerCorrection(2.0, level="mean"), "level one of"),
     ],
 )
 def test_settings_that_cannot_be_meant(make, message):
