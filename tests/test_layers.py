@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grimp
+import networkx as nx
 import pytest
 from importlinter.cli import lint_imports
 
@@ -14,6 +16,16 @@ def test_import_contracts_hold(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     code = lint_imports(config_filename="pyproject.toml", no_cache=True)
     assert code == 0, capsys.readouterr().out
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    graph = grimp.build_graph("rlbook", exclude_type_checking_imports=True)
+    arrows = nx.DiGraph(
+        (importer, imported)
+        for importer in graph.modules
+        for imported in graph.find_modules_directly_imported_by(importer)
+    )
+    assert [c for c in nx.strongly_connected_components(arrows) if len(c) > 1] == []
 
 
 @pytest.mark.parametrize(
