@@ -14,10 +14,10 @@ Level = Literal["token", "sequence", "geometric"]
 
 
 def token_ratio(
-    logp: Float[Tensor, "N T"],
-    logp_old: Float[Tensor, "N T"],
+    logp: Float[Tensor, "*shape"],
+    logp_old: Float[Tensor, "*shape"],
     max_log_ratio: float | None = None,
-) -> Float[Tensor, "N T"]:
+) -> Float[Tensor, "*shape"]:
     """Ratio of each token: ρ_t = π_θ(y_t) / π_old(y_t) = exp(log π_θ − log π_old).
 
     `max_log_ratio` clamps the exponent to ±that value (verl: 20; TRL: none, the default here).

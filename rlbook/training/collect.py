@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
@@ -13,6 +13,7 @@ from rlbook.training.metrics import group_by
 from rlbook.training.rewards import Reward, VerifierReward, give_rewards
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Anything that completes token prompts: the built-in sampler, or a vLLM server.
 

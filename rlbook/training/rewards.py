@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -13,6 +13,7 @@ from rlbook.training.batch import Rollout
 Part = Sequence[float] | Sequence[Sequence[float]]
 
 
+@runtime_checkable
 class Reward(Protocol):
     """Parts of the reward by name: a number per rollout, or one per token of each rollout.
 
