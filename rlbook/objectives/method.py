@@ -60,8 +60,6 @@ class Method:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.reward_values, list):
-            object.__setattr__(self, "reward_values", tuple(self.reward_values))
         object.__setattr__(self, "advantage", bound(self.advantage))
         check_types({f.name: getattr(self, f.name) for f in fields(self)}, hints())
         if self.ratio == "none" and not isinstance(self.trust_region, NoTrustRegion):
@@ -187,6 +185,7 @@ WRITE: dict[str, Callable[[Any], Any]] = {
     "reward_values": list,
 }
 READ: dict[str, Callable[[Any], Any]] = {
+    "reward_values": lambda values: tuple(values) if isinstance(values, list) else values,
     "advantage": read_estimator,
     "trust_region": read_region,
     "kl": read_settings(KLPenalty, "kl"),

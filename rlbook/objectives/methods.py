@@ -6,7 +6,8 @@
     aggregation      per-token losses -> one number                     (`aggregation`)
     kl               penalty towards a reference policy                 (`kl`)
 
-An ablation is `dataclasses.replace(METHODS["grpo"], aggregation="token_mean")`.
+An ablation is `dataclasses.replace(METHODS["grpo"], aggregation="token_mean")`, or in a file
+{"name": "grpo", "aggregation": "token_mean"}, which `Method.from_dict` reads.
 """
 
 from functools import partial

@@ -12,7 +12,7 @@ so a method is characterised by its weights, and widgets draw exactly what the t
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,6 +29,7 @@ class Surrogate(NamedTuple):
     weight: Float[Tensor, "N T"]
 
 
+@runtime_checkable
 class TrustRegion(Protocol):
     def __call__(
         self,
@@ -215,8 +216,8 @@ ABSENT = -1e4  # log-probability of a token that is not there: exp gives exactly
 
 def topk_tokens(
     logp_old: Float[Tensor, "... V"], ids: Int[Tensor, "..."], k: int
-) -> Int[Tensor, "... K+1"]:
-    """Ids of the k likeliest tokens under π_old and, last, of the sampled one.
+) -> Int[Tensor, "... K"]:
+    """Ids of the k likeliest tokens under π_old and, last, of the sampled one: K = k + 1 columns.
 
     Where the sampled token is among the k, the last id is −1: the list is the paper's set, each
     token once. Source: DPPO, arXiv:2602.04879, Eq. 15. Chapter 11.

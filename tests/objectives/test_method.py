@@ -214,6 +214,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.wrong_on_purpose
 @pytest.mark.parametrize("message", GIVEN)
 def test_what_cannot_be_meant_is_named(message):
     given = GIVEN[message]

@@ -509,6 +509,7 @@ ERRORS = {
 }  # fmt: skip
 
 
+@pytest.mark.wrong_on_purpose
 @pytest.mark.parametrize("message", ERRORS)
 def test_errors_name_the_thing_and_the_fix(message):
     with pytest.raises((ValueError, TypeError), match=message):
