@@ -1,5 +1,77 @@
-"""One thread for every test: small tensors gain nothing from two, and busy machines lose."""
+"""One thread for every test: small tensors gain nothing from two, and busy machines lose. And a
+policy and a task so small that a whole step of training takes a moment."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.policy import set_threads
+from rlbook.tasks import Problem, Verdict
+from rlbook.tiny.model import VOCABULARY, build_tokenizer
 
 set_threads(1)
+
+# Settings with which a step of `little_policy` takes a tenth of a second.
+LITTLE = {"prompts": 4, "group_size": 4, "minibatches": 2, "max_new_tokens": 12, "lr": 1e-2}
+
+
+class Parity:
+    """Completions of an even number of characters are right: a policy without training is right
+    about half of the time, whatever it says."""
+
+    name, levels = "parity", (1, 2, 3)
+
+    def sample(self, seed, n, levels=None):
+        levels = levels or self.levels
+        numbers = [(7 * seed + 3 * i) % 40 for i in range(n)]
+        return [
+            Problem(f"{seed}/{i}", f"{k}+{i % 9}=?", "even", levels[i % len(levels)])
+            for i, k in enumerate(numbers)
+        ]
+
+    def verify(self, problem, completion, finished=True):
+        right = len(completion) % 2 == 0
+        return Verdict(right, completion[:1].isdigit(), completion, "ok" if right else "wrong")
+
+    def label(self, completion, finished):
+        return "short" if len(completion) < 20 else "long"
+
+
+def build_little(seed=0, tied=False):
+    """An untrained Llama of one layer, whose distributions are far from uniform, with a tokenizer.
+
+    One completion in six ends by itself within a dozen tokens.
+    """
+    config = LlamaConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.4,
+        tie_word_embeddings=tied,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(config).eval(), build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def little_policy():
+    """`little_policy(seed=0, tied=False)`: the same untrained model whenever it is called."""
+    return build_little
+
+
+@pytest.fixture(scope="session")
+def parity():
+    return Parity()
+
+
+@pytest.fixture
+def little():
+    """Settings of a run that takes a moment."""
+    return dict(LITTLE)
