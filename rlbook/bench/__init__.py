@@ -1,6 +1,7 @@
 """Benchmarks against the library everybody uses and against the machine's own limit."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rlbook.bench import growth, head, pipeline, profiles, rl_step, sampler, startup, train_step
@@ -18,6 +19,7 @@ PARTS = {
     "startup": startup.run,
     "pipeline": pipeline.run,
 }
+ARMS = {"trl": rl_step.arms, "trl_learning": rl_step.arms}  # parts that train, as data
 SIZES = ("smoke", "full")
 
 
@@ -36,11 +38,12 @@ def main(
         raise ValueError(f"unknown size {size!r}: choose from {SIZES}")
     written = []
     for part in parts:
+        settings = {"size": size, **({"arms": ARMS[part](size)} if part in ARMS else {})}
         try:
-            rows = PARTS[part](size)
+            path = record(part, partial(PARTS[part], size), folder or bench_dir(), **settings)
         except Skipped as reason:
             print(f"skipped {part}: {reason}")
             continue
-        written.append(record(part, rows, folder or bench_dir(), size=size))
-        save_figure(written[-1])
+        save_figure(path)
+        written.append(path)
     return written

@@ -75,8 +75,9 @@ def _work(model, tokenizer, point: Point) -> dict[str, Callable | int]:
         )
 
     rollouts = collect()
-    batch = collate(rollouts)
-    batch.advantages = torch.randn(len(batch), generator=torch.Generator().manual_seed(0))
+    collated = collate(rollouts)
+    noise = torch.Generator().manual_seed(0)
+    batch = collated.prepared(advantages=torch.randn(len(collated), generator=noise))
 
     def update():
         train_step(model, optimizer, batch, METHODS["dapo"], micro_batch_tokens=MICRO_BATCH_TOKENS)

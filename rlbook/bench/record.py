@@ -1,11 +1,15 @@
 """Benchmark results on disk: a CSV file, and a manifest saying where its numbers come from."""
 
-import csv
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from rlbook.manifest import write_manifest
+from rlbook.manifest import SUFFIX, manifest, write_manifest
 from rlbook.paths import data_dir
+from rlbook.training.runlog import write_csv
+
+Row = Mapping[str, object]
 
 
 class Skipped(Exception):
@@ -16,15 +20,14 @@ def bench_dir() -> Path:
     return data_dir() / "results" / "bench"
 
 
-def record(part: str, rows: Sequence[Mapping[str, object]], folder: Path, **settings) -> Path:
-    """Write the rows as `<part>.csv` and the manifest as `<part>.json`; path of the CSV file."""
-    folder.mkdir(parents=True, exist_ok=True)
+def record(part: str, run: Callable[[], Sequence[Row]], folder: Path, **settings: Any) -> Path:
+    """Run a part and write its rows as `<part>.csv`, its manifest beside it; path of the CSV."""
+    facts, start = manifest(part=part, **settings), time.perf_counter()
+    rows = run()
+    facts |= {"seconds": round(time.perf_counter() - start, 1)}
     path = folder / f"{part}.csv"
-    write_manifest(path.with_suffix(".json"), part=part, **settings)  # before the tree changes
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows({key: _short(value) for key, value in row.items()} for row in rows)
+    write_csv(path, [{key: _short(value) for key, value in row.items()} for row in rows])
+    write_manifest(folder / f"{part}{SUFFIX}", facts, [path])
     return path
 
 

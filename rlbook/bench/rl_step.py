@@ -12,6 +12,7 @@ from rlbook.bench.timing import gemm_multiplication, spread, timed
 from rlbook.bench.trl_program import trl_python
 from rlbook.bench.worker import Worker
 from rlbook.bench.workload import Workload, setting
+from rlbook.manifest import run_as_data
 from rlbook.policy import load_policy
 
 PROGRAMS = ("trl", "rlbook")
@@ -48,6 +49,11 @@ def run_learning(size: str) -> list[dict]:
             workload = setting(method, completions=completions, steps=steps, seed=seed)
             rows += _curves(python, workload)
     return rows
+
+
+def arms(size: str) -> dict[str, dict]:
+    """What each method's runs are, as data: the method whole, of the settings those of its own."""
+    return {name: run_as_data(setting(name).config) for name in METHODS[size]}
 
 
 @cache

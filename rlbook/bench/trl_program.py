@@ -5,11 +5,15 @@ import tempfile
 from collections.abc import Callable
 
 from rlbook.bench.workload import Workload
+from rlbook.objectives import Method, RatioClip, group_center, group_normalize
 from rlbook.paths import ROOT
 from rlbook.policy import load_policy
 from rlbook.tasks import get_task
 
 MICRO_ROWS = 128  # larger slices only cost memory
+LOSSES = {"sequence_mean": "grpo", "token_mean": "dapo"}  # TRL's loss_type by our aggregation
+SCALES = {group_normalize: "group", group_center: "none"}  # its scale_rewards by our advantage
+WITHOUT = ("kl", "sampler_correction", "format_bonus", "reward_shaping", "prompt_filter")
 
 
 def trl_python() -> str | None:
@@ -23,9 +27,10 @@ def trl_python() -> str | None:
 def grpo_settings(workload: Workload) -> dict:
     """Arguments of `GRPOConfig`: the workload, and nothing that costs time beside it.
 
-    float32 like ours, no recomputation, no logs, no checkpoints.
+    float32 like ours, no recomputation, no logs, no checkpoints. Raises `ValueError` for a method
+    that TRL's trainer cannot be given as settings.
     """
-    region = workload.row.trust_region
+    config = workload.config
     rows = workload.completions // workload.updates
     slices = -(-rows // MICRO_ROWS)
     return dict(
@@ -38,17 +43,14 @@ def grpo_settings(workload: Workload) -> dict:
         temperature=1.0,
         top_k=0,
         top_p=1.0,
-        loss_type=workload.method,
-        epsilon=region.low,
-        epsilon_high=region.high,
-        beta=0.0,
-        scale_rewards="group",
+        **method_settings(workload.row),
         learning_rate=workload.lr,
         lr_scheduler_type="constant",
-        adam_beta1=workload.config.betas[0],
-        adam_beta2=workload.config.betas[1],
-        weight_decay=workload.config.weight_decay,
-        max_grad_norm=workload.config.max_grad_norm,
+        adam_beta1=config.optimizer.betas[0],
+        adam_beta2=config.optimizer.betas[1],
+        adam_epsilon=config.optimizer.eps,
+        weight_decay=config.optimizer.weight_decay,
+        max_grad_norm=config.optimizer.max_grad_norm,
         seed=workload.seed,
         shuffle_dataset=False,
         use_cpu=True,
@@ -61,6 +63,31 @@ def grpo_settings(workload: Workload) -> dict:
         report_to="none",
         disable_tqdm=True,
     )
+
+
+def method_settings(method: Method) -> dict:
+    """The loss of a method in TRL's words; `ValueError` naming the first choice not translated."""
+    region, scale = method.trust_region, SCALES.get(method.advantage)
+    plain = Method("", "", method.advantage)
+    untranslated = {
+        "advantage": scale is None,
+        "ratio": method.ratio != "token",
+        "trust_region": not isinstance(region, RatioClip),
+        "aggregation": method.aggregation not in LOSSES,
+    } | {name: getattr(method, name) != getattr(plain, name) for name in WITHOUT}
+    if wrong := [name for name, is_wrong in untranslated.items() if is_wrong]:
+        choice = method.to_dict()[wrong[0]]
+        raise ValueError(
+            f"method {method.name!r} cannot be given to TRL here: {wrong[0]} {choice!r} is not "
+            "translated; grpo, dapo and their kin are (rlbook/bench/trl_program.py)"
+        )
+    return {
+        "loss_type": LOSSES[method.aggregation],
+        "epsilon": region.low,
+        "epsilon_high": region.high,
+        "scale_rewards": scale,
+        "beta": 0.0,
+    }
 
 
 def grpo_trainer(workload: Workload, policy, reward: Callable, folder: str, callbacks=()):

@@ -90,16 +90,12 @@ def resident_mib(field: str) -> float:
 def run_rlbook(workload: Workload, turns: Turns) -> None:
     from rlbook.training import Trainer
 
-    class Remembering(Trainer):
-        def collect(self):
-            self.rollouts = super().collect()
-            return self.rollouts
-
-    trainer = Remembering(workload.config, workload.row)
+    trainer = Trainer(workload.config)
     while True:
         turns.begin()
-        metrics = trainer.train_one()
-        lengths = [(len(r.prompt_ids), r.length) for r in trainer.rollouts]
+        rollouts = trainer.collect()
+        metrics = trainer.learn(rollouts)
+        lengths = [(len(r.prompt_ids), r.length) for r in rollouts]
         turns.end(lengths, metrics["accuracy"])
 
 

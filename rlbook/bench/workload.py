@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from rlbook.objectives import METHODS, Method
 from rlbook.tasks import Problem, get_task
-from rlbook.training import TrainConfig
+from rlbook.training import RunConfig
 from rlbook.training.collect import derive_seed
 
 MICRO_BATCH_TOKENS = (
@@ -33,10 +33,10 @@ class Workload:
         return self.completions // self.group_size
 
     @property
-    def config(self) -> TrainConfig:
+    def config(self) -> RunConfig:
         """The run as this package's settings."""
-        return TrainConfig(
-            method=self.method,
+        return RunConfig(
+            method=self.row,
             steps=self.steps,
             prompts=self.prompts,
             group_size=self.group_size,
@@ -49,12 +49,19 @@ class Workload:
 
     @property
     def row(self) -> Method:
-        """The method without what changes the amount of work: KL, prompt filter, length penalty."""
-        return replace(METHODS[self.method], kl=None, prompt_filter="none", reward_shaping="none")
+        """The method without what changes the amount of work: KL, prompt filter, length penalty,
+        log-probs recomputed."""
+        return replace(
+            METHODS[self.method],
+            kl=None,
+            prompt_filter="none",
+            reward_shaping="none",
+            old_logprobs="sampler",
+        )
 
     def problems(self, step: int) -> list[Problem]:
         """The prompts `Trainer` draws at this step."""
-        seed = derive_seed(derive_seed(self.seed, step), "prompts", 0)
+        seed = derive_seed(self.seed, step, "prompts", 0)
         return get_task("sums").sample(seed, self.prompts)
 
     def all_problems(self) -> list[Problem]:
@@ -62,7 +69,12 @@ class Workload:
         return [problem for step in range(self.steps) for problem in self.problems(step)]
 
 
+UPDATES_AND_LR = {"grpo": (1, 4e-4), "dapo": (4, 1.5e-4)}
+
+
 def setting(method: str, **changes) -> Workload:
     """GRPO with one update on every batch, as is TRL's default; DAPO with four, which it is for."""
-    updates, lr = {"grpo": (1, 4e-4), "dapo": (4, 1.5e-4)}[method]
+    if method not in UPDATES_AND_LR:
+        raise ValueError(f"no workload for {method!r}: choose from {', '.join(UPDATES_AND_LR)}")
+    updates, lr = UPDATES_AND_LR[method]
     return Workload(method, updates=updates, lr=lr, **changes)

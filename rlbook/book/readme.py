@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rlbook.bench.figures import learning_gap
+from rlbook.manifest import SUFFIX
 from rlbook.paths import ROOT, data_dir
 from rlbook.viz.curves import learning_curves, load_results
 from rlbook.viz.style import BAD, GOOD, MUTED, use_style
@@ -43,8 +44,8 @@ def performance_section() -> str:
     lines = ["| | measured | next to it |", "|---|---|---|"]
     for part, rows in parts.items():
         if (folder / f"{part}.csv").is_file():
-            lines += rows(pd.read_csv(folder / f"{part}.csv"))
-    facts = json.loads((folder / "sampler.json").read_text())
+            lines += rows(load_results(f"bench/{part}"))
+    facts = json.loads((folder / f"sampler{SUFFIX}").read_text())
     threads = facts["torch_threads"]
     where = f"{facts['cpu']}, {threads} thread{'s' * (threads > 1)}, PyTorch "
     return "\n".join([*lines, "", f"Measured on: {where}{facts['versions']['torch']}."])

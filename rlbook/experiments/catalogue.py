@@ -1,8 +1,9 @@
 """The questions the book asks of the small world, and the runs that answer them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from rlbook.objectives import (
     METHODS,
@@ -14,7 +15,8 @@ from rlbook.objectives import (
     batch_mean_baseline,
     group_center,
 )
-from rlbook.training import TrainConfig
+from rlbook.tiny.decisions import decisions
+from rlbook.training import RunConfig, Trainer
 
 
 @dataclass(frozen=True)
@@ -22,27 +24,37 @@ class Arm:
     """One line of a figure: a label and what it trains."""
 
     label: str
-    config: TrainConfig
-    method: Method
+    config: RunConfig
+
+
+def sums_decisions(trainer: Trainer) -> dict[str, float]:
+    """What the trained policy decides on fixed prefixes of running sums."""
+    return decisions(trainer.model, trainer.tokenizer)
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A question, the arms that answer it, and the seeds each arm is run with.
 
-    With `eval_every`, held-out accuracy joins the log every that many steps: the accuracy of the
-    training prompts says little where solved ones retire.
+    `measure` adds columns of its own to the evaluation of a trained policy.
     """
 
     question: str
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    eval_every: int | None = None
+    measure: Callable[[Trainer], dict[str, float]] = sums_decisions
 
 
-def arm(label: str, method: str | Method, **settings) -> Arm:
+def arm(label: str, method: str | Method, **settings: Any) -> Arm:
+    """An arm as the reference runs train it: π_old from the sampler, the loss's constant stated.
+
+    Rows whose paper recomputes π_old do not do so here. It saves a forward pass, and on one machine
+    in float32 the two agree to 1e-6. Where the sampler's weights are stale (`sync_every` > 1) they
+    differ: the ratio is then one to the stale sampler.
+    """
     row = METHODS[method] if isinstance(method, str) else method
-    return Arm(label, TrainConfig(method=row.name, **settings), row)
+    config = RunConfig(method=replace(row, old_logprobs="sampler"), **settings)
+    return Arm(label, config.replace(method=config.resolved_method))
 
 
 ON_POLICY = {"minibatches": 1, "lr": 4e-4, "steps": 40}
@@ -57,9 +69,14 @@ OVERLONG = {"reward_shaping": "overlong", "reward_values": (-1.0, 1.0)}
 def shifted_rewards(label: str, method: str) -> tuple[Arm, ...]:
     """One arm per pair of (wrong, right) rewards: the same preferences, another zero."""
     return tuple(
-        arm(f"{label}, {w}/{r}", method, reward_wrong=w, reward_right=r, **ON_POLICY)
+        arm(f"{label}, {w}/{r}", rewarded(method, w, r), **ON_POLICY)
         for w, r in ((0, 1), (1, 2), (-1, 1))
     )
+
+
+def rewarded(method: str, wrong: float, right: float) -> Method:
+    """A row with other rewards for a wrong and a right answer."""
+    return replace(METHODS[method], reward_values=(float(wrong), float(right)))
 
 
 def clipped(width: float, **settings) -> Arm:
@@ -69,22 +86,40 @@ def clipped(width: float, **settings) -> Arm:
     return arm(label, replace(BATCH_MEAN_PPO, trust_region=region), **REUSE | settings)
 
 
+MANY_UPDATES = REUSE | {"prompts": 8, "steps": 20}
+AS_PUBLISHED = {
+    "reinforce": ON_POLICY,
+    "reinforce_batch_mean": ON_POLICY,
+    "reinforce_ema": ON_POLICY,
+    "ppo": MANY_UPDATES | {"lam": 0.95},
+    "grpo": FEW_UPDATES,
+    "rloo": ON_POLICY,
+    "remax": ON_POLICY,
+    "reinforce_plus_plus": FEW_UPDATES | {"prompts": 128, "group_size": 1},
+    "opo": ON_POLICY,
+    "dr_grpo": FEW_UPDATES,
+    "dapo": MANY_UPDATES,
+    "cispo": MANY_UPDATES,
+    "gspo": FEW_UPDATES,
+    "maxrl": ON_POLICY,
+    "dppo": MANY_UPDATES,
+    "dppo_kl": MANY_UPDATES,
+    "scalerl": MANY_UPDATES,
+    "lite_ppo": FEW_UPDATES,
+    "gpg": ON_POLICY,
+}
+
+
 def shared_setting() -> Iterator[Arm]:
     """Every row without its KL term, all at one learning rate and number of updates."""
-    for name, method in METHODS.items():
-        yield arm(name, replace(method, kl=None), **FEW_UPDATES | {"lam": 0.95})
+    for name in AS_PUBLISHED:
+        yield arm(name, replace(METHODS[name], kl=None), **FEW_UPDATES | {"lam": 0.95})
 
 
 def own_settings() -> Iterator[Arm]:
     """Every row as published, with the updates per batch its paper has in mind."""
-    on_policy = ("reinforce", "reinforce_batch_mean", "reinforce_ema", "rloo", "remax", "opo")
-    on_policy += ("maxrl", "gpg")
-    few = ("grpo", "dr_grpo", "gspo", "lite_ppo", "reinforce_plus_plus")
-    many = REUSE | {"prompts": 8, "steps": 20}
-    special = {"ppo": {"lam": 0.95}, "reinforce_plus_plus": {"prompts": 128, "group_size": 1}}
-    for name in METHODS:
-        settings = ON_POLICY if name in on_policy else FEW_UPDATES if name in few else many
-        yield arm(name, name, **settings | special.get(name, {}))
+    for name, settings in AS_PUBLISHED.items():
+        yield arm(name, name, **settings)
 
 
 TRUST_REGIONS = {
@@ -108,7 +143,7 @@ def stability() -> Iterator[Arm]:
             prompts=8,
             steps=12,
             epochs=epochs,
-            sampler_refresh=refresh,
+            sync_every=refresh,
             lr=lr,
         )
 
@@ -129,11 +164,15 @@ def dapo_parts() -> Iterator[Arm]:
     yield arm("DAPO", "dapo", **settings)
 
 
+# Where solved prompts retire, the accuracy of the training prompts says little.
+HELD_OUT = {"every": 5, "prompts": 96, "samples": 4}
+
+
 def leave_one_out() -> Iterator[Arm]:
     """ScaleRL's recipe, and the recipe with one component exchanged for what was there before."""
     recipe = METHODS["scalerl"]
     settings = {"prompts": 8, "minibatches": 1, "steps": 80, "lr": 4e-4}
-    settings |= {"pool": 256, "retire_at": 0.9, "sampler_refresh": 2}
+    settings |= {"pool": 256, "retire_at": 0.9, "sync_every": 2, "evaluation": HELD_OUT}
     yield arm("ScaleRL", recipe, **settings)
     exchanged = {
         "DAPO's clip": {"trust_region": RatioClip(0.2, 0.26)},
@@ -145,8 +184,8 @@ def leave_one_out() -> Iterator[Arm]:
     for label, change in exchanged.items():
         yield arm(label, replace(recipe, **change), **settings)
     yield arm("solved prompts again", recipe, **settings | {"retire_at": None})
-    yield arm("fresh samples", recipe, **settings | {"sampler_refresh": 1})
-    yield arm("up to 7 old", recipe, **settings | {"sampler_refresh": 8})
+    yield arm("fresh samples", recipe, **settings | {"sync_every": 1})
+    yield arm("up to 7 old", recipe, **settings | {"sync_every": 8})
 
 
 EXPERIMENTS = {
@@ -155,7 +194,7 @@ EXPERIMENTS = {
         (
             *shifted_rewards("none", "reinforce"),
             arm("batch mean", "reinforce_batch_mean", **ON_POLICY),
-            arm("EMA, 1/2", "reinforce_ema", reward_wrong=1, reward_right=2, **ON_POLICY),
+            arm("EMA, 1/2", rewarded("reinforce_ema", 1, 2), **ON_POLICY),
         ),
     ),
     "reuse": Experiment(
@@ -200,7 +239,6 @@ EXPERIMENTS = {
         "Which part of ScaleRL's recipe carries it?",
         tuple(leave_one_out()),
         seeds=(0, 1, 2),
-        eval_every=5,
     ),
     "stability": Experiment(
         "When does a trust region matter, and which?", tuple(stability()), seeds=(0, 1, 2)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from rlbook.manifest import write_manifest
+from rlbook.manifest import manifest, write_manifest
 from rlbook.tiny.demonstrations import demonstrations
 from rlbook.tiny.model import EOS_ID, MAX_POSITIONS, PAD_ID, build_model, build_tokenizer
 
@@ -131,9 +131,8 @@ def save_base(model: LlamaForCausalLM, config: PretrainConfig, **facts) -> None:
     model.save_pretrained(config.out)
     build_tokenizer().save_pretrained(config.out)
     settings = json.loads(json.dumps(asdict(config), default=str))
-    write_manifest(
-        config.out / "manifest.json", command=command_of(config), pretrain=settings, **facts
-    )
+    facts = manifest(command=command_of(config), pretrain=settings, **facts)
+    write_manifest(config.out / "manifest.json", facts)
 
 
 def command_of(config: PretrainConfig) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from rlbook.manifest import check_table
 from rlbook.paths import data_dir
 from rlbook.stats import t_interval
 from rlbook.viz.style import CYCLE, METHOD_COLOURS, label_lines
@@ -15,16 +16,19 @@ from rlbook.viz.style import CYCLE, METHOD_COLOURS, label_lines
 def load_results(name: str) -> pd.DataFrame:
     """Table `data/results/<name>.csv` of a reference experiment: a row per arm, seed and step.
 
-    Raises `FileNotFoundError` that lists the tables there are.
+    "bench/<part>" is a benchmark's. The table is the one that its manifest records: `ValueError`
+    if it is not, `FileNotFoundError` that lists the tables there are if there is none.
     """
     folder = data_dir() / "results"
     path = folder / f"{name}.csv"
     if not path.is_file():
-        found = ", ".join(sorted(p.stem for p in folder.glob("*.csv"))) or "none"
+        tables = (p.relative_to(folder).with_suffix("") for p in folder.rglob("*.csv"))
+        found = ", ".join(sorted(p.as_posix() for p in tables)) or "none"
         raise FileNotFoundError(
             f"no results {name!r} (there are: {found}); "
             f"`python -m rlbook experiments {name.removesuffix('_eval')}` makes them"
         )
+    check_table(path)
     return pd.read_csv(path)
 
 
