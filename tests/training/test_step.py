@@ -8,7 +8,7 @@ import torch
 from rlbook.objectives import METHODS
 from rlbook.policy import logprobs
 from rlbook.training import Critic, collate, critic_step, explained_variance, train_step
-from rlbook.training.step import SingleProcess, apply_gradients
+from rlbook.training.step import LocalProcess, apply_gradients
 
 
 @pytest.fixture
@@ -18,9 +18,13 @@ def batch(make_rollout):
     for index in range(8):
         tokens = torch.randint(3, 20, (2 + 3 * (index % 4),)).tolist()
         rollouts.append(make_rollout(group=index // 4, tokens=tokens, reward=index % 2))
-    batch = collate(rollouts)
-    batch.advantages = torch.randn(8)
-    return batch
+    return collate(rollouts).prepared(advantages=torch.randn(8))
+
+
+def old_logprobs(policy, batch, shift=0.0):
+    """The batch with log π_old = log π + `shift`, and a reference that is 0.2 further away."""
+    old = logprobs(policy[0], batch.ids, batch.mask).detach() + shift
+    return replace(batch, logp_old=old, logp_ref=old - 0.2)
 
 
 def sgd(model):
@@ -29,10 +33,8 @@ def sgd(model):
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_micro_batch_size_does_not_change_the_update(name, policy, batch):
-    method = METHODS[name]
-    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach() + 0.1
-    if method.kl:
-        batch.logp_ref = batch.logp_old - 0.2
+    method = METHODS[name].resolved(20)
+    batch = old_logprobs(policy, batch, shift=0.1)
     results = []
     for tokens in (1, 40, 10_000):
         model = copy.deepcopy(policy[0])
@@ -48,8 +50,7 @@ def test_micro_batch_size_does_not_change_the_update(name, policy, batch):
 
 def test_update_raises_the_probability_of_rewarded_completions(policy, batch):
     model, before = policy[0], logprobs(policy[0], batch.ids, batch.mask).detach()
-    batch.logp_old = before
-    train_step(model, sgd(model), batch, METHODS["dapo"])
+    train_step(model, sgd(model), replace(batch, logp_old=before), METHODS["dapo"])
     gain = ((logprobs(model, batch.ids, batch.mask) - before) * batch.mask).sum(1).detach()
     assert (gain * batch.advantages).sum() > 0
 
@@ -60,7 +61,9 @@ def test_non_finite_gradient_is_named_and_leaves_everything_untouched(policy, ba
     train_step(model, optimizer, batch, METHODS["dapo"])
     weights = copy.deepcopy(model.state_dict())
     moments = copy.deepcopy(optimizer.state_dict()["state"])
-    batch.advantages[3] = float("nan")
+    advantages = batch.advantages.clone()
+    advantages[3] = float("nan")
+    batch = replace(batch, advantages=advantages)
     with pytest.warns(RuntimeWarning, match="non-finite gradient in .* first model.embed"):
         metrics = train_step(model, optimizer, batch, METHODS["dapo"])
     assert metrics["skipped_updates"] == 1
@@ -71,7 +74,7 @@ def test_non_finite_gradient_is_named_and_leaves_everything_untouched(policy, ba
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[index][key]))
 
 
-class Alternating(SingleProcess):
+class Alternating(LocalProcess):
     """Two pretended processes: each runs every other micro-batch; sums and gradients meet."""
 
     def slices(self, batch, max_tokens):
@@ -82,40 +85,45 @@ class Alternating(SingleProcess):
 
 @pytest.mark.parametrize("name", ["scalerl", "gspo", "dr_grpo", "grpo"])
 def test_who_runs_a_micro_batch_does_not_matter_nor_does_an_empty_one(name, policy, batch):
-    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach() + 0.1
-    batch.logp_ref = batch.logp_old - 0.2
-    batch.lag = torch.arange(8)[:, None].expand_as(batch.mask) // 4
+    staleness = torch.arange(8)[:, None].expand_as(batch.mask) // 4
+    batch = replace(old_logprobs(policy, batch, shift=0.1), staleness=staleness)
     results = []
-    for where in (SingleProcess(), Alternating()):
+    for parallel in (LocalProcess(), Alternating()):
         model = copy.deepcopy(policy[0])
         metrics = train_step(
-            model, sgd(model), batch, METHODS[name], micro_batch_tokens=30, where=where
+            model,
+            sgd(model),
+            batch,
+            METHODS[name].resolved(20),
+            micro_batch_tokens=30,
+            parallel=parallel,
         )
         results.append((metrics, torch.cat([p.detach().flatten() for p in model.parameters()])))
     torch.testing.assert_close(results[1][1], results[0][1], rtol=0, atol=2e-6)
     assert results[1][0] == pytest.approx(results[0][0], rel=1e-4, abs=1e-5)
 
 
-def test_mismatch_is_split_by_lag(policy, batch):
-    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach()
-    assert "lag_mean" not in train_step(
+def test_mismatch_is_split_by_staleness(policy, batch):
+    batch = old_logprobs(policy, batch)
+    assert "staleness_mean" not in train_step(
         copy.deepcopy(policy[0]), sgd(policy[0]), batch, METHODS["scalerl"]
     )
-    batch.lag = torch.zeros_like(batch.ids)
-    batch.lag[5:] = 3
-    batch.logp_old = batch.logp_old + torch.where(batch.lag > 0, -0.25, 0.125)
-    batch.lag[~batch.mask] = 99  # padding counts nowhere
+    staleness = torch.zeros_like(batch.ids)
+    staleness[5:] = 3
+    sampler = batch.logp_old + torch.where(staleness > 0, -0.25, 0.125)
+    staleness[~batch.mask] = 99  # padding counts nowhere
+    batch = replace(batch, staleness=staleness, logp_sampler=sampler)
     metrics = train_step(policy[0], sgd(policy[0]), batch, METHODS["scalerl"])
     assert metrics["mismatch_fresh"] == pytest.approx(0.125, abs=1e-6)
     assert metrics["mismatch_stale"] == pytest.approx(0.25, abs=1e-6)
     stale = int(batch.mask[5:].sum())
-    assert metrics["lag_mean"] == pytest.approx(3 * stale / int(batch.mask.sum()))
-    assert (metrics["lag_min"], metrics["lag_max"]) == (0, 3)
+    assert metrics["staleness_mean"] == pytest.approx(3 * stale / int(batch.mask.sum()))
+    assert (metrics["staleness_min"], metrics["staleness_max"]) == (0, 3)
 
 
-def test_mismatch_is_measured_against_the_sampler_whatever_the_anchor(policy, batch):
-    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach()
-    batch.logp_sampler, batch.lag = batch.logp_old - 0.5, torch.zeros_like(batch.ids)
+def test_mismatch_is_measured_against_the_sampler_whatever_the_old_log_probs(policy, batch):
+    batch = old_logprobs(policy, batch)
+    batch = replace(batch, logp_sampler=batch.logp_old - 0.5, staleness=torch.zeros_like(batch.ids))
     metrics = train_step(policy[0], sgd(policy[0]), batch, METHODS["dapo"])
     assert metrics["mismatch_fresh"] == pytest.approx(0.5, abs=1e-6)
     assert math.isnan(metrics["mismatch_stale"])
@@ -123,13 +131,13 @@ def test_mismatch_is_measured_against_the_sampler_whatever_the_anchor(policy, ba
 
 
 def test_the_correction_weights_the_gradient(policy, batch):
-    batch.logp_old = logprobs(policy[0], batch.ids, batch.mask).detach()
+    batch = old_logprobs(policy, batch)
     start = torch.cat([p.detach().flatten() for p in policy[0].parameters()])
     moves = []
     for correction in (None, torch.full_like(batch.logp_old, 0.5)):
         model = copy.deepcopy(policy[0])
-        batch.correction = correction
-        train_step(model, sgd(model), batch, METHODS["dapo"], max_grad_norm=1e9)
+        corrected = replace(batch, correction=correction)
+        train_step(model, sgd(model), corrected, METHODS["dapo"], max_grad_norm=1e9)
         moves.append(torch.cat([p.detach().flatten() for p in model.parameters()]) - start)
     assert moves[0].norm() > 1e-3
     torch.testing.assert_close(moves[1], moves[0] / 2, rtol=0, atol=1e-6)
@@ -160,8 +168,11 @@ def test_critic_sees_only_the_tokens_before(policy, batch):
 def test_critic_learns_returns_it_can_know(policy, batch):
     critic = Critic(policy[0])
     optimizer = torch.optim.AdamW(critic.parameters(), lr=3e-3)
-    batch.values_old = critic(batch.ids, batch.mask).detach()
-    batch.returns = torch.where(batch.mask, batch.rewards[:, None], 0.0)
+    batch = replace(
+        batch,
+        values_old=critic(batch.ids, batch.mask).detach(),
+        returns=torch.where(batch.mask, batch.rewards[:, None], 0.0),
+    )
     for _ in range(60):
         critic_step(critic, optimizer, batch, clip=None)
     values = critic(batch.ids, batch.mask).detach()

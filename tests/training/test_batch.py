@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbook.training import Batch, collate, micro_batch_rows, minibatches
-from rlbook.training.batch import lags_of, lengths_of
+from rlbook.training.batch import lengths_of
 from rlbook.training.collect import with_spread
+from rlbook.training.prepare import staleness_of
 
 
 def test_collate_aligns_every_tensor_with_its_token(make_rollout):
@@ -14,11 +15,24 @@ def test_collate_aligns_every_tensor_with_its_token(make_rollout):
     batch = collate([short, long])
     assert batch.ids.tolist() == [[1, 5, 6, 2, 0, 0], [1, 5, 6, 7, 8, 2]]
     assert batch.mask.long().tolist() == [[0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1]]
-    assert batch.logp_old[0, 2:4].tolist() == pytest.approx([-0.1, -0.2])
-    assert batch.logp_old[1, 3:].tolist() == [-1.0, -2.0, -3.0]
-    assert batch.logp_old[~batch.mask].abs().sum() == 0
+    assert batch.logp_sampler[0, 2:4].tolist() == pytest.approx([-0.1, -0.2])
+    assert batch.logp_sampler[1, 3:].tolist() == [-1.0, -2.0, -3.0]
+    assert batch.logp_sampler[~batch.mask].abs().sum() == 0
     assert batch.rewards.tolist() == [0.5, 1.0]
     assert batch.groups.tolist() == [4, 7]
+    assert batch.finished.tolist() == [True, True]
+    assert batch.token_rewards is None
+
+
+def test_rewards_per_token_stand_at_their_tokens_and_add_up(make_rollout):
+    first = make_rollout(prompt=(1, 5), tokens=(6, 7, 2), reward=0.5, finish_reason="length")
+    first.token_rewards = {"process": [0.25, 0.0, 1.0], "length": [-0.5, -0.5, -0.5]}
+    second = make_rollout(prompt=(1,), tokens=(6, 2), reward=2.0)
+    batch = collate([first, second])
+    assert batch.token_rewards.tolist() == [[0, 0, -0.25, -0.5, 0.5], [0, 0, 0, 0, 0]]
+    assert batch.rewards.tolist() == [0.5, 2.0]
+    assert batch.finished.tolist() == [False, True]
+    assert first.reward == 0.25  # 0.5 + 1.25 - 1.5
 
 
 def test_forced_tokens_are_context_but_not_trained(make_rollout):
@@ -29,7 +43,7 @@ def test_forced_tokens_are_context_but_not_trained(make_rollout):
     batch = collate([interrupted])
     assert batch.ids.tolist() == [[1, 5, 6, 7, 8, 2]]
     assert batch.mask.long().tolist() == [[0, 0, 1, 0, 0, 1]]
-    assert batch.logp_old[0].tolist() == pytest.approx([0, 0, *logps])
+    assert batch.logp_sampler[0].tolist() == pytest.approx([0, 0, *logps])
 
 
 def test_collate_of_nothing_is_an_error():
@@ -46,19 +60,41 @@ def test_select_cuts_common_padding_but_no_token(make_rollout):
     assert picked.mask.sum(1).tolist() == [2, 1]
 
 
-def ragged_batch(lengths):
+def test_select_takes_every_tensor_along(make_rollout):
+    rollouts = [make_rollout(group=g, tokens=(4, 5, 2)[: 1 + g]) for g in range(3)]
+    batch = collate(rollouts).prepared(
+        advantages=torch.tensor([1.0, 2.0, 3.0]), topk_ids=torch.arange(36).view(3, 6, 2)
+    )
+    picked = batch.select(torch.tensor([1]))
+    assert picked.advantages.tolist() == [2.0]
+    assert picked.groups.tolist() == [1]
+    assert picked.topk_ids.tolist() == [[[12, 13], [14, 15], [16, 17], [18, 19], [20, 21]]]
+    assert picked.returns is None
+
+
+def ragged_batch(lengths, groups=None):
     width = max(lengths)
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     blank = torch.zeros(len(lengths), width)
     ids = torch.arange(len(lengths))[:, None].expand(-1, width)
-    return Batch(ids, mask, blank, blank[:, 0], torch.arange(len(lengths)))
+    return Batch(
+        ids,
+        mask,
+        blank,
+        rewards=blank[:, 0],
+        groups=torch.arange(len(lengths)) if groups is None else torch.tensor(groups),
+        finished=mask[:, 0],
+        versions=torch.zeros_like(ids),
+        logp_old=blank,
+        advantages=blank[:, 0],
+    )
 
 
-def test_lags_stand_at_their_tokens(make_rollout):
+def test_staleness_stands_at_its_token(make_rollout):
     first = make_rollout(prompt=(1, 5), tokens=(6, 2), versions=[3, 5])
     second = make_rollout(prompt=(1, 5, 6), tokens=(7, 8, 2), versions=[6, 6, 7])
-    lags = lags_of([first, second], 7, collate([first, second]).ids)
-    assert lags.tolist() == [[0, 0, 4, 2, 0, 0], [0, 0, 0, 1, 1, 0]]
+    staleness = staleness_of(collate([first, second]), 7)
+    assert staleness.tolist() == [[0, 0, 4, 2, 0, 0], [0, 0, 0, 1, 1, 0]]
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 80))
@@ -73,21 +109,28 @@ def test_micro_batches_partition_the_rows_within_budget(lengths, budget):
 
 @given(st.integers(1, 6), st.integers(0, 5))
 def test_minibatches_keep_groups_whole(count, seed):
-    groups = torch.tensor([3, 3, 8, 8, 8, 1, 5, 5, 9, 2, 2])
-    batch = ragged_batch([4] * len(groups))
-    batch.groups = groups
-    parts = list(minibatches(batch, count, torch.Generator().manual_seed(seed)))
+    groups = [3, 3, 8, 8, 8, 1, 5, 5, 9, 2, 2]
+    parts = list(minibatches(ragged_batch([4] * len(groups), groups), count, seed))
     seen = [set(part.groups.tolist()) for part in parts]
     assert len(parts) == count
     assert sum(len(part) for part in parts) == len(groups)
-    assert sum(len(s) for s in seen) == len(set(groups.tolist()))
+    assert sum(len(s) for s in seen) == len(set(groups))
     assert max(map(len, seen)) - min(map(len, seen)) <= 1
+
+
+def test_another_seed_cuts_other_minibatches():
+    batch = ragged_batch([1] * 8)
+    first, again, other = (
+        [part.groups.tolist() for part in minibatches(batch, 2, seed)] for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
 
 
 def test_too_many_minibatches_is_named():
     batch = ragged_batch([2, 2])
     with pytest.raises(ValueError, match="3 minibatches need at least 3 prompts"):
-        list(minibatches(batch, 3, torch.Generator()))
+        list(minibatches(batch, 3, 0))
 
 
 def test_length_of_a_row_without_trained_tokens_is_zero():
