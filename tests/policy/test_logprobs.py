@@ -178,6 +178,7 @@ def test_models_that_transform_their_logits_are_refused(batch, kind, config):
         logprobs(kind(config).eval(), *batch)
 
 
+@pytest.mark.wrong_on_purpose
 def test_wrong_arguments_are_named(llama, batch):
     ids, mask = batch
     with pytest.raises(ValueError, match="share one shape"):
