@@ -1,15 +1,35 @@
-"""One thread for every test: small tensors gain nothing from two, and busy machines lose. And a
-policy and a task so small that a whole step of training takes a moment."""
+"""Annotated shapes are checked while the tests run; every test has one thread: small tensors gain
+nothing from two, and busy machines lose. And a policy and a task so small that a whole step of
+training takes a moment."""
+
+from typing import Any, Self
 
 import pytest
 import torch
+from beartype import BeartypeConf, BeartypeHintOverrides, beartype
+from jaxtyping import config, install_import_hook
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlbook.policy import set_threads
-from rlbook.tasks import Problem, Verdict
-from rlbook.tiny.model import VOCABULARY, build_tokenizer
+# An int will do where a float is asked for; Self means nothing to a method checked on its own.
+checked = beartype(
+    conf=BeartypeConf(is_pep484_tower=True, hint_overrides=BeartypeHintOverrides({Self: Any}))
+)
+CHECKED = ["rlbook.objectives", "rlbook.policy", "rlbook.training", "rlbook.evaluation"]
+install_import_hook(CHECKED, f"sys.modules[{__name__!r}].checked")  # before they are imported
+
+from rlbook.policy import set_threads  # noqa: E402
+from rlbook.tasks import Problem, Verdict  # noqa: E402
+from rlbook.tiny.model import VOCABULARY, build_tokenizer  # noqa: E402
 
 set_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def unchecked(request, monkeypatch):
+    """No check in a test that hands in something wrong to read the package's own message."""
+    if request.node.get_closest_marker("wrong_on_purpose"):
+        monkeypatch.setattr(config, "jaxtyping_disable", True)
+
 
 # Settings with which a step of `little_policy` takes a tenth of a second.
 LITTLE = {"prompts": 4, "group_size": 4, "minibatches": 2, "max_new_tokens": 12, "lr": 1e-2}
