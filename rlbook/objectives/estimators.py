@@ -68,7 +68,8 @@ def remembers(*names: str) -> Callable[[type], type]:
             for name in names:
                 setattr(self, name, state[name])
 
-        estimator.state_dict, estimator.load_state_dict = state_dict, load_state_dict  # type: ignore[attr-defined]
+        estimator.state_dict = state_dict  # type: ignore[attr-defined]
+        estimator.load_state_dict = load_state_dict  # type: ignore[attr-defined]
         return estimator
 
     return declare
