@@ -1,7 +1,6 @@
 """Measure a base model: the figures of `data/README.md`, written to `card.json`."""
 
 import json
-import math
 import re
 import time
 from collections import Counter
@@ -9,19 +8,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import numpy as np
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlbook.evaluation import right_counts
 from rlbook.manifest import manifest
 from rlbook.policy import Sampler, load_policy
-from rlbook.tasks import Problem, SumsTask, corrects_itself, is_lost, strategy_of
+from rlbook.stats import pass_at_k
+from rlbook.tasks import SumsTask, corrects_itself, is_lost
 from rlbook.tiny.decisions import decisions
+from rlbook.training.batch import Rollout
+from rlbook.training.collect import collect_rollouts, labeller
+from rlbook.training.metrics import group_by, mean
 
 _STEP = re.compile(r"([0-9]{1,3})([+-][0-9])=([0-9]{1,3}|\?);(wait |hmm |)")
 REACTIONS = {"wait ": "tries_again", "hmm ": "lost", "": "goes_on"}
+SHARES = {"0": 0.0, "(0,.25)": 0.25, "[.25,.5)": 0.5, "[.5,.75)": 0.75, "[.75,1)": 1.0, "1": 2.0}
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
+class CardConfig:
     """Which model, on how many problems of each level, with how many samples each."""
 
     model: Path = Path("data/tiny-sums")
@@ -39,156 +46,104 @@ class EvaluateConfig:
                 raise ValueError(f"{field.name} must be at least 1, got {value}")
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One judged completion; `length` is in tokens, EOS included."""
-
-    problem: Problem
-    text: str
-    finished: bool
-    length: int
-    correct: bool
-    strategy: str
-
-
-def evaluate(config: EvaluateConfig) -> dict:
+def measure(config: CardConfig) -> dict:
     """Sample, judge and summarise; a pure function of the config on one thread."""
     torch.set_num_threads(config.threads)
-    model, tokenizer = load_policy(str(config.model.resolve()))
+    policy = load_policy(str(config.model.resolve()))
     start = time.perf_counter()
-    groups = sample_answers(model, tokenizer, config)
+    rollouts = sample(policy, config)
     seconds = time.perf_counter() - start
-    answers = [answer for group in groups for answer in group]
+    counts, total = right_counts(rollouts), len(rollouts)
+    strategies = group_by(rollouts, labeller(SumsTask()))
+    parts = {
+        "all": rollouts,
+        "right": [r for r in rollouts if r.correct],
+        "wrong": [r for r in rollouts if not r.correct],
+        "self_correcting": [r for r in rollouts if corrects_itself(r.text)],
+        "lost": [r for r in rollouts if is_lost(r.text)],
+    }
     return {
         "settings": json.loads(json.dumps(asdict(config), default=str)),
-        "pass_at_k": pass_rates(groups),
-        "by_level": {
-            level: pass_rates([g for g in groups if g[0].problem.level == level])
-            for level in SumsTask.levels
-        },
-        "per_prompt_pass_rate": pass_rate_histogram(groups),
-        "mixed_groups_of_8": mixed_share(groups, 8),
+        "pass_at_k": pass_rates(rollouts),
+        "by_level": {level: pass_rates(part) for level, part in by_level(rollouts).items()},
+        "per_prompt_pass_rate": pass_rate_histogram(counts / config.samples),
+        "mixed_groups_of_8": mixed_share(config.samples, counts, 8),
         "strategies": {
-            name: summary(chosen, len(answers)) for name, chosen in by_strategy(answers).items()
+            name: figures_of(part, total)
+            for name, part in sorted(strategies.items(), key=lambda item: -len(item[1]))
         },
-        "all": summary(answers, len(answers)),
-        "right": summary([a for a in answers if a.correct], len(answers)),
-        "wrong": summary([a for a in answers if not a.correct], len(answers)),
-        "self_correcting": summary([a for a in answers if corrects_itself(a.text)], len(answers)),
-        "lost": summary([a for a in answers if is_lost(a.text)], len(answers)),
-        "steps": step_statistics(answers),
-        "decisions": {k: round(p, 4) for k, p in decisions(model, tokenizer).items()},
+        **{name: figures_of(part, total) for name, part in parts.items()},
+        "steps": step_statistics(r.text for r in rollouts),
+        "decisions": {k: round(p, 4) for k, p in decisions(*policy).items()},
         "seconds": round(seconds, 1),
     }
 
 
-def sample_answers(model, tokenizer, config: EvaluateConfig) -> list[list[Answer]]:
-    """A group of judged completions for every problem."""
-    task = SumsTask()
-    problems = [
-        problem
-        for level in task.levels
-        for problem in task.sample(config.seed, config.per_level, levels=[level])
-    ]
-    completions = Sampler(model, tokenizer.eos_token_id).generate(
-        [tokenizer(problem.prompt).input_ids for problem in problems],
-        n=config.samples,
+def sample(
+    policy: tuple[PreTrainedModel, PreTrainedTokenizerBase], config: CardConfig
+) -> list[Rollout]:
+    """Judged completions of as many problems of every level."""
+    (model, tokenizer), task = policy, SumsTask()
+    return collect_rollouts(
+        Sampler(model, tokenizer.eos_token_id),
+        tokenizer,
+        task,
+        [p for level in task.levels for p in task.sample(config.seed, config.per_level, [level])],
+        config.samples,
         max_new_tokens=config.max_new_tokens,
         temperature=config.temperature,
         seed=config.seed,
     )
-    groups = []
-    for i, problem in enumerate(problems):
-        group = []
-        for completion in completions[i * config.samples : (i + 1) * config.samples]:
-            finished = completion.finish_reason == "stop"
-            ids = completion.token_ids[: len(completion.token_ids) - finished]
-            text = tokenizer.decode(ids)
-            correct = task.verify(problem, text, finished).correct
-            name, length = strategy_of(text, finished), len(completion.token_ids)
-            group.append(Answer(problem, text, finished, length, correct, name))
-        groups.append(group)
-    return groups
 
 
-def pass_rates(groups: Sequence[Sequence[Answer]], ks: Iterable[int] = (1, 8, 16)) -> dict:
-    """Mean over prompts of the unbiased pass@k, 1 - C(n-c, k) / C(n, k), and its standard error.
+def by_level(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
+    return dict(sorted(group_by(rollouts, lambda r: r.problem.level).items()))
 
-    n samples, c of them correct (Chen et al., arXiv:2107.03374, eq. 1). The error counts prompts
-    as the sampling unit.
-    """
-    rates = {}
-    for k in ks:
-        values = [
-            1 - math.comb(len(g) - sum(a.correct for a in g), k) / math.comb(len(g), k)
-            for g in groups
-            if len(g) >= k
-        ]
-        if values:
-            rates[f"pass@{k}"] = round(_mean(values), 4)
-            rates[f"pass@{k}_se"] = round(_standard_error(values), 4)
+
+def pass_rates(rollouts: Sequence[Rollout], ks: Iterable[int] = (1, 8, 16)) -> dict[str, float]:
+    """Mean pass@k and its standard error, the problem being the sampling unit."""
+    counts, rates = right_counts(rollouts), {}
+    samples = len(rollouts) // len(counts)
+    for k in (k for k in ks if k <= samples):
+        values = pass_at_k(samples, counts, k)
+        rates[f"pass@{k}"] = round(float(values.mean()), 4)
+        rates[f"pass@{k}_se"] = round(float(values.std(ddof=1) / len(values) ** 0.5), 4)
     return rates
 
 
-def pass_rate_histogram(groups: Sequence[Sequence[Answer]]) -> dict[str, int]:
-    """Number of prompts by share of correct samples."""
-    edges = {"0": 0.0, "(0,.25)": 0.25, "[.25,.5)": 0.5, "[.5,.75)": 0.75, "[.75,1)": 1.0}
-    counts = dict.fromkeys([*edges, "1"], 0)
-    for group in groups:
-        rate = _mean([a.correct for a in group])
-        name = "0" if rate == 0 else next((n for n, e in edges.items() if rate < e), "1")
-        counts[name] += 1
-    return counts
+def pass_rate_histogram(rates: np.ndarray) -> dict[str, int]:
+    """Number of problems by their share of right completions."""
+    never, *edges = SHARES.values()
+    bins = np.where(rates == never, 0, 1 + np.searchsorted(edges, rates, side="right"))
+    return dict(zip(SHARES, np.bincount(bins, minlength=len(SHARES)).tolist(), strict=True))
 
 
-def mixed_share(groups: Sequence[Sequence[Answer]], size: int) -> float:
+def mixed_share(samples: int, right: np.ndarray, size: int) -> float:
     """Expected share of groups of `size` that hold both right and wrong answers."""
-    shares = []
-    for group in groups:
-        n, c = len(group), sum(a.correct for a in group)
-        uniform = math.comb(c, size) + math.comb(n - c, size)
-        shares.append(1 - uniform / math.comb(n, size) if n >= size else float("nan"))
-    return round(_mean(shares), 4)
+    some_right, some_wrong = (pass_at_k(samples, c, size) for c in (right, samples - right))
+    return round(float((some_right + some_wrong - 1).mean()), 4)
 
 
-def by_strategy(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
-    """Answers of each strategy, the most frequent first."""
-    chosen: dict[str, list[Answer]] = {}
-    for answer in answers:
-        chosen.setdefault(answer.strategy, []).append(answer)
-    return dict(sorted(chosen.items(), key=lambda item: -len(item[1])))
-
-
-def summary(answers: Sequence[Answer], total: int) -> dict:
-    """Share, accuracy (overall and by level) and mean length of some of the answers."""
-    if not answers:
+def figures_of(rollouts: Sequence[Rollout], total: int) -> dict:
+    """Share, accuracy (overall and by level) and mean length of some of the rollouts."""
+    if not rollouts:
         return {"share": 0.0}
-    levels: dict[int, list[Answer]] = {level: [] for level in SumsTask.levels}
-    for answer in answers:
-        levels[answer.problem.level].append(answer)
+    levels = by_level(rollouts).items()
     return {
-        "share": round(len(answers) / total, 4),
-        "accuracy": round(_mean([a.correct for a in answers]), 4),
-        "length": round(_mean([a.length for a in answers]), 1),
-        "truncated": round(_mean([not a.finished for a in answers]), 4),
-        "accuracy_by_level": {
-            level: round(_mean([a.correct for a in part]), 3)
-            for level, part in levels.items()
-            if part
-        },
-        "length_by_level": {
-            level: round(_mean([a.length for a in part]), 1)
-            for level, part in levels.items()
-            if part
-        },
+        "share": round(len(rollouts) / total, 4),
+        "accuracy": round(mean(r.correct for r in rollouts), 4),
+        "length": round(mean(r.length for r in rollouts), 1),
+        "truncated": round(mean(r.truncated for r in rollouts), 4),
+        "accuracy_by_level": {k: round(mean(r.correct for r in part), 3) for k, part in levels},
+        "length_by_level": {k: round(mean(r.length for r in part), 1) for k, part in levels},
     }
 
 
-def step_statistics(answers: Iterable[Answer]) -> dict:
+def step_statistics(texts: Iterable[str]) -> dict:
     """How often a written step is wrong or stuck, and what the policy does right after it."""
     reactions = {kind: Counter() for kind in ("right", "wrong", "stuck")}
-    for answer in answers:
-        for left, term, result, reaction in _STEP.findall(answer.text):
+    for text in texts:
+        for left, term, result, reaction in _STEP.findall(text):
             reactions[kind_of_step(left, term, result)][REACTIONS[reaction]] += 1
     total = sum(counts.total() for counts in reactions.values())
     return {
@@ -268,22 +223,14 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    mean, n = _mean(values), len(values)
-    return math.sqrt(sum((v - mean) ** 2 for v in values) / max(n - 1, 1) / n)
-
-
 def main() -> None:
     """`python -m rlbook.tiny.card --model data/tiny-sums`."""
     import tyro
 
-    config = tyro.cli(EvaluateConfig, description=__doc__)
+    config = tyro.cli(CardConfig, description=__doc__)
     command = f"python -m rlbook.tiny.card --model {config.model}"
-    card = evaluate(config) | {"manifest": manifest(command=command)}
+    facts = manifest(command=command)
+    card = measure(config) | {"manifest": facts}
     (config.model / "card.json").write_text(json.dumps(card, indent=1) + "\n")
     print(markdown(card))
 

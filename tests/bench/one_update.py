@@ -34,7 +34,7 @@ def main(method: str) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         grpo_trainer(workload, policy, reward, folder).train()
-    trainer = Trainer(workload.config, workload.row)
+    trainer = Trainer(workload.config)
     trainer.learn(with_logps(trainer.model, [rollout(workload, tokenizer, *row) for row in seen]))
 
     theirs = parameters_to_vector(model.parameters()).detach() - start

@@ -16,6 +16,8 @@ from rlbook.bench.record import Skipped
 from rlbook.bench.rl_step import find_trl
 from rlbook.bench.startup import lab_answers, lab_is_warm
 from rlbook.bench.timing import alternate
+from rlbook.manifest import check_table
+from rlbook.training import RunConfig
 
 SLOW = ("trl", "pipeline")  # start processes of their own
 
@@ -43,9 +45,12 @@ def test_part_writes_rows_manifest_and_figure(part, tmp_path):
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert rows and all(value != "" for row in rows for value in row.values())
-    manifest = json.loads(path.with_suffix(".json").read_text())
+    manifest = json.loads(check_table(path).read_text())
     assert manifest["part"] == part and manifest["size"] == "smoke"
-    assert {"commit", "cpu", "torch_threads", "versions"} <= set(manifest)
+    assert {"commit", "cpu", "date", "torch_threads", "versions"} <= set(manifest)
+    assert manifest["seconds"] >= 0
+    for arm in manifest.get("arms", {}).values():
+        assert RunConfig(**arm).method.kl is None
 
 
 def test_both_head_forms_give_the_same_gradients(tmp_path):

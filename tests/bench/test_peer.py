@@ -3,15 +3,18 @@
 import json
 import re
 import subprocess
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rlbook.bench.record import Skipped
 from rlbook.bench.rl_step import find_trl
-from rlbook.bench.trl_program import grpo_settings
+from rlbook.bench.trl_program import grpo_settings, method_settings
 from rlbook.bench.worker import Worker
 from rlbook.bench.workload import Workload, setting
+from rlbook.objectives import group_normalize
 from rlbook.training import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +39,7 @@ def test_settings_are_those_of_the_papers():
 
 def test_prompts_are_those_the_trainer_draws():
     workload = Workload(completions=16, max_new_tokens=4, steps=2)
-    trainer = Trainer(workload.config, workload.row)
+    trainer = Trainer(workload.config)
     trainer.step = 1
     drawn = list(dict.fromkeys(r.problem.prompt for r in trainer.collect()))
     assert drawn == [p.prompt for p in workload.problems(1)]
@@ -46,6 +49,33 @@ def test_both_methods_do_the_same_work_whatever_is_sampled():
     for method in ("grpo", "dapo"):
         row = setting(method).row
         assert row.prompt_filter == row.reward_shaping == "none" and row.kl is None
+        assert row.old_logprobs == "sampler"
+
+
+@pytest.mark.parametrize(
+    ("method", "choice"),
+    [
+        ("rloo", "advantage 'leave_one_out'"),
+        ("gspo", "ratio 'sequence'"),
+        ("cispo", "trust_region {'type': 'WeightClip'"),
+        ("dr_grpo", "aggregation 'constant'"),
+    ],
+)
+def test_a_method_that_is_not_translated_is_named_with_its_choice(method, choice):
+    row = Workload(method).row
+    with pytest.raises(ValueError, match=f"'{method}' cannot be given to TRL here: {choice}"):
+        method_settings(row)
+
+
+def test_options_of_an_advantage_are_not_dropped():
+    scaled = replace(setting("grpo").row, advantage=partial(group_normalize, eps=1.0))
+    with pytest.raises(ValueError, match="advantage .*'eps': 1.0"):
+        method_settings(scaled)
+
+
+def test_a_method_without_a_workload_is_named():
+    with pytest.raises(ValueError, match="no workload for 'ppo': choose from grpo, dapo"):
+        setting("ppo")
 
 
 @pytest.mark.slow
@@ -66,7 +96,7 @@ def test_update_of_both_is_the_same(method):
 @pytest.mark.slow
 def test_worker_does_the_steps_of_the_trainer():
     workload = Workload(completions=16, max_new_tokens=8, steps=2, lr=1e-3)
-    trainer = Trainer(workload.config, workload.row)
+    trainer = Trainer(workload.config)
     expected = [trainer.train_one() for _ in range(2)]
     with Worker("rlbook", workload) as worker:
         reports = [worker.step() for _ in range(2)]

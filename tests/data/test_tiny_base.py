@@ -4,6 +4,7 @@ import itertools
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,12 +12,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler
-from rlbook.tiny.model import VOCABULARY, build_tokenizer
 from rlbook.tasks import SumsTask
-from rlbook.tiny.demonstrations import demonstrations
-from rlbook.tiny.card import EvaluateConfig, evaluate, kind_of_step, markdown
-from rlbook.tiny.pretrain import PretrainConfig, learning_rate_factor, pretrain
+from rlbook.tiny.card import (
+    CardConfig,
+    kind_of_step,
+    markdown,
+    measure,
+    mixed_share,
+    pass_rate_histogram,
+)
 from rlbook.tiny.decisions import decisions
+from rlbook.tiny.demonstrations import demonstrations
+from rlbook.tiny.model import VOCABULARY, build_tokenizer
+from rlbook.tiny.pretrain import PretrainConfig, learning_rate_factor, pretrain
 
 BASE = data_dir() / "tiny-sums"
 
@@ -84,7 +92,7 @@ def test_foreign_text_does_not_break_the_tokenizer(tokenizer, text):
 def test_the_base_solves_some_problems_but_not_most():
     """Wide margins around the card's figures: the machine's rounding may differ."""
     card = json.loads((BASE / "card.json").read_text())
-    measured = evaluate(EvaluateConfig(model=BASE, per_level=8, seed=1))
+    measured = measure(CardConfig(model=BASE, per_level=8, seed=1))
     for name, margin in (("pass@1", 0.12), ("pass@8", 0.12)):
         assert abs(measured["pass_at_k"][name] - card["pass_at_k"][name]) < margin
     assert 0.02 < card["all"]["truncated"] < 0.12
@@ -167,6 +175,20 @@ def test_kinds_of_steps():
     assert kind_of_step("37", "+8", "45") == "right"
     assert kind_of_step("37", "-8", "28") == "wrong"
     assert kind_of_step("37", "+8", "?") == "stuck"
+
+
+def test_pass_rates_of_prompts_fall_into_their_bins():
+    rates = np.array([0, 1 / 16, 4 / 16, 8 / 16, 11 / 16, 12 / 16, 15 / 16, 1, 0])
+    counts = {"0": 2, "(0,.25)": 1, "[.25,.5)": 1, "[.5,.75)": 2, "[.75,1)": 2, "1": 1}
+    assert pass_rate_histogram(rates) == counts
+
+
+def test_mixed_share_counts_every_choice_of_a_group():
+    """By listing the groups of 3 among 6 samples, 2 or 0 or 6 of them right."""
+    groups = list(itertools.combinations([1, 1, 0, 0, 0, 0], 3))
+    mixed = sum(0 < sum(group) < 3 for group in groups) / len(groups)
+    assert mixed_share(6, np.array([2]), 3) == pytest.approx(mixed, abs=5e-5)
+    assert mixed_share(6, np.array([0, 6]), 3) == 0
 
 
 def test_the_vocabulary_covers_every_problem(tokenizer):

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlbook.manifest import write_manifest
 from rlbook.viz import METHOD_COLOURS, compare_bars, learning_curves, load_results
 from rlbook.viz.curves import arm_colours
 
@@ -84,10 +85,19 @@ def test_arms_without_a_method_name_get_distinct_colours(runs):
 
 
 def test_load_results_reads_the_table_or_names_what_there_is(tmp_path, monkeypatch):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/reuse.csv").write_text("arm,seed,step,accuracy\nppo,0,1,0.5\n")
+    table = tmp_path / "results/reuse.csv"
+    table.parent.mkdir()
+    table.write_text("arm,seed,step,accuracy\nppo,0,1,0.5\n")
+    write_manifest(table.with_name("reuse.manifest.json"), {}, [table])
     monkeypatch.setenv("RLBOOK_DATA", str(tmp_path))
     row = load_results("reuse").iloc[0].to_dict()
     assert json.loads(json.dumps(row)) == {"arm": "ppo", "seed": 0, "step": 1, "accuracy": 0.5}
     with pytest.raises(FileNotFoundError, match=r"there are: reuse.*experiments baselines"):
         load_results("baselines")
+    table.write_text("arm,seed,step,accuracy\nppo,0,1,0.6\n")
+    with pytest.raises(ValueError, match="not the table of its manifest"):
+        load_results("reuse")
+
+
+def test_load_results_reads_a_benchmark_too():
+    assert {"part", "operation"} <= set(load_results("bench/profiles"))
