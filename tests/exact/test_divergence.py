@@ -78,9 +78,9 @@ def test_as_losses_only_k2_follows_the_kl():
     kl = exact_kl_gradient(POLICY, REFERENCE)
     reverse = exact_reverse_kl_gradient(POLICY, REFERENCE)
     loss = {k: kl_estimator(POLICY, REFERENCE, k).loss_gradient for k in ("k1", "k2", "k3")}
-    torch.testing.assert_close(loss["k1"], torch.zeros_like(kl), atol=1e-14, rtol=0)
-    torch.testing.assert_close(loss["k2"], kl, atol=1e-13, rtol=0)
-    torch.testing.assert_close(loss["k3"], reverse, atol=1e-13, rtol=0)
+    torch.testing.assert_close(loss["k1"], torch.zeros_like(kl), atol=1e-12, rtol=0)
+    torch.testing.assert_close(loss["k2"], kl, atol=1e-12, rtol=0)
+    torch.testing.assert_close(loss["k3"], reverse, atol=1e-12, rtol=0)
     assert (reverse - kl).norm() > 0.5 * kl.norm()
 
 
@@ -88,7 +88,7 @@ def test_in_the_reward_only_k1_follows_the_kl():
     kl = exact_kl_gradient(POLICY, REFERENCE)
     rows = {row["kind"]: row for row in kl_estimator_table(POLICY, REFERENCE)}
     k1 = kl_estimator(POLICY, REFERENCE, "k1").reward_gradient
-    torch.testing.assert_close(k1, kl, atol=1e-13, rtol=0)
+    torch.testing.assert_close(k1, kl, atol=1e-12, rtol=0)
     assert rows["k1"]["reward_error"] < 1e-12
     assert rows["k1"]["loss_error"] == pytest.approx(1)
     assert rows["k2"]["loss_error"] < 1e-12

@@ -19,6 +19,7 @@ from rlbook.policy.decoding import Decoder, LlamaDecoder, decoder_for, fill_hole
 from rlbook.policy.sampler import draw
 
 EOS = 1
+ROUNDING = 5e-5  # of logits near 7 in float32, ten times what CPUs were seen to differ by
 PROMPTS = [[0, 3, 4], [0, 5], [0, 3, 4], [0, 7, 8, 9, 10, 2, 11], [6]] * 5
 
 
@@ -66,11 +67,13 @@ def test_reported_logps_equal_training_logps(make_llama, name, temperature):
     assert len(lengths) > 3, "rows must finish at different times for this test to mean anything"
     ids, mask, logps = as_batch(PROMPTS, completions)
     trained = logprobs(model, ids, mask, temperature).detach()
-    torch.testing.assert_close(logps, trained, rtol=0, atol=1e-5)
+    torch.testing.assert_close(logps, trained, rtol=0, atol=ROUNDING)
 
 
 def test_llama_steps_equal_the_models_own_forward(make_llama):
-    # The library computes norms and rotations in float32 even in a float64 model.
+    # The library computes norms and rotations in float32 even in a float64 model: that moves these
+    # logits (7 at most) by about 5e-6, on each CPU differently. A norm with epsilon 1e-5 instead of
+    # 1e-6, the smallest of the mistakes looked for here, moves them by 2e-3.
     model = make_llama().double()
     assert isinstance(decoder_for(model), LlamaDecoder)
     fast, slow = LlamaDecoder(model), Decoder(model)
@@ -87,7 +90,7 @@ def test_llama_steps_equal_the_models_own_forward(make_llama):
                 fast.keep(keep)
                 slow.keep(keep)
             expected = slow.step(token)
-            torch.testing.assert_close(fast.step(token), expected, rtol=0, atol=5e-6)
+            torch.testing.assert_close(fast.step(token), expected, rtol=0, atol=1e-4)
             token = expected.argmax(-1)
 
 
@@ -120,7 +123,7 @@ def test_rows_that_join_and_leave_read_only_themselves(make_llama, name):
                 assert decoder.length == max(map(len, sequences)), "no column without a use"
             if sequences:
                 expected = next_logits(model, sequences)
-                torch.testing.assert_close(torch.cat(logits), expected, rtol=0, atol=2e-5)
+                torch.testing.assert_close(torch.cat(logits), expected, rtol=0, atol=ROUNDING)
                 longest = max(longest, *map(len, sequences))
             if chance.random() < 0.3:
                 stay = chance.sample(range(len(sequences)), chance.randint(0, len(sequences)))
@@ -148,10 +151,11 @@ def test_pairs_of_tokens_follow_the_exact_distribution(make_llama, temperature):
     for completion in completions:
         seen[tuple(completion.token_ids)] += 1
     common = [key for key in expected if expected[key] * count >= 5]
-    rare = [key for key in expected if key not in common]
-    observed = [seen[key] for key in common] + [sum(seen[key] for key in rare)]
+    observed = [seen[key] for key in common]
     wanted = [float(expected[key]) * count for key in common]
-    wanted.append(count - sum(wanted))
+    if len(common) < len(expected):  # the others together; without any, both counts would be 0
+        observed.append(count - sum(observed))
+        wanted.append(count - sum(wanted))
     assert len(common) > 10
     assert chisquare(observed, wanted).pvalue > 1e-3
 
@@ -164,7 +168,8 @@ def test_temperature_zero_is_greedy_and_reports_temperature_one(llama):
         )
         assert completion.token_ids == generated[0, len(prompt) :].tolist()
         ids, mask, logps = as_batch([prompt], [completion])
-        torch.testing.assert_close(logps, logprobs(llama, ids, mask).detach(), rtol=0, atol=1e-5)
+        trained = logprobs(llama, ids, mask).detach()
+        torch.testing.assert_close(logps, trained, rtol=0, atol=ROUNDING)
 
 
 def test_a_completion_does_not_depend_on_its_neighbours(llama):

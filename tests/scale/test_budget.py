@@ -77,7 +77,17 @@ SMALL = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("config", [LlamaConfig, Qwen3Config])
 def test_activations_are_those_autograd_keeps(config, dtype):
-    config = config(**SMALL)
+    """Of four more layers: what lies outside of layers is not part of the count."""
+    four, eight = config(**SMALL), config(**SMALL | {"num_hidden_layers": 8})
+    measured = kept_bytes(eight, dtype) - kept_bytes(four, dtype)
+    predicted = shape_of(four).activation_bytes(dtype.itemsize, checkpointing=False)
+    # Not counted: two numbers per token and norm, one per head (0.6 %), and the copies of single
+    # tensors (up to 6 %) that some CPUs' kernels make to get their inputs in order.
+    assert 0 < measured - predicted < 0.1 * predicted
+
+
+def kept_bytes(config, dtype):
+    """Bytes per token that autograd keeps of a forward pass without the head."""
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     known = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept = {}
@@ -90,10 +100,8 @@ def test_activations_are_those_autograd_keeps(config, dtype):
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = model.base_model(torch.randint(0, 100, (2, 64)), use_cache=False)
-    measured = sum(storage.nbytes() for storage in kept.values()) / 128
     assert output.last_hidden_state.requires_grad
-    predicted = shape_of(config).activation_bytes(dtype.itemsize, checkpointing=False)
-    assert predicted == pytest.approx(measured, rel=0.06)
+    return sum(storage.nbytes() for storage in kept.values()) / 128
 
 
 def test_memory_of_a_trainer(qwen3_8b):
