@@ -53,14 +53,21 @@ def train(
 
 def check_plain(method: Method) -> None:
     """Raise `ValueError` if the method needs more than the loop has."""
+    limit = method.aggregation == "constant" and method.constant is None
+    shaped = method.reward_values != (0.0, 1.0) or method.format_bonus
     wants = {
         f"{', '.join(sorted(method.needs - PLAIN))} for its advantages": method.needs - PLAIN,
-        "a fresh estimator (it remembers earlier batches)": isinstance(method.advantage, type),
+        "rewards per token": method.needs_token_rewards,
+        "a fresh estimator (it remembers earlier batches)": (
+            method.new_advantage() is not method.advantage
+        ),
         "log-probs recomputed by the trainer": method.old_logprobs == "recomputed",
         "a reference model": method.needs_reference,
         "a prompt filter": method.prompt_filter != "none",
         "groups in its aggregation": method.aggregation == "prompt_mean",
-        "shaped rewards": method.reward_shaping != "none" or method.reward_values != (0.0, 1.0),
+        "the generation limit as its constant": limit,
+        "further tokens for its trust region": method.needs_topk,
+        "shaped rewards": shaped or method.reward_shaping != "none",
     }
     if missing := [want for want, wanted in wants.items() if wanted]:
         raise ValueError(
