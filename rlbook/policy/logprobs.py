@@ -8,9 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlbook.objectives import listed_logps, topk_tokens
+
 CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
 CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
-UNLISTED, NO_MASS = -1, -1e4  # a column without a token, and its log-probability
 
 
 class TokenStats(NamedTuple):
@@ -68,7 +69,7 @@ def token_stats(
     entropy = entropy if entropy_grad else entropy.detach()
     topk = None
     if topk_ids is not None:
-        topk = _scatter(listed_logprobs(hidden.detach(), head, topk_ids[mask], chunk), mask)
+        topk = _scatter(_listed_logprobs(hidden.detach(), head, topk_ids[mask], chunk), mask)
     return TokenStats(_scatter(logp, mask), _scatter(entropy, mask), topk)
 
 
@@ -82,41 +83,36 @@ def topk_logprobs(
     fp32_head: bool = True,
     chunk: int | None = None,
 ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
-    """The `k` most likely tokens before each masked position and the token itself: ids, log-probs.
-
-    K = k + 1 columns, the last one for the token that was sampled. Where it is among the k most
-    likely ones, that column is `UNLISTED` and its log-probability `NO_MASS`, so every token counts
-    once. Source: DPPO, arXiv:2602.04879, Section 4.2. Chapter 11.
-    """
+    """The `topk_tokens` before each masked position, and their log-probabilities."""
     hidden, targets = _before_each_target(model, ids, mask, temperature)
     hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
-    chunk = chunk or max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
-    listed, logps = [], []
-    for rows in _slices(len(targets), chunk):
+    parts = []
+    for rows in _slices(len(targets), chunk or _chunk_rows(head)):
         logp = (hidden[rows] @ head.T).log_softmax(-1)
-        top = logp.topk(min(k, len(head)), dim=-1)
-        target = targets[rows, None]
-        again = (top.indices == target).any(-1, keepdim=True)
-        listed.append(torch.cat([top.indices, target.masked_fill(again, UNLISTED)], -1))
-        own = logp.gather(-1, target).masked_fill(again, NO_MASS)
-        logps.append(torch.cat([top.values, own], -1))
-    return _scatter(torch.cat(listed), mask), _scatter(torch.cat(logps), mask)
+        listed = topk_tokens(logp, targets[rows], k)
+        parts.append((listed, listed_logps(logp, listed)))
+    listed, logps = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return _scatter(listed, mask), _scatter(logps, mask)
 
 
 @torch.no_grad()
-def listed_logprobs(
+def _listed_logprobs(
     hidden: Float[Tensor, "M D"],
     head: Float[Tensor, "V D"],
     listed: Int[Tensor, "M K"],
     chunk: int | None = None,
 ) -> Float[Tensor, "M K"]:
-    """Log-probabilities of the listed tokens, `NO_MASS` for `UNLISTED` ones."""
-    chunk = chunk or max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
-    parts = []
-    for rows in _slices(len(listed), chunk):
-        logp = (hidden[rows] @ head.T).log_softmax(-1).gather(-1, listed[rows].clamp(min=0))
-        parts.append(logp.masked_fill(listed[rows] == UNLISTED, NO_MASS))
+    """`listed_logps` under the model's own distribution, a slice of positions at a time."""
+    parts = [
+        listed_logps((hidden[rows] @ head.T).log_softmax(-1), listed[rows])
+        for rows in _slices(len(listed), chunk or _chunk_rows(head))
+    ]
     return torch.cat(parts)
+
+
+def _chunk_rows(head: Float[Tensor, "V D"]) -> int:
+    """Positions whose logits are held at once."""
+    return max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
 
 
 def chunked_head(
@@ -150,7 +146,7 @@ class _ChunkedHead(torch.autograd.Function):
         chunk: int | None,
         with_entropy: bool,
     ) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"]]:
-        chunk = chunk or max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
+        chunk = chunk or _chunk_rows(head)
         buffer = _logits_buffer(hidden, head, chunk)
         lse, logp, entropy = buffer.new_zeros(3, len(targets))
         for rows in _slices(len(targets), chunk):

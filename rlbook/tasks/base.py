@@ -60,8 +60,8 @@ class Task(Protocol):
 class Labelled(Protocol):
     """A task that sorts completions into kinds, which metrics then count."""
 
-    def label(self, completion: str, finished: bool) -> str:
-        """One word for how this completion goes about it, right or wrong."""
+    def label(self, problem: Problem, completion: str, finished: bool = True) -> str:
+        """One word for how this completion goes about its problem, right or wrong."""
         ...
 
 

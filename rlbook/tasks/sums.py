@@ -47,22 +47,27 @@ class SumsTask:
 
     def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
         """Compare the one final answer with the reference as text; nothing is evaluated."""
-        if len(completion) > MAX_COMPLETION_CHARS:
-            return Verdict(False, False, None, "too_long")
-        if not finished:
-            return Verdict(False, False, None, "truncated")
-        format_ok = _STRUCTURE.fullmatch(completion) is not None
-        answer, fault = tagged_answer(completion)
-        if answer is None:
-            return Verdict(False, format_ok, None, fault)
-        if not _INTEGER.fullmatch(answer):
-            return Verdict(False, format_ok, None, "not_an_integer")
-        correct = answer == problem.answer
-        return Verdict(correct, format_ok, answer, "ok" if correct else "wrong")
+        return verdict_on_integer(problem, completion, finished)
 
-    def label(self, completion: str, finished: bool) -> str:
+    def label(self, problem: Problem, completion: str, finished: bool = True) -> str:
         """The strategy that the completion follows."""
         return strategy_of(completion, finished)
+
+
+def verdict_on_integer(problem: Problem, completion: str, finished: bool = True) -> Verdict:
+    """The verdict on a completion whose answer is one integer; reasons as in `SumsTask`."""
+    if len(completion) > MAX_COMPLETION_CHARS:
+        return Verdict(False, False, None, "too_long")
+    if not finished:
+        return Verdict(False, False, None, "truncated")
+    format_ok = _STRUCTURE.fullmatch(completion) is not None
+    answer, fault = tagged_answer(completion)
+    if answer is None:
+        return Verdict(False, format_ok, None, fault)
+    if not _INTEGER.fullmatch(answer):
+        return Verdict(False, format_ok, None, "not_an_integer")
+    correct = answer == problem.answer
+    return Verdict(correct, format_ok, answer, "ok" if correct else "wrong")
 
 
 def draw_problem(rng: random.Random, operands: int) -> Problem:

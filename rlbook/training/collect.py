@@ -94,7 +94,7 @@ def make_rollout(
 def labeller(task: Task) -> Callable[[Rollout], str] | None:
     """The task's own name for a kind of answer (`Task.label`), for a rollout; None without one."""
     label = getattr(task, "label", None)
-    return label and (lambda rollout: label(rollout.text, not rollout.truncated))
+    return label and (lambda r: label(r.problem, r.text, not r.truncated))
 
 
 def with_spread(rollouts: Sequence[Rollout]) -> list[Rollout]:

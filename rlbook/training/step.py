@@ -198,4 +198,5 @@ def divergence_of(method: Method, stats: TokenStats, batch: Batch) -> Float[Tens
     """D(π_old ‖ π_θ) over the listed tokens, where the method's trust region asks for it."""
     if batch.topk_logp_old is None or stats.topk is None:
         return None
-    return topk_divergence(stats.topk, batch.topk_logp_old, method.trust_region.kind)
+    kind = getattr(method.trust_region, "kind", "tv")
+    return topk_divergence(stats.topk, batch.topk_logp_old, kind)

@@ -108,8 +108,10 @@ def test_only_sums_have_labels_and_only_data_sets_a_part_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_the_label_of_a_sum_is_its_strategy(finished):
+    problem = SumsTask().sample(0, 1)[0]
     for completion in ("", "<think></think><answer>4</answer>", "<think>so 4</think><answer>4"):
-        assert SumsTask().label(completion, finished) == strategy_of(completion, finished)
+        label = SumsTask().label(problem, completion, finished)
+        assert label == strategy_of(completion, finished)
 
 
 def test_generated_tasks_hold_out_a_seed():
