@@ -26,7 +26,7 @@ set_threads(1)
 
 @pytest.fixture(autouse=True)
 def unchecked(request, monkeypatch):
-    """No check in a test that hands in something wrong to read the package's own message."""
+    """No check in a test that hands in an error to be named, or a stand-in."""
     if request.node.get_closest_marker("wrong_on_purpose"):
         monkeypatch.setattr(config, "jaxtyping_disable", True)
 

@@ -157,6 +157,7 @@ def test_the_missing_library_is_named_with_the_fix(monkeypatch):
         get_task("dataset:openai/gsm8k:main").sample(0, 1)
 
 
+@pytest.mark.wrong_on_purpose
 def test_chat_templates_wrap_messages_only(sums):
     problem = sums.sample(0, 1)[0]
     tokenizer = Characters()
