@@ -1,0 +1,21 @@
+from rlbook.training import RunLog, read_jsonl, write_csv
+
+
+def test_run_log_survives_a_killed_run(tmp_path):
+    log = RunLog(tmp_path)
+    for step in (1, 2, 3):
+        log({"step": step, "reward": step / 2})
+    log.close()
+    with log.path.open("a") as file:
+        file.write('{"step": 4, "rew')
+    assert [row["step"] for row in read_jsonl(log.path)] == [1, 2, 3]
+    resumed = RunLog(tmp_path, resume_step=2)
+    resumed({"step": 3, "reward": 9.0})
+    resumed.close()
+    assert [row["reward"] for row in read_jsonl(log.path)] == [0.5, 1.0, 9.0]
+    assert (tmp_path / "metrics.csv").read_text().splitlines()[-1] == "3,9.0"
+
+
+def test_csv_has_the_union_of_columns(tmp_path):
+    write_csv(tmp_path / "log.csv", [{"step": 1, "a": 2}, {"step": 2, "b": 3}])
+    assert (tmp_path / "log.csv").read_text() == "step,a,b\n1,2,\n2,,3\n"
