@@ -192,11 +192,11 @@ def require(ratio: Tensor | None, name: str) -> Tensor:
 
 
 def binary_divergence(
-    logp: Float[Tensor, "N T"],
-    logp_old: Float[Tensor, "N T"],
+    logp: Float[Tensor, "*shape"],
+    logp_old: Float[Tensor, "*shape"],
     kind: Literal["tv", "kl"] = "tv",
     eps: float = 1e-8,
-) -> Float[Tensor, "N T"]:
+) -> Float[Tensor, "*shape"]:
     """Divergence D(π_old ‖ π_θ) of "this token or any other", from the token's own probability.
 
     tv: |μ − π|;  kl: μ log(μ/π) + (1−μ) log((1−μ)/(1−π)), in nats, with μ from `logp_old`.
