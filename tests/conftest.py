@@ -21,7 +21,7 @@ from rlbook.policy import set_threads  # noqa: E402
 from rlbook.tasks import Problem, Verdict  # noqa: E402
 from rlbook.tiny.model import VOCABULARY, build_tokenizer  # noqa: E402
 
-set_threads(1)
+set_threads()  # `OMP_NUM_THREADS` if it is set
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ class Parity:
         right = len(completion) % 2 == 0
         return Verdict(right, completion[:1].isdigit(), completion, "ok" if right else "wrong")
 
-    def label(self, completion, finished):
+    def label(self, problem, completion, finished):
         return "short" if len(completion) < 20 else "long"
 
 
