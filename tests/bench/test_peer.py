@@ -69,7 +69,7 @@ def test_a_method_that_is_not_translated_is_named_with_its_choice(method, choice
 
 def test_options_of_an_advantage_are_not_dropped():
     scaled = replace(setting("grpo").row, advantage=partial(group_normalize, eps=1.0))
-    with pytest.raises(ValueError, match="advantage .*'eps': 1.0"):
+    with pytest.raises(ValueError, match=r"advantage .*'eps': 1\.0"):
         method_settings(scaled)
 
 
