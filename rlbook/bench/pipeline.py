@@ -40,7 +40,7 @@ OF_UPDATES = {
     "update_seconds": "train_seconds",
     "push_seconds": "push_seconds",
     "trainer_idle": "trainer_idle",
-    "mean_lag": "lag_mean",
+    "mean_lag": "staleness_mean",
 }
 OF_BATCHES = {
     "group_seconds": "group_seconds",
@@ -50,7 +50,7 @@ OF_BATCHES = {
 
 
 def run(size: str) -> list[dict]:
-    """Per number of slots and bound on the lag, a row "measured" and a row "simulated".
+    """Per number of slots and bound on staleness, a row "measured" and a row "simulated".
 
     Given to the simulator: seconds of an update, a push and a group. Compared: seconds from one
     update to the next, shares of the time in which generator and trainer wait, mean staleness of a
@@ -75,12 +75,13 @@ def _config(slots: int, lag: int, size: str, folder: Path) -> ScaleConfig:
     changes = {
         "run": folder,
         "steps": UPDATES[size],
-        "rollout.max_lag": lag,
-        "generator.engine": "builtin",
-        "generator.slots": slots,
-        "trainer.lr": 1e-12,
+        "optimizer.minibatches": 1,
+        "generate.max_staleness": lag,
+        "generate.engine": "builtin",
+        "generate.slots": slots,
+        "optimizer.lr": 1e-12,
         "data.retire_at": "null",
-        "eval.every": 0,
+        "evaluation.every": 0,
         "checkpoint.every": UPDATES[size],
     }
     return load_config(CONFIG, tuple(f"{name}={value}" for name, value in changes.items()))
@@ -106,22 +107,22 @@ def _predict(
 ) -> dict[str, float]:
     """The same figures from the simulator, its groups taking as long as those of the run."""
     batch, slower = config.batch_size, 1.0
-    schedule, size = pipeline_rl(config.rollout.max_lag), config.rollout.group_size
+    schedule, size = pipeline_rl(config.generate.max_staleness), config.rollout.group_size
     for _ in range(ADJUSTMENTS):
         cluster = Cluster(
             generators=1,
             trainers=1,
-            slots=config.generator.slots,
+            slots=config.generate.slots,
             decode_fixed=slower * decode[0],
             decode_per_sequence=slower * decode[1],
             update_per_token=measured["update_seconds"] / (batch * fmean(lengths)),
             sync=measured["push_seconds"],
         )
-        whole = simulate(schedule, cluster, lengths, batch, config.steps, group_size=size)
+        whole = simulate(schedule, cluster, lengths, batch, config.updates, group_size=size)
         slower *= measured["group_seconds"] / _group_seconds(whole, config, warmup)
-    run = simulate(schedule, cluster, lengths, batch, config.steps, warmup, group_size=size)
+    run = simulate(schedule, cluster, lengths, batch, config.updates, warmup, group_size=size)
     return {
-        "seconds": run.seconds / (config.steps - warmup),
+        "seconds": run.seconds / (config.updates - warmup),
         "generator_idle": run.generator_idle,
         "trainer_idle": run.trainer_idle,
         "mean_lag": run.mean_lag,
@@ -131,16 +132,16 @@ def _predict(
 def _group_seconds(run: PipelineRun, config: ScaleConfig, warmup: int) -> float:
     """Mean time from the request for a group, which may wait at the server, to its last token.
 
-    Group i is asked for when the bound on the lag allows it and few enough others are in flight.
+    Group i is asked for when the bound on staleness allows it and few enough others are in flight.
     """
-    rollout, slots = config.rollout, config.generator.slots
-    finished = run.finished.reshape(-1, rollout.group_size).max(axis=1)
+    prompts, size, generate = config.prompts_per_update, config.rollout.group_size, config.generate
+    finished = run.finished.reshape(-1, size).max(axis=1)
     groups = np.arange(len(finished))
-    allowed = run.clock[np.maximum(0, groups // rollout.prompts - rollout.max_lag)]
-    most = ASKED_PER_SLOT * slots // rollout.group_size
+    allowed = run.clock[np.maximum(0, groups // prompts - generate.max_staleness)]
+    most = ASKED_PER_SLOT * generate.slots // size
     room = np.concatenate([np.zeros(most), np.sort(finished)])[groups]
     seconds = finished - np.maximum(allowed, room)
-    return float(seconds[warmup * rollout.prompts :].mean())
+    return float(seconds[warmup * prompts :].mean())
 
 
 class _Sampling:
@@ -151,7 +152,7 @@ class _Sampling:
         self.model, tokenizer = load_policy(config.model.policy)
         self.eos, self.limit = tokenizer.eos_token_id, config.rollout.max_new_tokens
         pool = training_pool(get_task(config.data.task), config, [])
-        problems = pool.draw(config.rollout.prompts * UPDATES[size])
+        problems = pool.draw(config.prompts_per_update * UPDATES[size])
         prompts = [encode(tokenizer, problem) for problem in problems]
         self.prompts = [prompt for prompt in prompts for _ in range(config.rollout.group_size)]
 

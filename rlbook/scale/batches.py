@@ -1,17 +1,16 @@
 """From tickets to batches: who is asked, which groups are kept, what becomes durable when."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlbook.objectives import METHODS
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.counters import Counters
 from rlbook.scale.layout import Layout
 from rlbook.scale.spool import end_spool, newest_state, spool_end, write_batch
 from rlbook.scale.staleness import Pacing
 from rlbook.scale.tickets import Tickets
-from rlbook.tasks import Problem, strategy_of
+from rlbook.tasks import Problem
 from rlbook.training import PromptPool, Rollout, RunLog
 from rlbook.training.collect import with_spread
 from rlbook.training.metrics import rollout_metrics
@@ -27,19 +26,28 @@ class Finished:
 
 
 class Batches:
-    """Starts tickets within the lag bound, filters what comes back, publishes batches.
+    """Starts tickets within the bound on staleness, filters what comes back, publishes batches.
 
     A group leaves exactly once: in a batch, or rejected. Until then it survives a crash as an open
     ticket in the newest batch's state, and is asked again. Chapter 17.
     """
 
-    def __init__(self, layout: Layout, config: ScaleConfig, pool: PromptPool, counters: Counters):
-        self.layout, self.config, self.counters = layout, config, counters
-        self.filter, rollout = METHODS[config.trainer.method].prompt_filter, config.rollout
+    def __init__(
+        self,
+        layout: Layout,
+        config: ScaleConfig,
+        pool: PromptPool,
+        counters: Counters,
+        label: Callable[[Rollout], str] | None = None,
+    ):
+        self.layout, self.counters, self.label = layout, counters, label
+        self.filter, generate = config.method.prompt_filter, config.generate
         step, state = newest_state(layout)
-        end = spool_end(layout) or {"version": config.steps}
-        batches = min(config.steps, end["version"])
-        self.pacing = Pacing(rollout.prompts, rollout.max_lag, rollout.late, step, batches)
+        end = spool_end(layout) or {"version": config.updates}
+        batches = min(config.updates, end["version"])
+        self.pacing = Pacing(
+            config.prompts_per_update, generate.max_staleness, generate.late, step, batches
+        )
         self.tickets = Tickets(pool, state)
         self.log = RunLog(layout.root, resume_step=step, name="rollouts")
         self.finished: dict[int, Finished] = {}  # by ticket
@@ -124,10 +132,9 @@ class Batches:
     def row(self, step: int, rollouts: Sequence[Rollout]) -> dict:
         """Metrics of all that was sampled for the batch; `step` as in the trainer's row of it."""
         sampled, self.left = self.left, []
-        label = strategy if self.config.data.task == "sums" else None
         return {
             "step": step + 1,
-            **rollout_metrics(sampled, step, label),
+            **rollout_metrics(sampled, step, self.label),
             **self.counters.row(),
             "trained_groups": group_count(rollouts),
             "interrupted": sum(r.forced is not None for r in sampled) / len(sampled),
@@ -149,7 +156,3 @@ class Batches:
 
 def group_count(rollouts: Sequence[Rollout]) -> int:
     return len({rollout.group for rollout in rollouts})
-
-
-def strategy(rollout: Rollout) -> str:
-    return strategy_of(rollout.text, not rollout.truncated)

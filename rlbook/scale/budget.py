@@ -40,17 +40,17 @@ class Budget:
 
     @property
     def ranks(self) -> int:
-        return self.config.trainer.processes * self.config.trainer.nodes
+        return self.config.train.processes * self.config.train.nodes
 
     @property
     def servers(self) -> int:
-        return self.config.generator.count + len(self.config.generator.servers)
+        return self.config.generate.count + len(self.config.generate.servers)
 
     @property
     def gpus(self) -> int:
         """GPUs of trainers and generators, shared ones once."""
-        generator = self.config.generator
-        own = 0 if generator.colocated else self.servers * generator.tensor_parallel
+        generate = self.config.generate
+        own = 0 if generate.colocated else self.servers * generate.tensor_parallel
         return self.ranks + own
 
     # Memory of one trainer rank
@@ -63,7 +63,7 @@ class Budget:
     @property
     def gathered_bytes(self) -> float:
         """Parameters a rank holds whole: embedding and head, the layer at work and the next."""
-        itemsize = ITEMSIZE[self.config.model.dtype]
+        itemsize = ITEMSIZE[self.config.train.dtype]
         if self.ranks == 1 and itemsize == 4:
             return 0.0
         outside = self.shape.embedding * (2 - self.shape.tied)
@@ -73,39 +73,39 @@ class Budget:
     def activation_bytes(self) -> float:
         """What the layers keep of one micro-batch: at least one whole rollout."""
         longest = self.prompts.longest + self.config.rollout.max_new_tokens
-        tokens = max(self.config.trainer.micro_batch_tokens, longest)
-        model = self.config.model
+        tokens = max(self.config.optimizer.micro_batch_tokens, longest)
+        train = self.config.train
         per_token = self.shape.activation_bytes(
-            ITEMSIZE[model.dtype], model.activation_checkpointing
+            ITEMSIZE[train.dtype], train.activation_checkpointing
         )
         return tokens * per_token
 
     @property
     def head_bytes(self) -> float:
         """Two buffers of float32 logits, the head's gradient, its float32 copy if it needs one."""
-        model, vocabulary = self.config.model, self.shape.vocabulary
+        train, vocabulary = self.config.train, self.shape.vocabulary
         rows = max(CHUNK_ROWS, CHUNK_ELEMENTS // vocabulary)
-        copies = 1 + (model.fp32_head and model.dtype != "float32")
+        copies = 1 + (train.fp32_head and train.dtype != "float32")
         return 4.0 * (2 * rows * vocabulary + copies * self.shape.embedding)
 
     @property
     def trainer_bytes(self) -> float:
         parts = self.state_bytes + self.gathered_bytes + self.activation_bytes + self.head_bytes
-        return parts + FIXED_BYTES[self.config.trainer.device]
+        return parts + FIXED_BYTES[self.config.model.device]
 
     # Memory of one generator GPU
 
     @property
     def generator_weight_bytes(self) -> float:
-        generator = self.config.generator
-        return self.shape.parameters * ITEMSIZE[generator.dtype] / generator.tensor_parallel
+        generate = self.config.generate
+        return self.shape.parameters * ITEMSIZE[generate.dtype] / generate.tensor_parallel
 
     @property
     def cache_bytes_per_token(self) -> float:
         """Keys and values of one token on one GPU; KV heads are not cut further than to one."""
-        generator = self.config.generator
-        parts = min(generator.tensor_parallel, self.shape.kv_heads)
-        return self.shape.cache_bytes(ITEMSIZE[generator.dtype]) / parts
+        generate = self.config.generate
+        parts = min(generate.tensor_parallel, self.shape.kv_heads)
+        return self.shape.cache_bytes(ITEMSIZE[generate.dtype]) / parts
 
     @property
     def mean_context(self) -> float:
@@ -116,13 +116,13 @@ class Budget:
     @property
     def cache_bytes(self) -> float:
         """Cache of all slots in use at their mean length."""
-        return self.config.generator.slots * self.mean_context * self.cache_bytes_per_token
+        return self.config.generate.slots * self.mean_context * self.cache_bytes_per_token
 
     @property
     def cache_room(self) -> float:
         """What is left for the cache of the memory a generator may take."""
-        share = self.config.generator.gpu_memory * self.config.budget.gpu_memory_gb * GB
-        fixed = FIXED_BYTES[self.config.trainer.device]
+        share = self.config.generate.gpu_memory * self.config.budget.gpu_memory_gb * GB
+        fixed = FIXED_BYTES[self.config.model.device]
         return share - self.generator_weight_bytes - fixed
 
     # Work and time
@@ -165,14 +165,14 @@ class Budget:
     @property
     def push_seconds(self) -> float:
         """New weights on their way: the generators stand still."""
-        itemsize = ITEMSIZE[self.config.generator.dtype]
+        itemsize = ITEMSIZE[self.config.generate.dtype]
         return self.shape.parameters * itemsize / (self.config.budget.push_gb * GB)
 
     @property
     def cluster(self) -> Cluster:
         """The run for the simulator. On shared GPUs both sides go at half their speed."""
-        slower = 2 if self.config.generator.colocated else 1
-        slots = self.config.generator.slots
+        slower = 2 if self.config.generate.colocated else 1
+        slots = self.config.generate.slots
         cache = self.cache_bytes / (self.generator_weight_bytes + self.cache_bytes)
         return Cluster(
             generators=self.servers,
@@ -187,26 +187,26 @@ class Budget:
     @cached_property
     def simulation(self) -> PipelineRun:
         """The pipeline once it has settled."""
-        rollout, batch = self.config.rollout, self.config.batch_size
-        warmup = 2 * rollout.max_lag + 4
+        generate, batch = self.config.generate, self.config.batch_size
+        warmup = 2 * generate.max_staleness + 4
         counted = max(4, min(24, SIMULATED // batch - warmup))
         return simulate(
-            pipeline_rl(rollout.max_lag),
+            pipeline_rl(generate.max_staleness),
             self.cluster,
             self.lengths,
             batch,
             warmup + counted,
             warmup,
-            group_size=rollout.group_size,
+            group_size=self.config.rollout.group_size,
         )
 
     @property
     def best_split(self) -> Cluster | None:
         """The division of the GPUs that the simulator's ceilings favour; None if there is none."""
-        generator = self.config.generator
-        if self.gpus < 2 or generator.colocated or generator.tensor_parallel > 1:
+        generate = self.config.generate
+        if self.gpus < 2 or generate.colocated or generate.tensor_parallel > 1:
             return None
-        schedule = pipeline_rl(self.config.rollout.max_lag)
+        schedule = pipeline_rl(self.config.generate.max_staleness)
         return split(schedule, self.cluster, self.lengths, self.config.batch_size, self.gpus)
 
     @property
@@ -217,14 +217,14 @@ class Budget:
     @property
     def evaluation_seconds(self) -> float:
         """All evaluations of the run, if the generators did nothing else meanwhile."""
-        evaluation = self.config.eval
+        evaluation = self.config.evaluation
         rounds = self.config.steps // evaluation.every if evaluation.every else 0
         tokens = rounds * evaluation.prompts * evaluation.samples * self.lengths.expected
         return tokens / self.cluster.peak
 
     @property
     def seconds(self) -> float:
-        return self.config.steps * self.step_seconds + self.evaluation_seconds
+        return self.config.updates * self.step_seconds + self.evaluation_seconds
 
     @property
     def gpu_hours(self) -> float:

@@ -23,19 +23,19 @@ def table(budget: Budget) -> str:
 
 def what_runs(budget: Budget) -> Rows:
     config, shape = budget.config, budget.shape
-    rollout, generator = config.rollout, config.generator
-    place = "on the trainers' GPUs" if generator.colocated else "of their own"
-    width = f" of {generator.tensor_parallel} GPUs" if generator.tensor_parallel > 1 else ""
-    yield "run", f"{config.steps} updates, {config.trainer.method}, {config.data.task}"
+    rollout, generate = config.rollout, config.generate
+    place = "on the trainers' GPUs" if generate.colocated else "of their own"
+    width = f" of {generate.tensor_parallel} GPUs" if generate.tensor_parallel > 1 else ""
+    yield "run", f"{config.updates} updates, {config.method.name}, {config.data.task}"
     yield "model", f"{config.model.policy}, {shape.parameters / 1e6:,.4g} M parameters"
     yield (
         "devices",
-        f"{budget.gpus} ({config.trainer.device}): {count(budget.ranks, 'trainer')}, "
+        f"{budget.gpus} ({config.model.device}): {count(budget.ranks, 'trainer')}, "
         f"{count(budget.servers, 'generator')}{width} {place}",
     )
     yield (
         "batch",
-        f"{rollout.prompts} prompts × {rollout.group_size} completions of about "
+        f"{config.prompts_per_update} prompts × {rollout.group_size} completions of about "
         f"{budget.lengths.expected:,.0f} tokens (limit {rollout.max_new_tokens:,}), "
         f"{budget.tokens_per_update:,.0f} tokens",
     )
@@ -43,14 +43,14 @@ def what_runs(budget: Budget) -> Rows:
 
 def trainer_memory(budget: Budget) -> Rows:
     config, capacity = budget.config, budget.config.budget.gpu_memory_gb
-    checkpointing = "with" if config.model.activation_checkpointing else "no"
+    checkpointing = "with" if config.train.activation_checkpointing else "no"
     yield "memory of a trainer", f"{amount(budget.trainer_bytes)} of {capacity:g} GB"
     parts = (
         ("weights, gradients, AdamW", budget.state_bytes, f"float32 / {budget.ranks} ranks"),
-        ("gathered parameters", budget.gathered_bytes, config.model.dtype),
+        ("gathered parameters", budget.gathered_bytes, config.train.dtype),
         ("activations", budget.activation_bytes, f"{checkpointing} checkpointing"),
         ("head and logits", budget.head_bytes, "float32"),
-        ("everything else", FIXED_BYTES[config.trainer.device], "assumed"),
+        ("everything else", FIXED_BYTES[config.model.device], "assumed"),
     )
     for name, size, remark in parts:
         yield f"  {name}", f"{amount(size)}  {remark}"
@@ -58,22 +58,23 @@ def trainer_memory(budget: Budget) -> Rows:
 
 def generator_memory(budget: Budget) -> Rows:
     config = budget.config
-    share = config.generator.gpu_memory * config.budget.gpu_memory_gb
-    rest = FIXED_BYTES[config.trainer.device]
+    share = config.generate.gpu_memory * config.budget.gpu_memory_gb
+    rest = FIXED_BYTES[config.model.device]
     used = budget.generator_weight_bytes + budget.cache_bytes + rest
     yield "memory of a generator", f"{amount(used)} of {share:g} GB"
-    yield "  weights", f"{amount(budget.generator_weight_bytes)}  {config.generator.dtype}"
+    yield "  weights", f"{amount(budget.generator_weight_bytes)}  {config.generate.dtype}"
     yield (
         "  keys and values",
-        f"{amount(budget.cache_bytes)}  {config.generator.slots} completions, "
+        f"{amount(budget.cache_bytes)}  {config.generate.slots} completions, "
         f"{budget.mean_context:,.0f} tokens seen on average",
     )
     yield "  everything else", f"{amount(rest)}  assumed"
 
 
 def time_of_an_update(budget: Budget) -> Rows:
-    run, lags = budget.simulation, budget.simulation.lag_shares
-    shares = ", ".join(f"{lag}: {share:.0%}" for lag, share in enumerate(lags) if share >= 0.005)
+    run, generate = budget.simulation, budget.config.generate
+    ages = enumerate(run.lag_shares)
+    shares = ", ".join(f"{age}: {share:.0%}" for age, share in ages if share >= 0.005)
     measured = budget.config.budget
     yield (
         "seconds per update",
@@ -96,8 +97,8 @@ def time_of_an_update(budget: Budget) -> Rows:
         f"{run.occupancy:.0%} of the slots in use",
     )
     yield (
-        "lag of trained tokens",
-        f"{shares}; mean {run.mean_lag:.2g}, rollout.max_lag {budget.config.rollout.max_lag}",
+        "staleness",
+        f"{shares}; mean {run.mean_lag:.2g}, at most {generate.max_staleness}",
     )
     if best := budget.best_split:
         sides = count(best.generators, "generator"), count(best.trainers, "trainer")

@@ -38,7 +38,7 @@ VICTIMS = {  # and how often each is chosen
     "launcher": 1,
 }
 MERCILESS = 0.25  # share of kills that do not wait until the run has recovered from the one before
-PATIENT = ("launch.max_deaths=100000", "launch.window=10", "generator.port=0")
+PATIENT = ("launch.max_deaths=100000", "launch.window=10", "generate.port=0")
 POLL_SECONDS = 0.01  # a batch that a checkpoint makes superfluous may live for 50 ms
 STATE = "state.json"
 
@@ -181,17 +181,17 @@ def broken_promises(layout: Layout, kept: Layout, config: ScaleConfig) -> Iterat
     Every update is logged once and in order, so is every batch; no ticket is in two batches; no
     token is older than the bound; the run ends at the last step; all weights are finite.
     """
-    steps = list(range(1, config.steps + 1))
+    steps = list(range(1, config.updates + 1))
     status = read_json(layout.status, {})
-    if not status.get("done") or status["version"] != config.steps:
+    if not status.get("done") or status["version"] != config.updates:
         yield f"the run ends with status {status}"
     for name in ("metrics", "rollouts"):
         found = [row["step"] for row in read_jsonl(layout.log(name))]
         if found != steps:
             yield f"{name}.jsonl has the steps {found}"
     for row in read_jsonl(layout.log("metrics")):
-        if row["lag_max"] > config.rollout.max_lag:
-            yield f"update {row['step']} trained tokens with lag {row['lag_max']}"
+        if row["staleness_max"] > config.generate.max_staleness:
+            yield f"update {row['step']} trained tokens of staleness {row['staleness_max']}"
     yield from double_tickets(kept, steps)
     yield from bad_weights(layout, config)
 
@@ -210,9 +210,9 @@ def double_tickets(kept: Layout, steps: list[int]) -> Iterator[str]:
 
 def bad_weights(layout: Layout, config: ScaleConfig) -> Iterator[str]:
     """Tensors of the last checkpoint that are not finite; a checkpoint that is not there."""
-    files = list((layout.checkpoints / f"step_{config.steps:06d}").glob("*.safetensors"))
+    files = list((layout.checkpoints / f"step_{config.updates:06d}").glob("*.safetensors"))
     if not files:
-        yield f"no checkpoint of step {config.steps}"
+        yield f"no checkpoint of step {config.updates}"
     for file in files:
         for name, tensor in load_file(file).items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():

@@ -1,15 +1,20 @@
-"""Checkpoints of a sharded policy: every rank writes the rows it holds, any number of ranks reads.
+"""Checkpoints of a sharded policy: a Hugging Face folder, and what each rank holds beside it.
 
-step_000020/rank_00000.safetensors   a rank's rows of weights and AdamW moments, its RNG state
+step_000020/model.safetensors, …     the weights, whole, with config and tokenizer: `load_policy`
+step_000020/rank_00000.safetensors   a rank's rows of the AdamW moments, its RNG state
 step_000020/state.json               the step, how many ranks wrote, what else the trainer remembers
 step_000020/orchestrator.json        the orchestrator's state after the last batch trained
 latest                               the newest complete step; moves when all files are durable
+
+Any number of ranks reads what any number wrote.
 """
 
+import copy
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,15 +22,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import load_policy
-from rlbook.scale.config import load_config
-from rlbook.scale.layout import Layout, publish_folder, sync_to_disk, write_json
+from rlbook.scale.layout import publish_folder, sync_to_disk, write_json
 from rlbook.scale.parallel import Ranks
 from rlbook.training.checkpoint import LATEST, read_state, resolve
+from rlbook.training.step import full_tensor
 
 WEIGHTS, RNG = "model", "rng"
+FILE_BYTES = 4 * 2**30  # of weights: all that rank 0 ever holds of them in memory
+Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
 
 class Checkpoints:
@@ -35,25 +42,26 @@ class Checkpoints:
         self.folder, self.ranks, self.keep = folder, ranks, keep
 
     def save(
-        self,
-        step: int,
-        policy: PreTrainedModel,
-        optimizer: torch.optim.Optimizer,
-        state: dict,
-        orchestrator: dict,
+        self, policy: Policy, optimizer: torch.optim.Optimizer, state: dict, orchestrator: dict
     ) -> bool:
-        """Write step `step`; returns whether it is durable on every rank.
+        """Write step `state["step"]`; returns whether it is durable on every rank.
 
         What keeps it from being written (a full disk) is named in a warning, and the checkpoint
-        before stays the newest. `state` and the orchestrator's state are JSON.
+        before stays the newest. `policy` is the model and its tokenizer, `state` and the
+        orchestrator's state are JSON.
         """
+        step, (model, tokenizer) = state["step"], policy
         final = self.folder / f"step_{step:06d}"
         partial = self.folder / f".{final.name}.partial"
-        described = {**state, "step": step, "ranks": self.ranks.count}
-        documents = {"state.json": described, "orchestrator.json": orchestrator}
+        documents = {
+            "state.json": {**state, "ranks": self.ranks.count},
+            "orchestrator.json": orchestrator,
+        }
         stages = (
             lambda: fresh_folder(partial) if self.ranks.first else None,
-            lambda: self.write_own(partial, policy, optimizer),
+            lambda: self.write_own(partial, model, optimizer),
+            lambda: self.write_weights(partial, model),
+            lambda: describe_model(partial, model, tokenizer) if self.ranks.first else None,
             lambda: self.publish(partial, final, documents) if self.ranks.first else None,
         )
         done = all(self.ranks.all(attempt(stage, step)) for stage in stages)
@@ -63,14 +71,38 @@ class Checkpoints:
         return done
 
     def write_own(
-        self, folder: Path, policy: PreTrainedModel, optimizer: torch.optim.Optimizer
+        self, folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer
     ) -> None:
         """This rank's file, durable."""
-        tensors = {name: local(t) for name, t in training_tensors(policy, optimizer)}
+        tensors = {
+            f"{kind}.{name}": local(value)
+            for name, parameter in model.named_parameters()
+            for kind, value in optimizer.state.get(parameter, {}).items()
+        }
         tensors[RNG] = torch.get_rng_state()
         file = folder / rank_file(self.ranks.rank)
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, file)
         sync_to_disk(file)
+
+    def write_weights(self, folder: Path, model: PreTrainedModel) -> None:
+        """The weights, gathered tensor by tensor; rank 0 writes them, file by file.
+
+        After an error it goes on gathering, for the other ranks take part in that.
+        """
+        failed: Exception | None = None
+        for file, tensors in weight_files(model).items():
+            gathered = {}
+            for name, tensor in tensors.items():
+                whole = full_tensor(tensor.detach())
+                if self.ranks.first and failed is None:
+                    gathered[name] = whole.cpu().contiguous()
+            try:
+                if gathered:
+                    save_file(gathered, folder / file, {"format": "pt"})
+            except (OSError, SafetensorError) as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def publish(self, partial: Path, final: Path, documents: dict[str, dict]) -> None:
         """Complete the folder, give it its name and move `latest` to it."""
@@ -82,8 +114,8 @@ class Checkpoints:
             )
         for name, document in documents.items():
             write_json(partial / name, document)
-            sync_to_disk(partial / name)
-        sync_to_disk(partial)
+        for path in (*partial.rglob("*"), partial):
+            sync_to_disk(path)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
         point_latest(self.folder, final.name)
@@ -96,7 +128,7 @@ class Checkpoints:
             for old in steps[: -self.keep]:
                 shutil.rmtree(old, ignore_errors=True)
 
-    def load(self, policy: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict | None:
+    def load(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict | None:
         """Restore the newest checkpoint in place; returns its state, None if there is none.
 
         Raises `ValueError` if it is of another model.
@@ -105,8 +137,8 @@ class Checkpoints:
             return None
         folder = resolve(self.folder)
         shards = Shards(folder)
-        self.load_weights(shards, policy)
-        self.load_moments(shards, policy, optimizer)
+        self.load_weights(shards, model)
+        self.load_moments(shards, model, optimizer)
         own = folder / rank_file(self.ranks.rank)
         if own.is_file():
             with safe_open(own, "pt") as file:
@@ -114,16 +146,16 @@ class Checkpoints:
         return read_state(folder)
 
     @torch.no_grad()
-    def load_weights(self, shards: "Shards", policy: PreTrainedModel) -> None:
-        for name, parameter in policy.named_parameters():
+    def load_weights(self, shards: "Shards", model: PreTrainedModel) -> None:
+        for name, parameter in model.named_parameters():
             self.fill(parameter, shards, f"{WEIGHTS}.{name}")
 
     @torch.no_grad()
     def load_moments(
-        self, shards: "Shards", policy: PreTrainedModel, optimizer: torch.optim.Optimizer
+        self, shards: "Shards", model: PreTrainedModel, optimizer: torch.optim.Optimizer
     ) -> None:
         kinds = {name.partition(".")[0] for name in shards.names} - {WEIGHTS, RNG}
-        for name, parameter in policy.named_parameters():
+        for name, parameter in model.named_parameters():
             for kind in sorted(kinds):
                 key = f"{kind}.{name}"
                 scalar = not shards.shape(key)
@@ -147,27 +179,39 @@ class Checkpoints:
 
 
 class Shards:
-    """The tensors of a checkpoint, whoever wrote their rows."""
+    """A checkpoint's tensors, `model.<name>` and `<moment>.<name>`, whoever wrote their rows."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.files = [safe_open(path, "pt") for path in sorted(folder.glob("rank_*.safetensors"))]
-        self.names = set(self.files[0].keys())
+        self.ranks = [safe_open(path, "pt") for path in sorted(folder.glob("rank_*.safetensors"))]
+        self.places: dict[str, list[tuple]] = defaultdict(list)  # files, and the names there
+        for file in self.ranks:
+            for name in file.keys():  # noqa: SIM118
+                self.places[name].append((file, name))
+        for path in folder.glob("model*.safetensors"):
+            file = safe_open(path, "pt")
+            for name in file.keys():  # noqa: SIM118
+                self.places[f"{WEIGHTS}.{name}"].append((file, name))
+
+    @property
+    def names(self) -> set[str]:
+        return set(self.places)
 
     def shape(self, name: str) -> list[int]:
         """Shape of the whole tensor. Raises `ValueError` if it is not in the checkpoint."""
-        if name not in self.names:
+        if name not in self.places:
             raise ValueError(f"{self.folder} lacks {name}: the checkpoint is of another model")
-        shapes = [file.get_slice(name).get_shape() for file in self.files]
+        shapes = [file.get_slice(key).get_shape() for file, key in self.places[name]]
         return shapes[0] and [sum(shape[0] for shape in shapes), *shapes[0][1:]]
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
         """Rows [start, stop) of a tensor, by default all; a scalar as it is."""
         if not self.shape(name):
-            return self.files[0].get_tensor(name)
+            file, key = self.places[name][0]
+            return file.get_tensor(key)
         stop, offset, pieces = stop if stop is not None else self.shape(name)[0], 0, []
-        for file in self.files:
-            piece = file.get_slice(name)
+        for file, key in self.places[name]:
+            piece = file.get_slice(key)
             count = piece.get_shape()[0]
             first, last = max(start - offset, 0), min(stop - offset, count)
             if first < last:
@@ -177,40 +221,65 @@ class Shards:
 
 
 def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
-    """Write a run's newest checkpoint as an ordinary Hugging Face folder; by default in its dtype.
+    """Write a run's newest checkpoint as a plain Hugging Face folder, without the run's state.
 
-    `target` must be new. Raises `FileExistsError` if it is not, and `FileNotFoundError` if `run` is
-    no run or has no checkpoint yet. Chapter 17.
+    `run` is the folder of any run, or of one of its steps. Its weights come in the dtype of their
+    training, unless another is asked for. Raises `FileExistsError` if `target` exists, and
+    `FileNotFoundError` if there is no checkpoint. Chapter 17.
     """
-    layout = Layout(run)
     if target.exists():
         raise FileExistsError(f"{target} exists: name a new folder, nothing is overwritten")
-    if not layout.config.is_file():
-        raise FileNotFoundError(
-            f"{run} is no run of `rlbook scale`: it has no {layout.config.name}"
-        )
-    config = load_config(layout.config).model
-    shards = Shards(resolve(layout.checkpoints))
-    policy, tokenizer = load_policy(config.policy, dtype or getattr(torch, config.dtype))
-    with torch.no_grad():
-        for name, parameter in policy.named_parameters():
-            parameter.copy_(shards.rows(f"{WEIGHTS}.{name}"))
+    folder = resolve(run)
+    dtype = dtype or getattr(torch, read_state(folder).get("dtype", "float32"))
+    model, tokenizer = load_policy(str(folder), dtype)
 
     def write(folder: Path) -> None:
-        policy.save_pretrained(folder)
+        model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
     return publish_folder(target, write)
 
 
-def training_tensors(
-    policy: PreTrainedModel, optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[str, Tensor]]:
-    """Weights and optimizer state under `<kind>.<parameter>`."""
-    for name, parameter in policy.named_parameters():
-        yield f"{WEIGHTS}.{name}", parameter
-        for kind, value in optimizer.state.get(parameter, {}).items():
-            yield f"{kind}.{name}", value
+def weight_files(model: PreTrainedModel) -> dict[str, dict[str, Tensor]]:
+    """Names of files with the tensors of each, a tied one once, filled in order to `FILE_BYTES`."""
+    state = model.state_dict()
+    saved = {name: p for name, p in model.named_parameters()}
+    saved |= {name: b for name, b in model.named_buffers() if name in state}
+    parts: list[dict[str, Tensor]] = [{}]
+    filled = 0
+    for name, tensor in saved.items():
+        if parts[-1] and filled + size_of(tensor) > FILE_BYTES:
+            parts.append({})
+            filled = 0
+        parts[-1][name], filled = tensor, filled + size_of(tensor)
+    if len(parts) == 1:
+        return {f"{WEIGHTS}.safetensors": parts[0]}
+    count = len(parts)
+    return {f"{WEIGHTS}-{i:05d}-of-{count:05d}.safetensors": p for i, p in enumerate(parts, 1)}
+
+
+def size_of(tensor: Tensor) -> int:
+    """Bytes of a tensor, of all ranks together if it is sharded."""
+    return tensor.numel() * tensor.element_size()
+
+
+def describe_model(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """What `from_pretrained` reads besides the weights."""
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__], torch.float32
+    config.save_pretrained(folder)
+    if model.generation_config is not None:
+        # as it is: whether its settings go together is not for a checkpoint to judge
+        model.generation_config.to_json_file(folder / "generation_config.json")
+    tokenizer.save_pretrained(folder)
+    files = weight_files(model)
+    if len(files) > 1:
+        total = sum(size_of(t) for tensors in files.values() for t in tensors.values())
+        places = {name: file for file, tensors in files.items() for name in tensors}
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        write_json(folder / f"{WEIGHTS}.safetensors.index.json", index)
 
 
 def local(tensor: Tensor) -> Tensor:

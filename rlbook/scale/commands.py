@@ -1,8 +1,8 @@
 """What a run consists of, as command lines, for each role of a machine.
 
     all          generators of this machine, orchestrator, trainer processes of this machine
-    trainer      this machine's trainer processes; they meet the others at `trainer.rendezvous`
-    generators   this machine's generators; the other machines name them in `generator.servers`
+    trainer      this machine's trainer processes; they meet the others at `train.rendezvous`
+    generators   this machine's generators; the other machines name them in `generate.servers`
 
 Secrets travel in the environment: command lines are public on a machine.
 """
@@ -36,10 +36,10 @@ def run_commands(
 
 
 def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
-    """What `generator.engine` means here: with "auto", vLLM where there is one."""
-    engine = config.generator.engine
+    """What `generate.engine` means here: with "auto", vLLM where there is one."""
+    engine = config.generate.engine
     if engine == "auto":
-        return "vllm" if vllm_adapter.vllm_python(config.generator.python) else "builtin"
+        return "vllm" if vllm_adapter.vllm_python(config.generate.python) else "builtin"
     return engine
 
 
@@ -56,19 +56,19 @@ def builtin_server(
     config: ScaleConfig, index: int, port: int, alone: bool
 ) -> tuple[list[str], dict[str, str]]:
     """The book's own sampler as a server."""
-    generator = config.generator
+    generate = config.generate
     options = {
         "policy": config.model.policy,
-        "host": generator.host,
+        "host": generate.host,
         "port": port,
-        "slots": generator.slots,
-        "dtype": generator.dtype,
-        "device": config.trainer.device,
+        "slots": generate.slots,
+        "dtype": generate.dtype,
+        "device": config.model.device,
         "seed": derive_seed(config.seed, "generator", index),
     }
     argv = [f"--{name}={value}" for name, value in options.items()]
-    env = {TOKEN_VARIABLE: generator.token} if generator.token else {}
-    if config.trainer.device == "cuda":
+    env = {TOKEN_VARIABLE: generate.token} if generate.token else {}
+    if config.model.device == "cuda":
         env["CUDA_VISIBLE_DEVICES"] = vllm_adapter.visible_gpus(config, index, alone)
     return [sys.executable, "-m", "rlbook.scale.builtin_server", *argv], env
 
@@ -80,16 +80,16 @@ def orchestrator(config: ScaleConfig, layout: Layout) -> Command:
 
 def trainer(config: ScaleConfig, layout: Layout) -> Command:
     """`torchrun`, which starts this machine's ranks. They die and start together."""
-    trainer = config.trainer
+    train = config.train
     meeting = ["--standalone"]
-    if trainer.nodes > 1:
+    if train.nodes > 1:
         meeting = [
-            f"--nnodes={trainer.nodes}",
+            f"--nnodes={train.nodes}",
             "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={trainer.rendezvous}",
+            f"--rdzv-endpoint={train.rendezvous}",
             f"--rdzv-id={read_json(layout.servers)['run_id']}",
         ]
-    ranks = [f"--nproc-per-node={trainer.processes}", "--max-restarts=0"]
+    ranks = [f"--nproc-per-node={train.processes}", "--max-restarts=0"]
     program = ["-m", "rlbook.scale.trainer", str(layout.root)]
     argv = [sys.executable, "-m", "torch.distributed.run", *meeting, *ranks, *program]
     return Command("trainer", argv, cpu_threads(config), finishes=True)
@@ -97,4 +97,4 @@ def trainer(config: ScaleConfig, layout: Layout) -> Command:
 
 def cpu_threads(config: ScaleConfig) -> dict[str, str]:
     """On a CPU every process gets one thread: they share the cores."""
-    return {"OMP_NUM_THREADS": "1"} if config.trainer.device == "cpu" else {}
+    return {"OMP_NUM_THREADS": "1"} if config.model.device == "cpu" else {}

@@ -1,89 +1,43 @@
-"""Settings that are valid one by one and cannot work together."""
+"""Settings that are valid one by one and cannot work together: each line names fields and fix."""
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from rlbook.objectives import METHODS, Method
-
-if TYPE_CHECKING:
-    from rlbook.scale.config import ScaleConfig
+from rlbook.objectives import Method
+from rlbook.scale.sections import GenerateConfig, TrainConfig
+from rlbook.training.config import RunConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DEVICES = ("cpu", "cuda")
 
 
-def conflicts(config: "ScaleConfig") -> list[str]:
-    """What cannot work together: each line names the fields and the fix."""
-    generator, trainer, rollout = config.generator, config.trainer, config.rollout
-    found = []
-    if trainer.method not in METHODS:
-        found.append(f"trainer.method: unknown {trainer.method!r}; one of {sorted(METHODS)}")
-    elif needs := unsupported(METHODS[trainer.method]):
-        found.append(
-            f"trainer.method: {trainer.method} needs {needs}; train it with `rlbook train`"
+def run_conflicts(run: RunConfig) -> Iterator[str]:
+    """What a run on one process may ask for and one on many may not."""
+    prompts, minibatches = run.rollout.prompts, run.optimizer.minibatches
+    if needs := unsupported(run.method):
+        yield f"method: {run.method.name} needs {needs}; train it with `rlbook train`"
+    if prompts % minibatches:
+        fitting = max(n for n in range(1, minibatches) if prompts % n == 0)
+        yield (
+            f"optimizer.minibatches {minibatches} does not divide rollout.prompts {prompts}: all "
+            f"updates need equally many prompts, set it to {fitting}"
         )
-    elif trainer.truncate_weight and METHODS[trainer.method].old_logprobs == "sampler":
-        found.append(
-            f"trainer.truncate_weight: {trainer.method} takes its ratio to the sampler's own "
-            "log-probabilities, there is nothing to correct: leave it out"
+    if run.optimizer.epochs > 1:
+        yield (
+            f"optimizer.epochs {run.optimizer.epochs}: here every rollout is trained once, set it "
+            "to 1 or use `rlbook train`"
         )
-    if generator.transport in ("nccl", "ipc") and trainer.device != "cuda":
-        found.append(
-            f"generator.transport {generator.transport} moves GPU memory: set trainer.device to "
-            "cuda, or the transport to file or gloo"
+    if run.rollout.sync_every > 1:
+        yield (
+            f"rollout.sync_every {run.rollout.sync_every}: here weights travel after every update, "
+            "set it to 1 and bound the age of tokens by generate.max_staleness"
         )
-    found += placement_conflicts(config)
-    if generator.engine == "builtin" and generator.tensor_parallel > 1:
-        found.append("generator.tensor_parallel needs engine vllm")
-    if generator.engine == "builtin" and generator.dtype != "float32":
-        found.append("generator.engine builtin computes in float32: set generator.dtype to float32")
-    if generator.engine == "builtin" and generator.transport in ("nccl", "ipc"):
-        found.append("generator.engine builtin gets weights by file or gloo: set the transport")
-    together = max(rollout.group_size, config.eval.samples if config.eval.every else 0)
-    if generator.slots < together:
-        found.append(
-            f"generator.slots {generator.slots}: the {together} completions of one prompt are one "
-            "request (rollout.group_size, eval.samples): give a server at least as many slots"
+    if run.model.device not in DEVICES:
+        yield (
+            f"model.device {run.model.device!r}: write cpu or cuda; CUDA_VISIBLE_DEVICES chooses "
+            "among GPUs"
         )
-    if rollout.interruption and (
-        rollout.interruption.after + rollout.interruption.answer_tokens > rollout.max_new_tokens
-    ):
-        found.append(
-            "rollout.interruption: after + answer_tokens exceed rollout.max_new_tokens "
-            f"({rollout.max_new_tokens})"
-        )
-    return found
-
-
-def placement_conflicts(config: "ScaleConfig") -> list[str]:
-    """What cannot work in where processes run and how they reach each other."""
-    generator, trainer = config.generator, config.trainer
-    found = []
-    if generator.host not in LOOPBACK and not generator.token:
-        found.append(
-            f"generator.host {generator.host} is reachable from other machines: set "
-            "generator.token, or bind 127.0.0.1"
-        )
-    for url in generator.servers:
-        address = urlsplit(url)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            found.append(f"generator.servers: {url!r} is no URL: write http://host:port")
-        elif address.hostname not in LOOPBACK and not generator.token:
-            found.append(f"generator.servers: {url} is another machine: set generator.token")
-    if not generator.count and not generator.servers:
-        found.append("generator.count is 0: name running servers in generator.servers")
-    if generator.port + generator.count > 65536:
-        found.append(f"generator.port {generator.port}: {generator.count} ports do not fit above")
-    if generator.transport == "ipc" and not generator.colocated:
-        found.append("generator.transport ipc shares GPUs: set generator.colocated to true")
-    if generator.colocated and generator.count * generator.tensor_parallel > trainer.processes:
-        found.append(
-            f"generator.colocated: {generator.count} servers of {generator.tensor_parallel} GPUs "
-            f"do not fit on trainer.processes {trainer.processes}: lower generator.count"
-        )
-    if not re.fullmatch(r"\S+:\d{1,5}", trainer.rendezvous):
-        found.append(f"trainer.rendezvous {trainer.rendezvous!r}: write host:port")
-    return found
 
 
 def unsupported(method: Method) -> str:
@@ -91,5 +45,68 @@ def unsupported(method: Method) -> str:
     needs = {
         "a critic": method.needs_critic,
         "greedy completions": method.needs_greedy,
+        "the likeliest tokens of π_old": method.needs_topk is not None,
     }
     return " and ".join(name for name, needed in needs.items() if needed)
+
+
+def generate_conflicts(run: RunConfig, generate: GenerateConfig) -> Iterator[str]:
+    """What generators cannot do for this run."""
+    if generate.transport in ("nccl", "ipc") and run.model.device != "cuda":
+        yield (
+            f"generate.transport {generate.transport} moves GPU memory: set model.device to cuda, "
+            "or the transport to file or gloo"
+        )
+    if generate.engine == "builtin":
+        yield from builtin_conflicts(generate)
+    evaluated = run.evaluation.samples if run.evaluation.every else 0
+    together = max(run.rollout.group_size, evaluated)
+    if generate.slots < together:
+        yield (
+            f"generate.slots {generate.slots}: the {together} completions of one prompt are one "
+            "request (rollout.group_size, evaluation.samples): give a server at least as many slots"
+        )
+    cut, limit = generate.interruption, run.rollout.max_new_tokens
+    if cut and cut.after + cut.answer_tokens > limit:
+        yield (
+            "generate.interruption: after + answer_tokens exceed rollout.max_new_tokens "
+            f"({limit}): raise it or lower them"
+        )
+
+
+def builtin_conflicts(generate: GenerateConfig) -> Iterator[str]:
+    """What only vLLM can do."""
+    if generate.tensor_parallel > 1:
+        yield "generate.tensor_parallel needs engine vllm"
+    if generate.dtype != "float32":
+        yield "generate.engine builtin computes in float32: set generate.dtype to float32"
+    if generate.transport in ("nccl", "ipc"):
+        yield "generate.engine builtin gets weights by file or gloo: set the transport"
+
+
+def placement_conflicts(generate: GenerateConfig, train: TrainConfig) -> Iterator[str]:
+    """What cannot work in where processes run and how they reach each other."""
+    if generate.host not in LOOPBACK and not generate.token:
+        yield (
+            f"generate.host {generate.host} is reachable from other machines: set "
+            "generate.token, or bind 127.0.0.1"
+        )
+    for url in generate.servers:
+        address = urlsplit(url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            yield f"generate.servers: {url!r} is no URL: write http://host:port"
+        elif address.hostname not in LOOPBACK and not generate.token:
+            yield f"generate.servers: {url} is another machine: set generate.token"
+    if not generate.count and not generate.servers:
+        yield "generate.count is 0: name running servers in generate.servers"
+    if generate.port + generate.count > 65536:
+        yield f"generate.port {generate.port}: {generate.count} ports do not fit above"
+    if generate.transport == "ipc" and not generate.colocated:
+        yield "generate.transport ipc shares GPUs: set generate.colocated to true"
+    if generate.colocated and generate.count * generate.tensor_parallel > train.processes:
+        yield (
+            f"generate.colocated: {generate.count} servers of {generate.tensor_parallel} GPUs "
+            f"do not fit on train.processes {train.processes}: lower generate.count"
+        )
+    if not re.fullmatch(r"\S+:\d{1,5}", train.rendezvous):
+        yield f"train.rendezvous {train.rendezvous!r}: write host:port"

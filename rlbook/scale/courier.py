@@ -25,7 +25,7 @@ class Courier:
         self.config, self.learner, self.ranks = config, learner, learner.ranks
         servers = read_json(layout.servers)
         urls = [url.rstrip("/") for url in servers["servers"]]
-        transport = TRANSPORTS[config.generator.transport]
+        transport = TRANSPORTS[config.generate.transport]
         self.transport = transport(config, layout, self.ranks, urls)
         self.gathered: int | None = None  # version
         self.asked, self.ask_at = -1, 0.0
@@ -35,11 +35,11 @@ class Courier:
 
     def connect(self, urls: list[str], run_id: str) -> None:
         """Rank 0's side: one session per generator. Wakes those that a dead trainer paused."""
-        config, generator = self.config, self.config.generator
-        limit = config.rollout.timeout
-        clients = [GeneratorClient(url, run_id, generator.token, limit) for url in urls]
+        config, generate = self.config, self.config.generate
+        limit = config.generate.timeout
+        clients = [GeneratorClient(url, run_id, generate.token, limit) for url in urls]
         prober = Prober(config, self.learner.policy.config.vocab_size)
-        clear = generator.kv == "clear"
+        clear = generate.kv == "clear"
         self.generators = Generators(clients, self.transport, prober, clear, limit)
         self.runner, self.sessions = asyncio.Runner(), AsyncExitStack()
         for client in clients:

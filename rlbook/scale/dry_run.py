@@ -10,8 +10,10 @@ from rlbook.scale.budget import GB, Budget, Prompts
 from rlbook.scale.budget_table import table
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.shape import ModelShape, model_shape, shape_of
+from rlbook.scale.tickets import training_problems
 from rlbook.tasks import get_task, held_out_problems
 from rlbook.training.collect import encode
+from rlbook.training.rewards import get_reward
 
 
 def dry_run(config: ScaleConfig) -> str:
@@ -24,8 +26,11 @@ def dry_run(config: ScaleConfig) -> str:
 def check_start(config: ScaleConfig) -> None:
     """What a launcher asks first: the run's own model, context and prompts, whatever the hardware.
 
-    Raises `ValueError` naming fields and fixes.
+    Raises `ValueError` naming fields and fixes, `ImportError` for a task or reward of one's own
+    that cannot be found.
     """
+    if config.data.reward:
+        get_reward(config.data.reward)
     own = config.budget.model_copy(update={"shape": None, "prompt_tokens": None})
     config = config.model_copy(update={"budget": own})
     budget = Budget(config, measure_shape(config), measure_prompts(config))
@@ -51,15 +56,15 @@ def measure_prompts(config: ScaleConfig) -> Prompts:
     """
     if config.budget.prompt_tokens:
         return Prompts(*config.budget.prompt_tokens)
-    data, task = config.data, get_task(config.data.task)
-    problems = {p.id: p for p in task.sample(config.seed, data.pool, data.levels)}
-    if len(problems) < config.rollout.prompts:
+    data, task, needed = config.data, get_task(config.data.task), config.prompts_per_update
+    problems = training_problems(task, config)
+    if len(problems) < needed:
         raise ValueError(
-            f"data.pool: only {len(problems)} different prompts for rollout.prompts "
-            f"{config.rollout.prompts}: raise data.pool, or choose more data.levels"
+            f"data.pool: only {len(problems)} different prompts for updates on {needed} "
+            "(rollout.prompts / optimizer.minibatches): raise data.pool, or choose more data.levels"
         )
-    if config.eval.every:
-        held_out_problems(task, config.eval.prompts, data.levels)
+    if config.evaluation.every:
+        held_out_problems(task, config.evaluation.prompts, data.levels)
     try:
         tokenizer = AutoTokenizer.from_pretrained(policy_source(config.model.policy))
     except OSError:
@@ -67,7 +72,7 @@ def measure_prompts(config: ScaleConfig) -> Prompts:
             f"model.policy {config.model.policy!r}: no tokenizer at hand to measure prompts with: "
             "set budget.prompt_tokens to their mean and longest length"
         ) from None
-    lengths = [len(encode(tokenizer, problem)) for problem in problems.values()]
+    lengths = [len(encode(tokenizer, problem)) for problem in problems]
     return Prompts(sum(lengths) / len(lengths), max(lengths))
 
 
@@ -79,25 +84,26 @@ def check(budget: Budget) -> None:
 
 def impossible(budget: Budget) -> Iterator[str]:
     """What no hardware can do."""
-    rollout, longest = budget.config.rollout, budget.prompts.longest
+    config, rollout, longest = budget.config, budget.config.rollout, budget.prompts.longest
     room = budget.shape.positions - longest
     if rollout.max_new_tokens > room:
         yield (
             f"rollout.max_new_tokens {rollout.max_new_tokens}: with prompts of up to {longest} "
             f"tokens it exceeds the model's context of {budget.shape.positions}: set {room} at most"
         )
-    if budget.config.data.pool < rollout.prompts:
+    pool, needed = config.data.pool, config.prompts_per_update
+    if pool is not None and pool < needed:
         yield (
-            f"data.pool {budget.config.data.pool} is smaller than rollout.prompts "
-            f"{rollout.prompts}: a batch would ask a prompt twice, raise data.pool"
+            f"data.pool {pool} is smaller than the {needed} prompts of an update (rollout.prompts "
+            "/ optimizer.minibatches): it would ask a prompt twice, raise data.pool"
         )
 
 
 def too_large(budget: Budget) -> Iterator[str]:
     """What does not fit into the memory that `budget.gpu_memory_gb` says there is."""
     config, capacity = budget.config, budget.config.budget.gpu_memory_gb * GB
-    generator = config.generator
-    taken = generator.gpu_memory * capacity if generator.colocated else 0.0
+    generate = config.generate
+    taken = generate.gpu_memory * capacity if generate.colocated else 0.0
     if budget.trainer_bytes + taken > capacity:
         shared = f", beside generators that take {taken / GB:.1f} GB" if taken else ""
         yield (
@@ -109,24 +115,24 @@ def too_large(budget: Budget) -> Iterator[str]:
         yield (
             f"a generator's weights ({budget.generator_weight_bytes / GB:.1f} GB) leave no room "
             f"for the cache of one completion of {sequence} tokens: raise "
-            "generator.tensor_parallel or generator.gpu_memory"
+            "generate.tensor_parallel or generate.gpu_memory"
         )
     elif budget.cache_bytes > budget.cache_room:
-        fitting = math.floor(generator.slots * budget.cache_room / budget.cache_bytes)
+        fitting = math.floor(generate.slots * budget.cache_room / budget.cache_bytes)
         yield (
-            f"generator.slots {generator.slots} need {budget.cache_bytes / GB:.1f} GB of cache, "
+            f"generate.slots {generate.slots} need {budget.cache_bytes / GB:.1f} GB of cache, "
             f"{budget.cache_room / GB:.1f} GB are left: set {fitting} at most, or raise "
-            "generator.tensor_parallel or generator.gpu_memory"
+            "generate.tensor_parallel or generate.gpu_memory"
         )
 
 
 def trainer_fixes(budget: Budget, room: float) -> str:
     """The changes, each by itself, that would make a trainer fit."""
-    trainer = budget.config.trainer
-    changes = [("model.activation_checkpointing", [True]), ("model.dtype", ["bfloat16"])]
-    tokens = [trainer.micro_batch_tokens >> halved for halved in range(1, 16)]
-    changes.append(("trainer.micro_batch_tokens", [n for n in tokens if n >= 256]))
-    changes.append(("trainer.processes", [trainer.processes << n for n in range(1, 8)]))
+    config = budget.config
+    changes = [("train.activation_checkpointing", [True]), ("train.dtype", ["bfloat16"])]
+    tokens = [config.optimizer.micro_batch_tokens >> halved for halved in range(1, 16)]
+    changes.append(("optimizer.micro_batch_tokens", [n for n in tokens if n >= 256]))
+    changes.append(("train.processes", [config.train.processes << n for n in range(1, 8)]))
     fixes = []
     for name, values in changes:
         fits = (v for v in values if changed(budget, name, v).trainer_bytes <= room)

@@ -3,13 +3,13 @@
 import asyncio
 import re
 
-from rlbook.objectives import Method
-from rlbook.scale.config import RolloutConfig
+from rlbook.scale.config import ScaleConfig
 from rlbook.scale.engine import AsyncEngine, GenerationFailed, VersionedCompletion
 from rlbook.scale.verify import Verifiers
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.collect import decode, encode, judged, penalize_length, reward_of, text_of
+from rlbook.training.collect import decode, encode, make_rollout, text_of
+from rlbook.training.rewards import get_reward, give_rewards, rewards_of
 
 CLOSING_TAG = re.compile(r"</\w+>")
 
@@ -22,33 +22,41 @@ class GroupSampler:
         engine: AsyncEngine,
         tokenizer,
         verifiers: Verifiers,
-        method: Method,
-        config: RolloutConfig,
+        config: ScaleConfig,
     ):
         self.engine, self.tokenizer, self.verifiers = engine, tokenizer, verifiers
-        self.method, self.config = method, config
-        if cut := config.interruption:
+        self.rollout, self.generate = config.rollout, config.generate
+        own = get_reward(config.data.reward) if config.data.reward else None
+        self.rewards = rewards_of(config.resolved_method, config.rollout.max_new_tokens, own)
+        self.rewarding = asyncio.Lock()  # a reward of one's own need not bear two threads
+        if cut := config.generate.interruption:
             self.forced = tokenizer(cut.text, add_special_tokens=False).input_ids
             self.closing = CLOSING_TAG.search(cut.text)
 
-    async def sample(self, problem: Problem, group: int, n: int) -> list[Rollout]:
-        """`n` rollouts of a problem. Raises `GenerationFailed` or `RequestRefused`."""
+    async def sample(
+        self, problem: Problem, group: int, n: int, rewarded: bool = True
+    ) -> list[Rollout]:
+        """`n` verified rollouts of a problem, `rewarded` if they are for training.
+
+        Raises `GenerationFailed` or `RequestRefused`.
+        """
         prompt = encode(self.tokenizer, problem)
         written = await self.write(prompt, n)
         rollouts = await asyncio.gather(
             *(self.judge(problem, group, prompt, *one) for one in written)
         )
-        if self.method.reward_shaping == "overlong":
-            penalize_length(rollouts, self.config.max_new_tokens)
+        if rewarded:
+            async with self.rewarding:
+                await asyncio.to_thread(give_rewards, rollouts, self.rewards)
         return rollouts
 
     async def write(
         self, prompt: list[int], n: int
     ) -> list[tuple[VersionedCompletion, list[bool] | None]]:
         """Completions, each with the mask of its forced tokens."""
-        cut = self.config.interruption
+        cut = self.generate.interruption
         if cut is None:
-            return [(one, None) for one in await self.ask(prompt, n, self.config.max_new_tokens)]
+            return [(one, None) for one in await self.ask(prompt, n, self.rollout.max_new_tokens)]
         thoughts = await self.ask(prompt, n, cut.after)
         answers = [self.finish(prompt, thought) for thought in thoughts]
         written = await asyncio.gather(*answers, return_exceptions=True)
@@ -68,7 +76,7 @@ class GroupSampler:
             return thought, None
         forced = [] if self.closed(thought) else self.forced
         context = prompt + thought.token_ids + forced
-        (answer,) = await self.ask(context, 1, self.config.interruption.answer_tokens)
+        (answer,) = await self.ask(context, 1, self.generate.interruption.answer_tokens)
         mask = [False] * len(thought.token_ids) + [True] * len(forced)
         mask += [False] * len(answer.token_ids)
         return join(thought, forced, answer), mask if forced else None
@@ -79,12 +87,12 @@ class GroupSampler:
     async def ask(self, prompt: list[int], n: int, tokens: int) -> list[VersionedCompletion]:
         """The engine's completions, within the time limit and of the promised shape."""
         try:
-            async with asyncio.timeout(self.config.timeout):
+            async with asyncio.timeout(self.generate.timeout):
                 completions = await self.engine.complete(
-                    prompt, n, max_new_tokens=tokens, temperature=self.config.temperature
+                    prompt, n, max_new_tokens=tokens, temperature=self.rollout.temperature
                 )
         except TimeoutError:
-            limit = f"{self.config.timeout:g} s (rollout.timeout)"
+            limit = f"{self.generate.timeout:g} s (generate.timeout)"
             raise GenerationFailed(f"no completion within {limit}") from None
         check_shape(completions, n)
         return completions
@@ -100,9 +108,8 @@ class GroupSampler:
         text = text_of(self.tokenizer, completion)
         finished = completion.finish_reason == "stop"
         verdict = await self.verifiers.verify(problem, text, finished)
-        reward = reward_of(self.method)
-        rollout = judged(
-            problem, group, prompt, completion, completion.versions, text, verdict, reward
+        rollout = make_rollout(
+            problem, group, prompt, completion, completion.versions, text, verdict
         )
         rollout.forced = forced
         return rollout

@@ -25,10 +25,10 @@ def scale(config: ScaleConfig, resume: bool = False, role: Role = "all") -> int:
     try:
         status = launch(config, resume, role)
     except TooManyDeaths as error:
-        say(f"{error}\nstopped at {reached(layout)} of {config.steps}{goes_on}")
+        say(f"{error}\nstopped at {reached(layout)} of {config.updates}{goes_on}")
         return 1
     except Interrupted:
-        say(f"stopped at {reached(layout)} of {config.steps}{goes_on}")
+        say(f"stopped at {reached(layout)} of {config.updates}{goes_on}")
         return 130
     say(f"done: {ending(layout, status)} in {layout.root}")
     return 0
@@ -49,7 +49,7 @@ def launch(config: ScaleConfig, resume: bool = False, role: Role = "all") -> dic
     with stop_signals(), one_launcher(layout, role):
         ports = prepare(layout, config, resume, role)
         commands = run_commands(config, layout, role, ports)
-        progress = ProgressLine(layout, config.steps)
+        progress = ProgressLine(layout, config.updates)
         announce(config, layout, len(ports))
         with Supervisor(commands, layout, config.launch) as supervisor:
             supervisor.watch(lambda: is_done(layout), progress)
@@ -64,10 +64,10 @@ def prepare(layout: Layout, config: ScaleConfig, resume: bool, role: Role) -> li
         check_start(config)
         return open_run(layout, config, resume)
     if role == "generators":
-        if config.generator.port == 0 or config.generator.count == 0:
+        if config.generate.port == 0 or config.generate.count == 0:
             raise ValueError(
-                "generators alone: set generator.count to their number and generator.port to the "
-                "first of the ports under which generator.servers names them elsewhere"
+                "generators alone: set generate.count to their number and generate.port to the "
+                "first of the ports under which generate.servers names them elsewhere"
             )
         return choose_ports(config)
     while not layout.servers.exists():  # written by the launcher with role "all"
@@ -91,17 +91,17 @@ def say(text: str) -> None:
 
 def check_gpus(config: ScaleConfig, role: Role) -> None:
     """Raises `ValueError` if this machine has fewer GPUs than it is to use."""
-    if config.trainer.device != "cuda":
+    if config.model.device != "cuda":
         return
-    generator = config.generator
-    generating = 0 if role == "trainer" else generator.count * generator.tensor_parallel
-    training = 0 if role == "generators" else config.trainer.processes
-    needed = max(generating, training) if generator.colocated else generating + training
+    generate = config.generate
+    generating = 0 if role == "trainer" else generate.count * generate.tensor_parallel
+    training = 0 if role == "generators" else config.train.processes
+    needed = max(generating, training) if generate.colocated else generating + training
     if needed > (found := torch.cuda.device_count()):
         raise ValueError(
-            f"trainer.device is cuda and this machine has {found} GPUs for {generating} of "
-            f"generators and {training} of trainers: lower generator.count or trainer.processes, "
-            "set generator.colocated, or train a tiny model with trainer.device cpu"
+            f"model.device is cuda and this machine has {found} GPUs for {generating} of "
+            f"generators and {training} of trainers: lower generate.count or train.processes, "
+            "set generate.colocated, or train a tiny model with model.device cpu"
         )
 
 
@@ -111,10 +111,10 @@ def is_done(layout: Layout) -> bool:
 
 
 def announce(config: ScaleConfig, layout: Layout, servers: int) -> None:
-    trainers = config.trainer.processes * config.trainer.nodes
+    trainers = config.train.processes * config.train.nodes
     say(
-        f"{layout.root}: {config.steps} updates of {config.trainer.method} on "
-        f"{config.model.policy}; {servers + len(config.generator.servers)} generators "
+        f"{layout.root}: {config.updates} updates of {config.method.name} on "
+        f"{config.model.policy}; {servers + len(config.generate.servers)} generators "
         f"({chosen_engine(config)}), {trainers} trainer processes; logs in {layout.logs}"
     )
 

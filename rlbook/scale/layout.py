@@ -1,10 +1,11 @@
 """Where a run keeps its things, and the two ways in which processes publish them.
 
-<run>/config.yaml           settings, written once
+<run>/config.yaml           settings
 <run>/spool/batch_000012/   rollouts of update 12: a log that is replayed after a crash
 <run>/spool/END             no further batch will come: the version at which to stop, and why
 <run>/weights/v000012/      weights after 12 updates, for generators that read files
-<run>/checkpoints/          step_000010/, step_000020/, latest
+<run>/step_000020/          checkpoint after 20 updates: a Hugging Face folder and more
+<run>/latest                names the newest checkpoint
 <run>/status.json           the trainer's version, and whether the run is done
 <run>/events.jsonl          a row per start, death and end of a process (launcher)
 <run>/processes.json        process ids by name (launcher)
@@ -45,7 +46,8 @@ class Layout:
 
     @property
     def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+        """Folder of step_000020/ and latest: the run's own, as for `rlbook train`."""
+        return self.root
 
     @property
     def status(self) -> Path:

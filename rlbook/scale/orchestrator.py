@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbook.objectives import METHODS
 from rlbook.policy import load_tokenizer
 from rlbook.scale.batches import Batches
 from rlbook.scale.client import GeneratorClient, HTTPEngine
@@ -27,6 +26,7 @@ from rlbook.scale.tickets import training_pool
 from rlbook.scale.verify import Verifiers
 from rlbook.tasks import Problem, get_task, held_out_problems
 from rlbook.training import Rollout, RunLog, read_jsonl
+from rlbook.training.collect import labeller
 
 POLL_SECONDS = 0.05
 LONGEST_PAUSE = 5.0  # seconds without new requests after failed ones
@@ -57,16 +57,17 @@ class Orchestrator:
         servers: int = 1,
     ):
         self.layout, self.config, self.engine = layout, config, engine
-        task, method = get_task(config.data.task), METHODS[config.trainer.method]
-        problems = held_out_problems(task, config.eval.prompts, config.data.levels)
-        self.sampler = GroupSampler(engine, tokenizer, verifiers, method, config.rollout)
+        task = get_task(config.data.task)
+        problems = held_out_problems(task, config.evaluation.prompts, config.data.levels)
+        self.sampler = GroupSampler(engine, tokenizer, verifiers, config)
         self.counters = Counters(servers, verifiers.failures)
         pool = training_pool(task, config, problems)
-        self.batches = Batches(layout, config, pool, self.counters)
+        self.batches = Batches(layout, config, pool, self.counters, labeller(task))
         evaluated = [row["step"] for row in read_jsonl(layout.log("eval"))]
-        self.evaluation = Evaluation(problems, config.eval, max(evaluated, default=None))
+        every, last = config.updates_per_evaluation, max(evaluated, default=None)
+        self.evaluation = Evaluation(problems, every, last, task)
         self.eval_log = RunLog(layout.root, resume_step=float("inf"), name="eval")
-        slots = servers * config.generator.slots
+        slots = servers * config.generate.slots
         self.most_asked = max(1, ASKED_PER_SLOT * slots // config.rollout.group_size)
         self.asked: dict[asyncio.Task, Asked] = {}
         self.version: int | None = None  # of the generators' weights
@@ -118,8 +119,9 @@ class Orchestrator:
             self.ask(index, evaluation.problems[index], held_out=True)
 
     def ask(self, number: int, problem: Problem, held_out: bool = False) -> None:
-        n = self.config.eval.samples if held_out else self.config.rollout.group_size
-        task = asyncio.create_task(self.sampler.sample(problem, number, n))
+        n = self.config.evaluation.samples if held_out else self.config.rollout.group_size
+        group = self.sampler.sample(problem, number, n, rewarded=not held_out)
+        task = asyncio.create_task(group)
         self.asked[task] = Asked(number, problem, held_out, time.monotonic())
         self.counters.asked()
 
@@ -154,7 +156,7 @@ class Orchestrator:
         """Leave a prompt out that a generator refuses; if it refuses all of them, stop."""
         self.counters.count("refused_requests")
         self.refusals += 1
-        if asked.held_out or self.refusals > self.config.rollout.prompts:
+        if asked.held_out or self.refusals > self.config.prompts_per_update:
             raise error
         say(f"problem {asked.problem.id} is left out: {error}")
         self.batches.give_up(asked.number)
@@ -217,8 +219,8 @@ async def orchestrate(layout: Layout) -> None:
     if known is None:
         raise FileNotFoundError(f"no {layout.servers}: runs are started by `rlbook scale`")
     tokenizer = load_tokenizer(config.model.policy)
-    data, secret, limit = config.data, config.generator.token, config.rollout.timeout
-    verifiers = Verifiers(data.task, data.verifiers, data.verify_seconds)
+    generate, secret, limit = config.generate, config.generate.token, config.generate.timeout
+    verifiers = Verifiers(config.data.task, generate.verifiers, generate.verify_seconds)
     async with AsyncExitStack() as stack:
         stack.callback(verifiers.close)
         clients = [

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,15 +20,16 @@ from transformers import PreTrainedModel
 
 from rlbook.policy import TokenStats, token_stats
 from rlbook.policy.logprobs import require_plain_head
-from rlbook.scale.config import ModelConfig
-from rlbook.training import Batch
-from rlbook.training.batch import lengths_of, pack
+from rlbook.scale.sections import TrainConfig
+from rlbook.training.batch import Batch, Collated, lengths_of, pack
+from rlbook.training.step import LocalProcess
 
+Tensors = TypeVar("Tensors", Batch, Collated)
 COLLECTIVE_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait
 
 
-class Ranks:
-    """The processes that `torchrun` started, or this one alone; `where` for `train_step`.
+class Ranks(LocalProcess):
+    """The processes that `torchrun` started, or this one alone; `parallel` for `train_step`.
 
     Every rank holds the whole batch and runs its own micro-batches. All methods but `slices` and
     `token_stats` are collective: every rank calls them, in the same order. Chapter 17.
@@ -48,7 +49,7 @@ class Ranks:
         for rows in self.rows(batch, max_tokens):
             yield select(batch, rows)
 
-    def rows(self, batch: Batch, max_tokens: int) -> list[list[int]]:
+    def rows(self, batch: Batch | Collated, max_tokens: int) -> list[list[int]]:
         return plan(lengths_of(batch.mask).tolist(), self.count, max_tokens)[self.rank]
 
     def token_stats(self, model: nn.Module, micro: Batch, temperature: float) -> TokenStats:
@@ -64,13 +65,13 @@ class Ranks:
 
     @torch.no_grad()
     def logprobs(
-        self, model: "ScoredPolicy", batch: Batch, temperature: float, max_tokens: int
+        self, model: nn.Module, batch: Batch | Collated, temperature: float, max_tokens: int
     ) -> Float[Tensor, "N T"]:
         """log π(token) of the whole batch under a sharded policy, on every rank."""
-        result = torch.zeros_like(batch.logp_old)
+        result = torch.zeros_like(batch.logp_sampler)
         for rows in self.rows(batch, max_tokens):
             micro = select(batch, rows)
-            logp = self.token_stats(model, micro, temperature).logp
+            logp = model(micro.ids, micro.mask, temperature).logp
             result[torch.tensor(rows, dtype=torch.int64), : logp.shape[1]] = logp[: len(rows)]
         dist.all_reduce(result)
         model.reshard()  # what a forward pass without backward leaves gathered would go stale
@@ -113,7 +114,7 @@ class ScoredPolicy(nn.Module):
         return token_stats(self.policy, ids, mask, temperature, self.fp32_head)
 
 
-def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: ModelConfig) -> ScoredPolicy:
+def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> ScoredPolicy:
     """Spread a policy over the ranks (FSDP2), layer by layer; the model itself is changed.
 
     Master weights and gradients stay float32; with `dtype` bfloat16 layers compute in it.
@@ -162,7 +163,7 @@ def plan(lengths: Sequence[int], ranks: int, max_tokens: int) -> list[list[list[
     return [slices[rank::ranks] for rank in range(ranks)]
 
 
-def select(batch: Batch, rows: list[int]) -> Batch:
+def select(batch: Tensors, rows: list[int]) -> Tensors:
     """The given rows; without any, one row with nothing to train, so that the rank takes part."""
     if rows:
         return batch.select(torch.tensor(rows, device=batch.ids.device))

@@ -7,7 +7,8 @@ from rlbook.scale.client import GeneratorClient
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.parallel import Ranks, ScoredPolicy
 from rlbook.tasks import Problem
-from rlbook.training import Batch, Rollout, collate
+from rlbook.training import Rollout, collate
+from rlbook.training.batch import Collated
 
 PROMPT_TOKENS, TOKENS, COPIES = 16, 16, 4
 TOLERANCE = {
@@ -35,7 +36,7 @@ class Prober:
 
     def __init__(self, config: ScaleConfig, vocabulary: int):
         self.temperature = config.rollout.temperature
-        self.copies = min(COPIES, config.generator.slots)
+        self.copies = min(COPIES, config.generate.slots)
         self.prompt = [7919 * (i + 1) % vocabulary for i in range(PROMPT_TOKENS)]
 
     async def __call__(self, client: GeneratorClient, version: int) -> Probe:
@@ -65,12 +66,12 @@ def mean_gap(probe: Probe, ranks: Ranks, policy: ScoredPolicy, config: ScaleConf
     """Mean |log π_trainer − log π_generator| over the probe's tokens."""
     batch = as_batch(probe).to(ranks.device)
     logp = ranks.logprobs(
-        policy, batch, config.rollout.temperature, config.trainer.micro_batch_tokens
+        policy, batch, config.rollout.temperature, config.optimizer.micro_batch_tokens
     )
-    return float((logp - batch.logp_old)[batch.mask].abs().mean())
+    return float((logp - batch.logp_sampler)[batch.mask].abs().mean())
 
 
-def as_batch(probe: Probe) -> Batch:
+def as_batch(probe: Probe) -> Collated:
     problem = Problem("probe", "", "")
     return collate(
         [
@@ -82,4 +83,4 @@ def as_batch(probe: Probe) -> Batch:
 
 def tolerance(config: ScaleConfig) -> float:
     """Rounding that the coarser of the two dtypes excuses."""
-    return max(TOLERANCE[config.model.dtype], TOLERANCE[config.generator.dtype])
+    return max(TOLERANCE[config.train.dtype], TOLERANCE[config.generate.dtype])

@@ -56,13 +56,13 @@ class ProgressLine:
 
 
 def describe(row: dict | None, steps: int, deaths: int, seconds_left: float | None) -> str:
-    """`update 12/40 · accuracy 0.41 · lag 1.8 · 950 tokens/s · 1 death · 2 min left`."""
+    """`update 12/40 · accuracy 0.41 · staleness 1.8 · 950 tokens/s · 1 death · 2 min left`."""
     if row is None:
         parts = ["waiting for the first update"]
     else:
         formats = {
             "accuracy": "accuracy {:.3f}",
-            "lag_mean": "lag {:.1f}",
+            "staleness_mean": "staleness {:.1f}",
             "tokens_per_second": "{:,.0f} tokens/s",
         }
         shown = [text.format(row[name]) for name, text in formats.items() if name in row]

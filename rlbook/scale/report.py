@@ -4,13 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-import yaml
-
+from rlbook.scale.config import load_config
 from rlbook.scale.layout import Layout, read_json
-from rlbook.scale.run_folder import flatten
 from rlbook.training.runlog import read_jsonl
 
-SECRETS = ("generator.token",)
+SECRETS = ("generate.token",)
 
 
 @dataclass(frozen=True)
@@ -19,6 +17,7 @@ class RunRecord:
 
     root: Path
     settings: dict = field(default_factory=dict)
+    updates: int = 0  # that the run is to make
     status: dict = field(default_factory=dict)
     steps: list[dict] = field(default_factory=list)
     evaluations: list[dict] = field(default_factory=list)
@@ -48,16 +47,27 @@ def read_run(folder: str | Path) -> RunRecord:
     layout = Layout(Path(folder))
     if not layout.config.is_file():
         raise FileNotFoundError(f"no run in {folder}: config.yaml is missing")
-    settings = flatten(yaml.safe_load(layout.config.read_text()))
+    config = load_config(layout.config)
+    settings = flatten(config.to_dict())
     hidden = {name: "(set)" for name in SECRETS if settings.get(name)}
     return RunRecord(
         layout.root,
         {**settings, **hidden},
+        config.updates,
         read_json(layout.status, {}),
         joined(read_jsonl(layout.log("rollouts")), read_jsonl(layout.log("metrics"))),
         read_jsonl(layout.log("eval")),
         read_jsonl(layout.log("events")),
     )
+
+
+def flatten(document: dict, prefix: str = "") -> dict:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    flat = {}
+    for name, value in document.items():
+        nested = isinstance(value, dict)
+        flat |= flatten(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+    return flat
 
 
 def joined(*logs: list[dict]) -> list[dict]:
@@ -71,12 +81,12 @@ def joined(*logs: list[dict]) -> list[dict]:
 
 def key_figures(record: RunRecord) -> dict[str, str]:
     """What one wants to know first, in words and numbers."""
-    version, wanted = record.status.get("version", 0), record.settings.get("steps")
+    version = record.status.get("version", 0)
     state = "done" if record.status.get("done") else "not finished"
     figures = {
-        "Run": f"{record.root}: {version} of {wanted} updates, {state}",
+        "Run": f"{record.root}: {version} of {record.updates} updates, {state}",
         "Model and task": f"{record.settings.get('model.policy')}, "
-        f"{record.settings.get('data.task')}, {record.settings.get('trainer.method')}",
+        f"{record.settings.get('data.task')}, {record.settings.get('method.name')}",
         "Time": f"{record.seconds / 60:.1f} minutes from the first start to the last update",
         "Deaths": deaths_in_words(record),
     }
@@ -86,7 +96,7 @@ def key_figures(record: RunRecord) -> dict[str, str]:
         )
     medians = {
         "Tokens per second": ("tokens_per_second", "{:,.0f}"),
-        "Mean lag of a trained token": ("lag_mean", "{:.2f} updates"),
+        "Mean staleness of a trained token": ("staleness_mean", "{:.2f} updates"),
         "Mismatch of fresh tokens": ("mismatch_fresh", "{:.2e} nats"),
         "Trainer idle": ("trainer_idle", "{:.0%}"),
         "Generators idle": ("generator_idle", "{:.0%}"),

@@ -10,14 +10,19 @@ from pathlib import Path
 
 from rlbook.scale.config import ScaleConfig, dump_config, load_config
 from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.training.trainer import differences
 
-WHERE_IT_RUNS = {  # settings a resumed run may change: they decide nothing that it computes
-    *("run", "steps", "tensorboard", "budget", "launch", "checkpoint", "rollout.timeout"),
-    *("generator.python", "generator.count", "generator.host", "generator.port"),
-    *("generator.token", "generator.servers", "generator.tensor_parallel", "generator.colocated"),
-    *("generator.gpu_memory", "generator.slots", "generator.transport", "data.verifiers"),
-    *("trainer.processes", "trainer.nodes", "trainer.rendezvous", "trainer.device"),
-}
+# What a resumed run may change: how long it goes on, where it runs, what it may use, how it is
+# watched. Up to rounding, nothing of it decides what is learnt, as `evaluation.prompts` does:
+# training leaves held-out problems out.
+RESUMABLE = (
+    *("run", "steps", "tensorboard", "launch", "checkpoint", "budget", "model.device"),
+    *("evaluation.every", "evaluation.samples", "optimizer.micro_batch_tokens"),
+    *("generate.python", "generate.count", "generate.host", "generate.port", "generate.token"),
+    *("generate.servers", "generate.tensor_parallel", "generate.colocated", "generate.gpu_memory"),
+    *("generate.slots", "generate.transport", "generate.timeout", "generate.verifiers"),
+    *("train.processes", "train.nodes", "train.rendezvous", "train.activation_checkpointing"),
+)
 
 
 def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> list[int]:
@@ -28,7 +33,7 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> list[
     """
     if resume:
         check_resume(layout, config)
-        reopen(layout, config.steps)
+        reopen(layout, config.updates)
     elif layout.config.exists():
         raise ValueError(
             f"{layout.root} already holds a run: continue it with --resume, or choose another "
@@ -39,7 +44,7 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> list[
     layout.root.mkdir(parents=True, exist_ok=True)
     write_private(layout.config, dump_config(config))
     run_id = read_json(layout.servers, {}).get("run_id") or secrets.token_hex(4)
-    write_json(layout.servers, {"run_id": run_id, "servers": [*urls, *config.generator.servers]})
+    write_json(layout.servers, {"run_id": run_id, "servers": [*urls, *config.generate.servers]})
     return ports
 
 
@@ -47,36 +52,29 @@ def check_resume(layout: Layout, config: ScaleConfig) -> None:
     """Raises `ValueError` naming the settings in which `config` differs from the run's own."""
     if not layout.config.exists():
         raise ValueError(f"{layout.root} holds no run to resume: leave --resume out to start one")
-    old, new = (flatten(c.model_dump(mode="json")) for c in (load_config(layout.config), config))
+    saved = load_config(layout.config)
     changed = [
-        f"{name} was {old.get(name)!r}, is {new.get(name)!r}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and not may_change(name)
+        f"{name} was {old!r}, is {new!r}"
+        for name, (old, new) in differences(saved.to_dict(), config.to_dict()).items()
+        if not may_change(name)
     ]
     if changed:
         raise ValueError(
-            f"the run in {layout.root} was started with other settings ({'; '.join(changed)}): "
-            f"resume {layout.config}, or start a new run with --set run=…"
+            f"the run in {layout.root} was started with other settings ({'; '.join(changed)}). "
+            f"These may change: {', '.join(RESUMABLE)}. Resume {layout.config} without the others, "
+            "or start a new run with --set run=…"
         )
 
 
 def may_change(name: str) -> bool:
-    return name in WHERE_IT_RUNS or name.partition(".")[0] in WHERE_IT_RUNS
+    """Whether a setting, by its dotted name, is `RESUMABLE` itself or by its section."""
+    return any(name == one or name.startswith(f"{one}.") for one in RESUMABLE)
 
 
-def flatten(document: dict, prefix: str = "") -> dict:
-    """{"a": {"b": 1}} as {"a.b": 1}."""
-    flat = {}
-    for name, value in document.items():
-        nested = isinstance(value, dict)
-        flat |= flatten(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
-    return flat
-
-
-def reopen(layout: Layout, steps: int) -> None:
-    """A finished run that is given more steps is no longer done."""
+def reopen(layout: Layout, updates: int) -> None:
+    """A finished run that is given more updates is no longer done."""
     status = read_json(layout.status, {})
-    if status.get("done") and status["version"] < steps:
+    if status.get("done") and status["version"] < updates:
         write_json(layout.status, {**status, "done": False})
 
 
@@ -94,12 +92,12 @@ def choose_ports(config: ScaleConfig) -> list[int]:
 
     Raises `ValueError` for a configured port that another program uses.
     """
-    generator = config.generator
-    sockets = [socket.socket() for _ in range(generator.count)]
+    generate = config.generate
+    sockets = [socket.socket() for _ in range(generate.count)]
     try:
         for index, one in enumerate(sockets):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bind(one, generator.host, generator.port and generator.port + index)
+            bind(one, generate.host, generate.port and generate.port + index)
         return [one.getsockname()[1] for one in sockets]
     finally:
         for one in sockets:
@@ -111,14 +109,14 @@ def bind(one: socket.socket, host: str, port: int) -> None:
         one.bind((host, port))
     except OSError as error:
         raise ValueError(
-            f"generator {host}:{port} cannot be bound ({error.strerror}): set generator.port to "
+            f"generator {host}:{port} cannot be bound ({error.strerror}): set generate.port to "
             "another port, or to 0 for any free ones"
         ) from None
 
 
 def server_url(config: ScaleConfig, port: int) -> str:
     """Where this machine's orchestrator and trainer reach a generator."""
-    host = config.generator.host
+    host = config.generate.host
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     return f"http://{reachable}:{port}"
 

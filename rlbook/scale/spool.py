@@ -29,6 +29,7 @@ TOKEN_FIELDS = {
     "versions": torch.int64,
     "forced": torch.bool,
 }
+TOKEN_REWARDS = "token_rewards."  # and the name of the part
 
 
 def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: dict) -> Path:
@@ -126,7 +127,10 @@ def spool_end(layout: Layout) -> dict | None:
 
 
 def pack_tokens(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
-    """Token data of all rollouts end to end; rollout i is `[offsets[i], offsets[i + 1])`."""
+    """Token data of all rollouts end to end; rollout i is `[offsets[i], offsets[i + 1])`.
+
+    Rewards per token are kept in float64, by part; 0 in rollouts that lack it.
+    """
     columns = {
         "token_ids": [r.token_ids for r in rollouts],
         "logps": [r.logps for r in rollouts],
@@ -137,6 +141,10 @@ def pack_tokens(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
         name: torch.tensor(list(chain.from_iterable(column)), dtype=TOKEN_FIELDS[name])
         for name, column in columns.items()
     }
+    for part in dict.fromkeys(name for r in rollouts for name in r.token_rewards):
+        dense = [r.token_rewards.get(part) or [0.0] * r.length for r in rollouts]
+        values = list(chain.from_iterable(dense))
+        tensors[TOKEN_REWARDS + part] = torch.tensor(values, dtype=torch.float64)
     prompts = chain.from_iterable(r.prompt_ids for r in rollouts)
     tensors["prompt_ids"] = torch.tensor(list(prompts), dtype=torch.int64)
     tensors["offsets"] = offsets(r.length for r in rollouts)
@@ -150,12 +158,16 @@ def offsets(lengths) -> Tensor:
 
 def describe(rollouts: Sequence[Rollout]) -> dict:
     """What is not token data: problems once, the rest per rollout."""
-    stored = {*TOKEN_FIELDS, "prompt_ids", "problem"}
+    stored = {*TOKEN_FIELDS, "prompt_ids", "problem", "token_rewards"}
     plain = [f.name for f in fields(Rollout) if f.name not in stored]
     return {
         "problems": {r.problem.id: asdict(r.problem) for r in rollouts},
         "rollouts": [
-            {"problem": r.problem.id, **{name: getattr(r, name) for name in plain}}
+            {
+                "problem": r.problem.id,
+                "token_rewards": list(r.token_rewards),
+                **{name: getattr(r, name) for name in plain},
+            }
             for r in rollouts
         ],
     }
@@ -166,11 +178,17 @@ def restore(document: dict, tensors: dict[str, Tensor]) -> list[Rollout]:
     problems = {key: Problem(**value) for key, value in document["problems"].items()}
     prompts = cut(tensors["prompt_ids"], tensors["prompt_offsets"])
     columns = {name: cut(tensors[name], tensors["offsets"]) for name in TOKEN_FIELDS}
+    dense = {
+        name.removeprefix(TOKEN_REWARDS): cut(tensor, tensors["offsets"])
+        for name, tensor in tensors.items()
+        if name.startswith(TOKEN_REWARDS)
+    }
     rollouts = []
     for i, row in enumerate(document["rollouts"]):
         tokens = {name: column[i] for name, column in columns.items()}
         tokens["forced"] = tokens["forced"] if any(tokens["forced"]) else None
         problem = problems[row.pop("problem")]
+        row["token_rewards"] = {part: dense[part][i] for part in row["token_rewards"]}
         rollouts.append(Rollout(problem=problem, prompt_ids=prompts[i], **tokens, **row))
     return rollouts
 

@@ -1,4 +1,4 @@
-"""When a group may start and which groups make a batch: the bound on lag, as arithmetic.
+"""When a group may start and which groups make a batch: the bound on staleness, as arithmetic.
 
 Of the groups started and not yet trained, in order of start, let the i-th (from 0) have been
 started on weights of version start_i. With B groups per batch and `batch` the next one to form,
@@ -27,19 +27,19 @@ class Started:
     finished: bool = False
 
 
-def in_time(batch: int, place: int, version: int, prompts: int, max_lag: int) -> bool:
+def in_time(batch: int, place: int, version: int, prompts: int, max_staleness: int) -> bool:
     """Whether the group at `place` in the order of start still comes early enough for its weights.
 
-    batch + place // prompts ≤ version + max_lag
+    batch + place // prompts ≤ version + max_staleness
 
     `batch` is the next one to form, `version` that of the group's oldest token, or of the weights
     it would be started on. Chapter 17.
     """
-    return batch + place // prompts <= version + max_lag
+    return batch + place // prompts <= version + max_staleness
 
 
 class Pacing:
-    """Hands out credit for new groups and forms batches in which no token lags more than K.
+    """Hands out credit for new groups and forms batches in which no token is staler than K.
 
     `late` says what happens to a group that a further batch would make too old: the batch waits
     for it ("wait": nothing is thrown away), or it is dropped ("drop": nobody waits, but long
@@ -50,12 +50,12 @@ class Pacing:
     def __init__(
         self,
         prompts: int,
-        max_lag: int,
+        max_staleness: int,
         late: Literal["wait", "drop"] = "wait",
         batch: int = 0,
         batches: int | None = None,
     ):
-        self.prompts, self.max_lag, self.late = prompts, max_lag, late
+        self.prompts, self.max_staleness, self.late = prompts, max_staleness, late
         self.batch, self.batches = batch, batches
         self.started: dict[int, Started] = {}  # by ticket, in order of start
 
@@ -63,7 +63,7 @@ class Pacing:
         """Whether a group may start on a server with weights of this version."""
         place = len(self.started)
         used = self.batches is None or self.batch + place // self.prompts < self.batches
-        return used and in_time(self.batch, place, version, self.prompts, self.max_lag)
+        return used and in_time(self.batch, place, version, self.prompts, self.max_staleness)
 
     def start(self, ticket: int, version: int) -> None:
         self.started[ticket] = Started(version)
@@ -111,4 +111,4 @@ class Pacing:
 
     def _in_time(self, batch: int, place: int, group: Started) -> bool:
         """Whether the bound holds for the group at this place, `batch` being the next one."""
-        return in_time(batch, place, group.version, self.prompts, self.max_lag)
+        return in_time(batch, place, group.version, self.prompts, self.max_staleness)

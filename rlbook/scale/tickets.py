@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rlbook.scale.config import ScaleConfig
 from rlbook.tasks import Problem, Task
 from rlbook.training import PromptPool, Rollout
+from rlbook.training.collect import derive_seed
 
 
 class Tickets:
@@ -63,14 +64,36 @@ class Tickets:
         return self.pool.problems[id_]
 
 
+class InOrder(PromptPool):
+    """Problems in the order given, in every epoch: a longer list goes on where a shorter ended."""
+
+    def _order(self, epoch: int) -> list[str]:
+        return list(self.problems)
+
+
 def training_pool(task: Task, config: ScaleConfig, held_out: Sequence[Problem]) -> PromptPool:
     """The run's training problems, without those it is evaluated on."""
     data, kept = config.data, {problem.prompt for problem in held_out}
-    problems = task.sample(config.seed, data.pool, data.levels)
-    fresh = {p.id: p for p in problems if p.prompt not in kept}
+    problems = training_problems(task, config)
+    fresh = [p for p in problems if p.prompt not in kept]
     if not fresh:
         raise ValueError(
             f"data.pool: all {len(problems)} training problems of {task.name} are held out for "
-            "evaluation: enlarge data.pool, or lower eval.prompts"
+            "evaluation: enlarge data.pool, or lower evaluation.prompts"
         )
-    return PromptPool(list(fresh.values()), config.seed, data.retire_at)
+    return (InOrder if data.pool is None else PromptPool)(fresh, config.seed, data.retire_at)
+
+
+def training_problems(task: Task, config: ScaleConfig) -> list[Problem]:
+    """The different problems that training draws from: `data.pool` of them.
+
+    Without it, those that the same run on one process asks, batch by batch; what filters cost
+    beyond them is made up for by asking the first ones again.
+    """
+    data, prompts = config.data, config.rollout.prompts
+    if data.pool is not None:
+        problems = task.sample(config.seed, data.pool, data.levels)
+    else:
+        seeds = [derive_seed(config.seed, step, "prompts", 0) for step in range(config.steps)]
+        problems = [p for seed in seeds for p in task.sample(seed, prompts, data.levels)]
+    return list({p.id: p for p in problems}.values())

@@ -36,7 +36,7 @@ class ScaleTrainer:
 
     def __init__(self, layout: Layout, config: ScaleConfig):
         self.layout, self.config = layout, config
-        self.ranks = Ranks(config.trainer.device)
+        self.ranks = Ranks(config.model.device)
         self.learner = Learner(config, layout, self.ranks)
         self.learner.load()
         self.orchestrator = saved_state(layout) or {}  # its state after the last batch trained
@@ -81,7 +81,7 @@ class ScaleTrainer:
             metrics = self.learner.update(rollouts)
         if self.ranks.first:
             self.report(rollouts, metrics)
-        last = self.version == self.config.steps
+        last = self.version == self.config.updates
         if self.save_again or last or self.version % self.config.checkpoint.every == 0:
             self.save()
         if self.ranks.first and self.version >= self.reached:
@@ -158,7 +158,7 @@ class ScaleTrainer:
     @property
     def end(self) -> int:
         """The version to stop at."""
-        return min(self.config.steps, (spool_end(self.layout) or {}).get("version", math.inf))
+        return min(self.config.updates, (spool_end(self.layout) or {}).get("version", math.inf))
 
 
 class Stopwatch:
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str]) -> None:
     die_with_parent()
     layout = Layout(Path(arguments[0]))
     config = load_config(layout.config)
-    if config.trainer.device == "cpu":
+    if config.model.device == "cpu":
         set_threads()
     ScaleTrainer(layout, config).run()
     dist.destroy_process_group()

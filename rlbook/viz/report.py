@@ -38,16 +38,16 @@ PANELS = (
     Panel("Reward", {"reward": "reward"}, note="Mean over all completions sampled for the batch."),
     Panel("Accuracy", {"accuracy": "sampled"}, note="Share of sampled completions that are right."),
     Panel(
-        "Lag of trained tokens",
-        {"lag_mean": "mean"},
-        band=("lag_min", "lag_max"),
+        "Staleness of trained tokens",
+        {"staleness_mean": "mean"},
+        band=("staleness_min", "staleness_max"),
         note="Updates between sampling and training; the area reaches from the least to the most.",
     ),
     Panel(
         "Mismatch",
-        {"mismatch_fresh": "lag 0", "mismatch_stale": "lag > 0"},
+        {"mismatch_fresh": "fresh", "mismatch_stale": "stale"},
         log=True,
-        note="Mean |log π trainer − log μ sampler|. At lag 0 only arithmetic differs.",
+        note="Mean |log π trainer − log μ sampler|. Of fresh tokens only arithmetic differs.",
     ),
     Panel(
         "Filtered and masked",

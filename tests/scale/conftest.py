@@ -127,15 +127,16 @@ class FakeTrainer:
 
 
 def settings(root, **sections):
-    """A small run; `rollout={"max_lag": 1}` changes fields of a section."""
+    """A small run of one update a step; `generate={"max_staleness": 1}` changes a section."""
     defaults = {
-        "data": {"pool": 200, "retire_at": None},
-        "rollout": {"prompts": 3, "group_size": 2, "max_lag": 2, "timeout": 30.0},
-        "trainer": {"method": "grpo"},
-        "eval": {"every": 4, "prompts": 5, "samples": 4},
+        "data": {"pool": 200},
+        "rollout": {"prompts": 3, "group_size": 2},
+        "optimizer": {"minibatches": 1},
+        "evaluation": {"every": 4, "prompts": 5, "samples": 4},
+        "generate": {"max_staleness": 2, "timeout": 30.0},
     }
     merged = {name: {**values, **sections.pop(name, {})} for name, values in defaults.items()}
-    return ScaleConfig(run=str(root), steps=7, **merged, **sections)
+    return ScaleConfig(**{"run": str(root), "steps": 7, **merged, **sections})
 
 
 class Run:
@@ -143,10 +144,10 @@ class Run:
 
     def __init__(self, config, engine):
         self.config, self.layout = config, Layout(config.folder)
-        self.steps = config.steps
-        self.prompts, self.group_size = config.rollout.prompts, config.rollout.group_size
+        self.steps = config.updates
+        self.prompts, self.group_size = config.prompts_per_update, config.rollout.group_size
         self.engine = engine
-        self.trainer = FakeTrainer(self.layout, engine, config.steps)
+        self.trainer = FakeTrainer(self.layout, engine, self.steps)
 
     def orchestrator(self):
         tokenizer, verifiers = self.engine.tokenizer, FakeVerifiers()

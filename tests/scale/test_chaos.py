@@ -20,13 +20,13 @@ from rlbook.training import Rollout
 
 CONFIG = Path(__file__).parents[2] / "configs" / "cpu-tiny.yaml"
 SMALL = (
-    "generator.engine=builtin",
+    "generate.engine=builtin",
     "steps=12",
     "rollout.prompts=4",
     "rollout.group_size=4",
     "rollout.max_new_tokens=32",
     "checkpoint.every=4",
-    "eval.every=0",
+    "evaluation.every=0",
     "launch.grace=3",
 )
 
@@ -49,7 +49,7 @@ def run(tmp_path):
     layout, kept = Layout(tmp_path), Layout(tmp_path / "kept")
     write_json(layout.status, {"version": 2, "done": True})
     for name in ("metrics", "rollouts"):
-        rows = [{"step": step, "lag_max": 1.0} for step in (1, 2)]
+        rows = [{"step": step, "staleness_max": 1.0} for step in (1, 2)]
         layout.log(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_batch(kept, 0, [rollout(0), rollout(0), rollout(2)], {})
     write_batch(kept, 1, [rollout(1), rollout(3)], {})
@@ -59,7 +59,7 @@ def run(tmp_path):
     return layout, kept
 
 
-CONFIGURED = ScaleConfig(steps=2, rollout={"max_lag": 1})
+CONFIGURED = ScaleConfig(steps=2, minibatches=1, max_staleness=1)
 
 
 def broken(run):
@@ -78,14 +78,16 @@ def test_a_run_that_ends_too_early(run):
 @pytest.mark.parametrize("steps", [[1], [1, 1, 2], [2, 1], []])
 @pytest.mark.parametrize("name", ["metrics", "rollouts"])
 def test_an_update_lost_repeated_or_misplaced(name, steps, run):
-    rows = [{"step": step, "lag_max": 0} for step in steps]
+    rows = [{"step": step, "staleness_max": 0} for step in steps]
     run[0].log(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert broken(run) == [f"{name}.jsonl has the steps {steps}"]
 
 
 def test_a_token_that_is_too_old(run):
-    run[0].log("metrics").write_text('{"step": 1, "lag_max": 1}\n{"step": 2, "lag_max": 2}\n')
-    assert broken(run) == ["update 2 trained tokens with lag 2"]
+    run[0].log("metrics").write_text(
+        '{"step": 1, "staleness_max": 1}\n{"step": 2, "staleness_max": 2}\n'
+    )
+    assert broken(run) == ["update 2 trained tokens of staleness 2"]
 
 
 def test_a_prompt_trained_twice(run):

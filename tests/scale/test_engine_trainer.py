@@ -7,7 +7,7 @@ import torch
 
 from rlbook.policy import Sampler
 from rlbook.tiny.model import EOS_ID, build_model, build_tokenizer
-from rlbook.training import TrainConfig, Trainer
+from rlbook.training import RunConfig, Trainer
 
 SMALL = {"prompts": 4, "group_size": 4, "minibatches": 2, "steps": 4, "max_new_tokens": 12}
 
@@ -26,15 +26,9 @@ class CopyEngine:
         self.model.load_state_dict(copy.deepcopy(model.state_dict()))
 
 
-class EvenRewards(Trainer):
+def even(rollouts):
     """Rewards an even sum of token ids: a random policy has something to learn from."""
-
-    def collect(self):
-        rollouts = super().collect()
-        for rollout in rollouts:
-            rollout.correct = sum(rollout.token_ids) % 2 == 0
-            rollout.rewards = {"even": float(rollout.correct)}
-        return rollouts
+    return {"even": [float(sum(r.token_ids) % 2 == 0) for r in rollouts]}
 
 
 def policy():
@@ -42,15 +36,15 @@ def policy():
     return build_model().eval(), build_tokenizer()
 
 
-@pytest.mark.parametrize("refresh", [1, 2])
-def test_an_outside_engine_changes_nothing(refresh, tmp_path):
-    config = TrainConfig(method="grpo", sampler_refresh=refresh, **SMALL)
-    expected = list(EvenRewards(config, policy=policy()))
+@pytest.mark.parametrize("every", [1, 2])
+def test_an_outside_engine_changes_nothing(every, tmp_path):
+    config = RunConfig(method="grpo", sync_every=every, **SMALL)
+    expected = list(Trainer(config, policy=policy(), reward=even))
 
-    first = EvenRewards(config, policy=policy(), engine=CopyEngine())
+    first = Trainer(config, policy=policy(), reward=even, engine=CopyEngine())
     got = [first.train_one(), first.train_one(), first.train_one()]
     first.save(tmp_path)
-    resumed = EvenRewards.resume(tmp_path, policy=policy(), engine=CopyEngine())
+    resumed = Trainer.resume(tmp_path, policy=policy(), reward=even, engine=CopyEngine())
     got += list(resumed)
 
     assert all(metrics["grad_norm"] > 0 for metrics in expected)

@@ -1,6 +1,5 @@
 import pytest
 
-from rlbook.scale.config import EvalConfig
 from rlbook.scale.counters import Counters
 from rlbook.scale.evaluate import Evaluation, evaluation_row
 from rlbook.tasks import Problem
@@ -9,15 +8,16 @@ from rlbook.training import Rollout
 PROBLEMS = [Problem(f"p{i}", f"{i}+1=?", str(i + 1)) for i in range(3)]
 
 
-def group(*correct, versions=(4, 5)):
+def group(*correct, versions=(4, 5), number=0):
+    logps = [-1.0, -1.0]
     return [
-        Rollout(PROBLEMS[0], 0, [1], [7, 2], [-1.0, -1.0], list(versions), "stop", "", correct=c)
+        Rollout(PROBLEMS[0], number, [1], [7, 2], logps, list(versions), "stop", "", correct=c)
         for c in correct
     ]
 
 
 def evaluation(every=10, last=None):
-    return Evaluation(PROBLEMS, EvalConfig(every=every), last)
+    return Evaluation(PROBLEMS, every, last)
 
 
 @pytest.mark.parametrize(
@@ -46,20 +46,22 @@ def test_one_evaluation_after_the_other():
     assert one.in_flight == 3
     one.again(1)
     assert one.in_flight == 2 and one.take() == 1
-    assert one.add(0, group(True)) is None
-    assert one.add(2, group(True)) is None
-    assert one.add(1, group(False))["step"] == 20
+    assert one.add(0, group(True, number=0)) is None
+    assert one.add(2, group(True, number=2)) is None
+    row = one.add(1, group(False, number=1))
+    assert row["step"] == 20 and row["pass@1"] == pytest.approx(2 / 3)
     assert one.in_flight == 0 and not one.due(29) and one.due(30)
 
 
 def test_the_row_of_an_evaluation():
     """Two of four right: pass@2 = 1 - C(2,2)/C(4,2) = 5/6; four of four and none: 1 and 0."""
-    groups = [
-        group(True, False, True, False),
-        group(True, True, True, True, versions=(3, 9)),
-        group(False, False, False, False),
+    rollouts = [
+        *group(True, False, True, False, number=0),
+        *group(True, True, True, True, versions=(3, 9), number=1),
+        *group(False, False, False, False, number=2),
     ]
-    row = evaluation_row(8, groups)
+    row = evaluation_row(8, rollouts)
+    assert row["problems"] == 3 and row["samples"] == 4
     assert (row["step"], row["version_min"], row["version_max"]) == (8, 3, 9)
     assert row["pass@1"] == pytest.approx(1 / 2)
     assert row["pass@2"] == pytest.approx((5 / 6 + 1 + 0) / 3)
@@ -69,7 +71,7 @@ def test_the_row_of_an_evaluation():
 
 
 def test_one_problem_carries_no_interval():
-    row = evaluation_row(0, [group(True, False, False)])
+    row = evaluation_row(0, group(True, False, False))
     assert row["pass@1"] == pytest.approx(1 / 3)
     assert "pass@1_low" not in row
 

@@ -16,17 +16,17 @@ def test_rows_come_as_they_are_written_and_replayed_updates_once_more(tmp_path):
 
     trainer = RunLog(tmp_path)
     for step in (1, 2, 3):
-        trainer({"step": step, "lag_mean": 1.0})
+        trainer({"step": step, "staleness_mean": 1.0})
         came.append(next(rows))
-    trainer.path.open("a").write('{"step": 4, "lag_')  # killed while writing
+    trainer.path.open("a").write('{"step": 4, "stale')  # killed while writing
     trainer = RunLog(tmp_path, resume_step=1)  # from its checkpoint of version 1
     for step in (2, 3, 4):
-        trainer({"step": step, "lag_mean": 2.0, "mismatch_fresh": float("nan")})
+        trainer({"step": step, "staleness_mean": 2.0, "mismatch_fresh": float("nan")})
     came += rows
 
     assert [row["step"] for row in came] == [1, 2, 3, 2, 3, 4]
     assert [row["accuracy"] for row in came] == [0.1, 0.2, 0.3, 0.2, 0.3, 0.4]
-    assert [row["lag_mean"] for row in came] == [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]
+    assert [row["staleness_mean"] for row in came] == [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]
 
 
 def test_a_run_that_never_started_has_no_rows(tmp_path):

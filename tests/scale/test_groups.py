@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from rlbook.objectives import METHODS
-from rlbook.scale.config import RolloutConfig
+from rlbook.scale.config import ScaleConfig
 from rlbook.scale.engine import VersionedCompletion
 from rlbook.scale.groups import GroupSampler
 from rlbook.tasks import Problem
@@ -39,9 +38,9 @@ class Interruptible:
 )
 def test_forced_interruption(fake_verifiers, thought, forced):
     cut = {"after": 3, "text": "</think><answer>", "answer_tokens": 6}
-    config = RolloutConfig(interruption=cut)
+    config = ScaleConfig(interruption=cut)
     engine = Interruptible(build_tokenizer(), thought)
-    sampler = GroupSampler(engine, engine.tokenizer, fake_verifiers, METHODS["grpo"], config)
+    sampler = GroupSampler(engine, engine.tokenizer, fake_verifiers, config)
     rollouts = asyncio.run(sampler.sample(Problem("p", "1+3=?", "4"), 7, 2))
     start = engine.tokenizer.decode(engine.thought.input_ids[:3])
     interrupted = "</think><answer>" if forced else ""

@@ -17,7 +17,13 @@ from rlbook.scale.launch import check_gpus, prepare, scale
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.process import LAUNCHER
 from rlbook.scale.progress import describe, duration, last_row
-from rlbook.scale.run_folder import choose_ports, one_launcher, open_run
+from rlbook.scale.run_folder import (
+    RESUMABLE,
+    choose_ports,
+    may_change,
+    one_launcher,
+    open_run,
+)
 from rlbook.scale.supervisor import Command, Supervisor, TooManyDeaths, describe_exit, tail
 from rlbook.training import read_jsonl
 
@@ -208,9 +214,16 @@ def test_the_tail_of_a_log(tmp_path):
     assert describe_exit(1) == "exit code 1"
 
 
+def every_setting():
+    """Sections and fields of the settings; a field outside of sections has an empty one."""
+    for name, field in ScaleConfig.model_fields.items():
+        inside = getattr(field.annotation, "model_fields", None)
+        yield from ((name, one) for one in inside) if inside else [(name, "")]
+
+
 class TestRunFolder:
     def config(self, layout, **settings):
-        return ScaleConfig(run=str(layout.root), generator={"port": 0, "token": "s3"}, **settings)
+        return ScaleConfig(run=str(layout.root), port=0, token="s3", **settings)
 
     def test_a_new_run(self, layout):
         config = self.config(layout)
@@ -233,25 +246,44 @@ class TestRunFolder:
     def test_resume_keeps_the_run_id_and_takes_what_may_change(self, layout):
         open_run(layout, self.config(layout))
         before = read_json(layout.servers)["run_id"]
-        write_json(layout.status, {"version": 40, "done": True})
-        longer = self.config(layout, steps=60, checkpoint={"every": 5})
+        write_json(layout.status, {"version": 240, "done": True})
+        longer = self.config(
+            layout, steps=90, checkpoint={"every": 5}, evaluation={"every": 3}, processes=2
+        )
         open_run(layout, longer, resume=True)
-        assert load_config(layout.config).steps == 60
+        assert load_config(layout.config) == longer
         assert read_json(layout.servers)["run_id"] == before
-        assert read_json(layout.status) == {"version": 40, "done": False}
+        assert read_json(layout.status) == {"version": 240, "done": False}
         open_run(layout, load_config(layout.config), resume=True)
 
     def test_resume_names_what_differs(self, layout):
         open_run(layout, self.config(layout))
         other = self.config(
-            layout, seed=3, trainer={"lr": 1.0}, rollout={"max_lag": 2}, budget={"mfu": 0.5}
+            layout,
+            seed=3,
+            lr=1.0,
+            max_staleness=2,
+            budget={"mfu": 0.5},
+            method={"name": "grpo", "trust_region": {"high": 0.28}},
         )
         with pytest.raises(ValueError) as error:
             open_run(layout, other, resume=True)
         message = str(error.value)
-        assert "trainer.lr was 0.00015, is 1.0" in message
-        assert "rollout.max_lag was 8, is 2" in message and "seed was 0, is 3" in message
+        assert "optimizer.lr was 0.00015, is 1.0" in message
+        assert "method.trust_region.high was 0.2, is 0.28" in message
+        assert "generate.max_staleness was 8, is 2" in message and "seed was 0, is 3" in message
         assert "mfu" not in message and str(layout.config) in message
+        assert load_config(layout.config) == self.config(layout)
+
+    def test_what_may_change_is_a_section_or_a_field(self):
+        names = [f"{s}.{f}" if f else s for s, f in every_setting()]
+        for name in RESUMABLE:
+            assert any(other == name or other.startswith(f"{name}.") for other in names), name
+        kept = {name for name in names if not may_change(name)}
+        decisive = {"method", "seed", "optimizer.lr", "rollout.prompts", "data.task", "train.dtype"}
+        decisive |= {"evaluation.prompts", "generate.kv", "generate.max_staleness", "model.policy"}
+        assert decisive <= kept
+        assert not may_change("runs") and not may_change("method.steps")
 
     def test_one_launcher_at_a_time(self, layout):
         with (
@@ -268,17 +300,20 @@ class TestRunFolder:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            config = ScaleConfig(generator={"port": port})
-            with pytest.raises(ValueError, match=rf"127\.0\.0\.1:{port} .*generator\.port"):
+            config = ScaleConfig(port=port)
+            with pytest.raises(ValueError, match=rf"127\.0\.0\.1:{port} .*generate\.port"):
                 choose_ports(config)
-        free = choose_ports(ScaleConfig(generator={"port": 0, "count": 5}))
+        free = choose_ports(ScaleConfig(port=0, count=5))
         assert len(set(free)) == 5 and min(free) > 0
 
 
 def test_the_progress_line():
-    row = {"step": 12, "accuracy": 0.41234, "lag_mean": 1.84, "tokens_per_second": 1950.4}
+    row = {"step": 12, "accuracy": 0.41234, "staleness_mean": 1.84, "tokens_per_second": 1950.4}
     line = describe(row, 40, 1, 130.0)
-    assert line == "update 12/40 · accuracy 0.412 · lag 1.8 · 1,950 tokens/s · 1 death · 2 min left"
+    assert (
+        line
+        == "update 12/40 · accuracy 0.412 · staleness 1.8 · 1,950 tokens/s · 1 death · 2 min left"
+    )
     assert describe(None, 40, 0, None) == "waiting for the first update"
     assert describe({"step": 3}, 40, 2, None) == "update 3/40 · 2 deaths"
     shown = [duration(s) for s in (5, 119, 121, 3_600, 7_200, 200_000)]
@@ -299,19 +334,19 @@ def test_what_cannot_start_is_said_before_anything_is_written(layout, monkeypatc
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     cuda = {"device": "cuda", "processes": 2}
     with pytest.raises(ValueError, match=r"2 GPUs for 1 of generators and 2 of trainers"):
-        prepare(layout, ScaleConfig(run=run, trainer=cuda), False, "all")
+        prepare(layout, ScaleConfig(run=run, **cuda), False, "all")
     for nowhere in ({"port": 0}, {"count": 0, "servers": ["http://127.0.0.1:1"]}):
-        with pytest.raises(ValueError, match=r"set generator\.count .*generator\.port"):
-            prepare(layout, ScaleConfig(run=run, generator=nowhere), False, "generators")
-    check_gpus(ScaleConfig(trainer=cuda), "trainer")
-    check_gpus(ScaleConfig(trainer=cuda, generator={"colocated": True}), "all")
+        with pytest.raises(ValueError, match=r"set generate\.count .*generate\.port"):
+            prepare(layout, ScaleConfig(run=run, generate=nowhere), False, "generators")
+    check_gpus(ScaleConfig(**cuda), "trainer")
+    check_gpus(ScaleConfig(**cuda, colocated=True), "all")
     assert not layout.root.exists()
 
 
 class TestCommands:
     def commands(self, layout, role="all", ports=(8100, 8101), **sections):
         engine = {"engine": "builtin", "token": "s3cret"}
-        config = ScaleConfig(run=str(layout.root), generator=engine, **sections)
+        config = ScaleConfig(run=str(layout.root), generate=engine, **sections)
         write_json(layout.servers, {"run_id": "cafe", "servers": []})
         return {c.name: c for c in run_commands(config, layout, role, list(ports))}
 
@@ -328,10 +363,10 @@ class TestCommands:
         assert "s3cret" in self.commands(layout)["generator0"].env.values()
 
     def test_ranks_meet(self, layout):
-        alone = self.commands(layout, trainer={"processes": 3})["trainer"].argv
+        alone = self.commands(layout, train={"processes": 3})["trainer"].argv
         assert "--standalone" in alone and "--nproc-per-node=3" in alone
         nodes = {"processes": 8, "nodes": 2, "rendezvous": "node0:29400"}
-        together = self.commands(layout, trainer=nodes)["trainer"].argv
+        together = self.commands(layout, train=nodes)["trainer"].argv
         assert {"--nnodes=2", "--rdzv-endpoint=node0:29400", "--rdzv-id=cafe"} <= set(together)
         assert together[-2:] == ["rlbook.scale.trainer", str(layout.root)]
 
@@ -339,7 +374,7 @@ class TestCommands:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         cuda = {"device": "cuda", "processes": 2}
         for role, gpus in (("all", ["2", "3"]), ("generators", ["0", "1"])):
-            commands = self.commands(layout, role, trainer=cuda)
+            commands = self.commands(layout, role, **cuda)
             found = [commands[f"generator{i}"].env["CUDA_VISIBLE_DEVICES"] for i in (0, 1)]
             assert found == gpus
 
@@ -355,7 +390,7 @@ class TestEndings:
         monkeypatch.setattr("rlbook.scale.launch.check_start", lambda config: None)
         monkeypatch.setattr("rlbook.scale.supervisor.FIRST_DELAY", 0.01)
         return ScaleConfig(
-            run=str(layout.root), steps=3, generator={"port": 0}, launch={"max_deaths": 1}
+            run=str(layout.root), steps=3, minibatches=1, port=0, launch={"max_deaths": 1}
         )
 
     def run(self, monkeypatch, config, *commands):

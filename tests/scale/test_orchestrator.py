@@ -14,13 +14,13 @@ def slow(rng):
 
 
 @pytest.mark.parametrize("late", ["wait", "drop"])
-@pytest.mark.parametrize("max_lag", [0, 1, 3])
-def test_a_run_trains_full_batches_within_the_lag_bound(make_run, max_lag, late):
-    run = make_run({"seconds": slow}, rollout={"max_lag": max_lag, "late": late}).play()
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_a_run_trains_full_batches_no_token_of_which_is_too_old(make_run, bound, late):
+    run = make_run({"seconds": slow}, generate={"max_staleness": bound, "late": late}).play()
     assert [len(batch) for batch in run.groups] == [run.prompts] * run.steps
     assert all(len(group) == run.group_size for batch in run.groups for group in batch.values())
     assert len(set(run.tickets)) == len(run.tickets)
-    assert min(run.lags) >= 0 and max(run.lags) <= max_lag
+    assert min(run.lags) >= 0 and max(run.lags) <= bound
     if late == "wait":
         assert sorted(run.tickets) == list(range(run.steps * run.prompts))
 
@@ -54,7 +54,7 @@ def test_every_batch_has_a_row(make_run):
 
 
 def test_dropped_groups_are_counted_but_not_trained(make_run):
-    run = make_run(trainer={"method": "scalerl"}).play()
+    run = make_run(method="scalerl").play()
     for row, batch in zip(run.rows, run.groups, strict=True):
         everyone = [r for group in batch.values() for r in group]
         assert with_spread(everyone) == everyone
@@ -64,7 +64,7 @@ def test_dropped_groups_are_counted_but_not_trained(make_run):
 
 
 def test_resampling_fills_every_batch(make_run):
-    run = make_run(trainer={"method": "dapo"}).play()
+    run = make_run(method="dapo").play()
     assert [len(batch) for batch in run.groups] == [run.prompts] * run.steps
     everyone = [rollout for _, rollout in run.rollouts]
     assert with_spread(everyone) == everyone
@@ -74,7 +74,7 @@ def test_resampling_fills_every_batch(make_run):
 
 @pytest.mark.parametrize("method", ["scalerl", "dapo"])
 def test_a_stretch_without_spread_is_survived(make_run, method):
-    run = make_run(trainer={"method": method}, rollout={"max_lag": 0})
+    run = make_run(method=method, generate={"max_staleness": 0})
     run.engine.right = lambda text: 1.0 if run.engine.calls < 120 else 0.5
     run.play()
     assert len(run.groups) == run.steps
@@ -122,8 +122,7 @@ def test_evaluation_every_few_versions_and_at_the_end(make_run):
 def test_evaluation_gets_one_request_when_there_is_no_free_slot(make_run):
     run = make_run(
         {"seconds": lambda rng: 0.002},
-        generator={"slots": 4},
-        rollout={"max_lag": 8},
+        generate={"slots": 4, "max_staleness": 8},
     ).play()
     assert run.engine.most_in_flight <= 2 * 4 // 2 + 1
     assert read_jsonl(run.layout.log("eval"))[0]["version_max"] < run.steps

@@ -36,7 +36,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(make_run, seed):
     asyncio.run(chaos())
     note_batches(run.layout, published)
     assert sorted(run.tickets) == list(range(run.steps * run.prompts))
-    assert max(run.lags) <= run.config.rollout.max_lag
+    assert max(run.lags) <= run.config.generate.max_staleness
     for step, rollouts in run.trainer.updates:  # a replayed batch is the batch it was
         assert rollouts == dict(run.trainer.updates)[step]
     assert [row["step"] for row in run.rows] == list(range(1, run.steps + 1))

@@ -20,16 +20,14 @@ pytestmark = pytest.mark.slow
 STEPS, PROMPTS, GROUP, RUN_ID = 8, 2, 3, "cafe"
 SETTINGS = {
     "steps": STEPS,
-    "data": {"pool": 40, "retire_at": None},
-    "rollout": {
-        "prompts": PROMPTS,
-        "group_size": GROUP,
-        "max_new_tokens": 40,
-        "max_lag": 2,
+    "data": {"pool": 40},
+    "rollout": {"prompts": PROMPTS, "group_size": GROUP, "max_new_tokens": 40},
+    "optimizer": {"minibatches": 1},
+    "evaluation": {"every": 4, "prompts": 3, "samples": 2},
+    "generate": {
+        "max_staleness": 2,
         "interruption": {"after": 12, "text": "</think><answer>", "answer_tokens": 6},
     },
-    "trainer": {"method": "grpo"},
-    "eval": {"every": 4, "prompts": 3, "samples": 2},
 }
 
 

@@ -49,7 +49,7 @@ MALFORMED = {
 )
 def test_a_failed_request_is_asked_again_under_its_ticket(make_run, trouble, capsys):
     limits = {"timeout": 0.2}
-    run = make_run({"trouble": trouble}, rollout=limits, eval={"every": 0}).play()
+    run = make_run({"trouble": trouble}, generate=limits, evaluation={"every": 0}).play()
     assert sorted(run.tickets) == list(range(run.steps * run.prompts))
     assert sum(row["failed_requests"] for row in run.rows) >= 2
     assert "asked in vain" in capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_without_weights_nothing_is_asked_until_they_come(make_run):
 
 
 def test_a_server_that_goes_back_in_time_costs_its_groups_not_the_bound(make_run):
-    run = make_run({"seconds": lambda rng: 0.003}, rollout={"max_lag": 1})
+    run = make_run({"seconds": lambda rng: 0.003}, generate={"max_staleness": 1})
     real, old_replies = run.engine.write, iter(range(10))
 
     def replaced_by_an_older_one(prompt, limit, first):
@@ -85,7 +85,7 @@ def test_a_server_that_goes_back_in_time_costs_its_groups_not_the_bound(make_run
 
 def test_a_refused_prompt_is_left_out_and_refusing_all_of_them_stops_the_run(make_run, capsys):
     refused = RequestRefused("http://x: HTTP 400: prompt is too long")
-    run = make_run({"trouble": failing(refused, {4})}, eval={"every": 0}).play()
+    run = make_run({"trouble": failing(refused, {4})}, evaluation={"every": 0}).play()
     assert len(run.tickets) == run.steps * run.prompts
     assert sum(row["refused_requests"] for row in run.rows) == 1
     assert "too long" in capsys.readouterr().out
@@ -100,7 +100,7 @@ def test_if_every_request_is_refused_the_reason_is_the_error(make_run):
 
 def test_with_drop_groups_that_got_too_old_are_stopped(make_run):
     """One request never returns: it is cancelled once no batch can take it, and nobody waits."""
-    run = make_run(rollout={"max_lag": 1, "late": "drop"}, eval={"every": 0})
+    run = make_run(generate={"max_staleness": 1, "late": "drop"}, evaluation={"every": 0})
     stopped_at = []
 
     async def one_hangs(n):

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.objectives import METHODS
 from rlbook.policy import logprobs
-from rlbook.scale.config import ModelConfig
+from rlbook.scale.config import TrainConfig
 from rlbook.scale.parallel import Ranks, plan, select, shard
 from rlbook.tiny.model import build_model
 from rlbook.training import Batch, train_step
@@ -31,12 +31,16 @@ def batch():
     lengths = torch.tensor([5, 9, 12, 4, 7, 12])
     columns = torch.arange(12)
     mask = (columns >= 3) & (columns < lengths[:, None])
+    logps = torch.where(mask, -3.0, 0.0)
     return Batch(
         ids=torch.randint(3, 20, (6, 12)),
         mask=mask,
-        logp_old=torch.where(mask, -3.0, 0.0),
+        logp_sampler=logps,
         rewards=torch.zeros(6),
         groups=torch.arange(6) // 2,
+        finished=torch.ones(6, dtype=torch.bool),
+        versions=torch.zeros(6, 12, dtype=torch.long),
+        logp_old=logps,
         advantages=torch.randn(6),
     )
 
@@ -109,9 +113,9 @@ def test_a_rank_without_rows_takes_part_with_nothing_to_train(batch):
 @pytest.mark.parametrize("name", ["scalerl", "gspo"])
 def test_sharding_changes_nothing(name, checkpointing, ranks, batch):
     plain, sharded = fresh_policy(), fresh_policy()
-    scored = shard(sharded, ranks.mesh, ModelConfig(activation_checkpointing=checkpointing))
+    scored = shard(sharded, ranks.mesh, TrainConfig(activation_checkpointing=checkpointing))
     expected = step(plain, batch, name)
-    got = step(scored, batch, name, where=ranks)
+    got = step(scored, batch, name, parallel=ranks)
     assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
     torch.testing.assert_close(weights(sharded), weights(plain), rtol=0, atol=1e-6)
     assert expected["grad_norm"] > 1e-3
@@ -120,9 +124,9 @@ def test_sharding_changes_nothing(name, checkpointing, ranks, batch):
 def test_scores_are_those_of_the_weights_after_the_last_update(ranks, batch):
     """A forward pass without a backward one must not leave old weights gathered."""
     policy = fresh_policy()
-    scored = shard(policy, ranks.mesh, ModelConfig())
+    scored = shard(policy, ranks.mesh, TrainConfig())
     before = ranks.logprobs(scored, batch, 0.7, 20)
-    step(scored, batch, where=ranks)
+    step(scored, batch, parallel=ranks)
     after = ranks.logprobs(scored, batch, 0.7, 20)
     plain = fresh_policy()
     torch.testing.assert_close(before, logprobs(plain, batch.ids, batch.mask, 0.7).detach())
@@ -134,12 +138,12 @@ def test_scores_are_those_of_the_weights_after_the_last_update(ranks, batch):
 
 def test_bfloat16_layers_keep_float32_weights(ranks, batch):
     policy = fresh_policy()
-    scored = shard(policy, ranks.mesh, ModelConfig(dtype="bfloat16"))
+    scored = shard(policy, ranks.mesh, TrainConfig(dtype="bfloat16"))
     exact = logprobs(fresh_policy(), batch.ids, batch.mask).detach()
     rounded = ranks.logprobs(scored, batch, 1.0, 20)
     gap = (rounded - exact)[batch.mask].abs().mean()
     assert 1e-6 < gap < 0.05
-    step(scored, batch, where=ranks)
+    step(scored, batch, parallel=ranks)
     assert all(p.dtype == torch.float32 for p in policy.parameters())
     moved = (weights(policy) - weights(fresh_policy())).abs()
     assert 0 < moved.max() < 1
@@ -153,9 +157,9 @@ def test_a_tied_head_is_trained_as_one_matrix(ranks, batch):
     torch.manual_seed(0)
     plain = LlamaForCausalLM(config).eval()
     sharded = copy.deepcopy(plain)
-    scored = shard(sharded, ranks.mesh, ModelConfig())
+    scored = shard(sharded, ranks.mesh, TrainConfig())
     step(plain, batch)
-    step(scored, batch, where=ranks)
+    step(scored, batch, parallel=ranks)
     torch.testing.assert_close(weights(sharded), weights(plain), rtol=0, atol=1e-6)
 
 

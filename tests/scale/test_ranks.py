@@ -20,7 +20,7 @@ from rlbook.training import read_jsonl
 
 pytestmark = pytest.mark.slow
 
-METRICS = ("step", "loss", "grad_norm", "kl", "lag_mean", "mismatch_stale", "skipped_updates")
+METRICS = ("step", "loss", "grad_norm", "kl", "staleness_mean", "mismatch_stale", "skipped_updates")
 PROGRAM = Path(__file__).with_name("ranks_program.py")
 spec = importlib.util.spec_from_file_location("ranks_program", PROGRAM)
 program = importlib.util.module_from_spec(spec)

@@ -23,11 +23,17 @@ def run(tmp_path):
     """A run of four updates in which the trainer died once and an evaluation was made twice."""
     layout = Layout(tmp_path / "<script>run")
     layout.root.mkdir()
-    config = ScaleConfig(steps=4, generator={"token": "s3cret"})
+    config = ScaleConfig(steps=2, minibatches=2, generate={"token": "s3cret"})
     layout.config.write_text(dump_config(config))
     write_json(layout.status, {"version": 4, "done": True})
     trained = [
-        {"step": i, "time": 60.0 * i, "lag_min": 0, "lag_mean": i / 2, "lag_max": i}
+        {
+            "step": i,
+            "time": 60.0 * i,
+            "staleness_min": 0,
+            "staleness_mean": i / 2,
+            "staleness_max": i,
+        }
         | {"mismatch_fresh": 1e-6, "mismatch_stale": 0.01 * i, "tokens_per_second": 100.0 * i}
         | {"trainer_idle": 0.25, "entropy": float("nan"), "mfu": 0.1}
         for i in (1, 2, 3, 4)
@@ -59,7 +65,7 @@ def test_key_figures(run):
         "0.200 [0.150, 0.250] after 0 updates → 0.700 [0.650, 0.750] after 4 updates"
     )
     assert figures["Tokens per second"].startswith("250 ")  # median of 100, 200, 300, 400
-    assert figures["Mean lag of a trained token"].startswith("1.25 ")
+    assert figures["Mean staleness of a trained token"].startswith("1.25 ")
     assert figures["Trainer idle"].startswith("25%")
     assert "Generators idle" not in figures  # nobody reported it
 
@@ -67,14 +73,16 @@ def test_key_figures(run):
 def test_rows_of_both_logs_meet_by_step(run):
     record = read_run(run.root)
     assert [row["step"] for row in record.steps] == [1, 2, 3, 4, 5]
-    assert record.steps[1]["reward"] == 0.2 and record.steps[1]["lag_max"] == 2
-    assert record.column("lag_max") == ([1, 2, 3, 4], [1, 2, 3, 4])
+    assert record.steps[1]["reward"] == 0.2 and record.steps[1]["staleness_max"] == 2
+    assert record.column("staleness_max") == ([1, 2, 3, 4], [1, 2, 3, 4])
 
 
 def test_there_is_a_figure_for_what_was_reported_and_none_for_the_rest(run):
     titles = [title for title, _, _ in figures_of(read_run(run.root))]
     assert titles[0] == "Evaluation" and titles[-1] == "Processes"
-    assert {"Reward", "Accuracy", "Mismatch", "Lag of trained tokens", "Throughput"} <= set(titles)
+    assert {"Reward", "Accuracy", "Mismatch", "Staleness of trained tokens", "Throughput"} <= set(
+        titles
+    )
     assert not {"Entropy", "Length", "Truncated"} & set(titles)
 
 
@@ -100,7 +108,7 @@ def test_the_report_stands_alone_and_tells_no_secret(run):
         root = ElementTree.fromstring(image)
         assert root.tag.endswith("svg")
         assert not re.search(r'(href|src)="http', image)
-    assert "generator.token" in text and '"torch"' in text.replace("&quot;", '"')
+    assert "generate.token" in text and '"torch"' in text.replace("&quot;", '"')
 
 
 def test_a_run_that_has_hardly_begun(tmp_path):
@@ -115,7 +123,7 @@ def test_every_metric_of_a_panel_is_in_the_dictionary_of_metrics():
     import rlbook.training.metrics as metrics
 
     names = {name for panel in PANELS for name in (*panel.columns, *(panel.band or ()))}
-    known = metrics.__doc__.replace("lag_min/mean/max", "lag_min lag_mean lag_max").replace(
+    known = metrics.__doc__.replace("_min/mean/max", "_min staleness_mean staleness_max").replace(
         "length_right/wrong", "length_right length_wrong"
     )
     assert {name for name in names if not re.search(rf"\b{name}\b", known)} == set()

@@ -16,7 +16,7 @@ from rlbook.scaling.pipeline import Cluster, pipeline_rl, simulate
 
 
 def test_credit_is_k_plus_one_batches_ahead_of_the_weights():
-    pacing = Pacing(prompts=2, max_lag=1)
+    pacing = Pacing(prompts=2, max_staleness=1)
     for ticket in range(4):
         assert pacing.may_start(0)
         pacing.start(ticket, 0)
@@ -25,7 +25,7 @@ def test_credit_is_k_plus_one_batches_ahead_of_the_weights():
 
 
 def test_a_batch_is_the_oldest_groups_that_have_finished():
-    pacing = Pacing(prompts=2, max_lag=2)
+    pacing = Pacing(prompts=2, max_staleness=2)
     for ticket in (7, 3, 5, 9):
         pacing.start(ticket, 0)
     for ticket in (9, 5, 3):
@@ -36,7 +36,7 @@ def test_a_batch_is_the_oldest_groups_that_have_finished():
 
 
 def test_a_batch_waits_for_a_group_that_would_get_too_old():
-    pacing = Pacing(prompts=1, max_lag=1)
+    pacing = Pacing(prompts=1, max_staleness=1)
     pacing.start(0, 0)
     pacing.start(1, 0)
     pacing.finish(1, 0)
@@ -50,13 +50,13 @@ def test_a_batch_waits_for_a_group_that_would_get_too_old():
 
 
 def test_with_drop_nobody_waits_and_the_credit_comes_back():
-    pacing = Pacing(prompts=1, max_lag=0, late="drop")
+    pacing = Pacing(prompts=1, max_staleness=0, late="drop")
     pacing.start(0, 0)
     assert not pacing.may_start(0)
     pacing.finish(0, 0)
     assert pacing.next_batch() == [0]
     assert pacing.close_batch([0]) == []
-    pacing = Pacing(prompts=1, max_lag=1, late="drop")
+    pacing = Pacing(prompts=1, max_staleness=1, late="drop")
     for ticket in (0, 1):
         pacing.start(ticket, 0)
     pacing.finish(1, 0)
@@ -69,7 +69,7 @@ def test_with_drop_nobody_waits_and_the_credit_comes_back():
 
 @pytest.mark.parametrize("late", ["wait", "drop"])
 def test_a_group_whose_server_went_back_in_time_is_refused(late):
-    pacing = Pacing(prompts=1, max_lag=1, late=late, batch=5)
+    pacing = Pacing(prompts=1, max_staleness=1, late=late, batch=5)
     pacing.start(0, 5)
     assert not pacing.finish(0, oldest=3)
     assert pacing.started == {}
@@ -78,7 +78,7 @@ def test_a_group_whose_server_went_back_in_time_is_refused(late):
 
 
 def test_nothing_is_started_that_no_batch_would_use():
-    pacing = Pacing(prompts=2, max_lag=8, batch=2, batches=3)
+    pacing = Pacing(prompts=2, max_staleness=8, batch=2, batches=3)
     pacing.start(0, 0)
     pacing.start(1, 0)
     assert not pacing.may_start(0)

@@ -140,12 +140,12 @@ def test_updates_are_those_of_the_single_process_step(tmp_path):
 def test_rows_tell_lag_and_time(tmp_path):
     layout = train(tmp_path)
     row = rows(layout)[-1]
-    assert (row["lag_min"], row["lag_max"]) == (0, 2)
+    assert (row["staleness_min"], row["staleness_max"]) == (0, 2)
     lengths = {lag: 0 for lag in range(3)}
     for index, rollout in enumerate(rollouts_of(STEPS - 1)):
         lengths[index % 3] += rollout.length
     mean = sum(lag * n for lag, n in lengths.items()) / sum(lengths.values())
-    assert row["lag_mean"] == pytest.approx(mean)
+    assert row["staleness_mean"] == pytest.approx(mean)
     assert row["tokens_per_second"] > 0
     assert 0 <= row["trainer_idle"] < 1
     assert 0 < row["mfu"] < 1
@@ -336,7 +336,7 @@ def test_groups_without_spread_never_reach_the_loss(tmp_path):
         write_batch(layout, step, rollouts, {"step": step})
     ScaleTrainer(layout, settings(tmp_path)).run()
     first, second = rows(layout)[:2]
-    assert first["lag_mean"] == 0
+    assert first["staleness_mean"] == 0
     assert "loss" not in second  # nothing is left of it, yet it made a version
     assert rows(layout)[-1]["step"] == STEPS
     model, _ = load_policy(Settings.policy)

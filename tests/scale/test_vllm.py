@@ -27,7 +27,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.engine import GenerationFailed, RequestRefused
 from rlbook.scale.vllm_adapter import check_version, server_command, vllm_python
 from rlbook.tiny.model import UNK_ID
-from rlbook.training import TrainConfig, Trainer
+from rlbook.training import RunConfig, Trainer
 
 PYTHON = vllm_python()
 pytestmark = [
@@ -69,8 +69,8 @@ class Server:
         self.model, self.folder = write_policy(folder / "policy", tied), folder
         port = unused_port()
         self.url, self.log = f"http://127.0.0.1:{port}", folder / "log"
-        generator = {"engine": "vllm", "transport": transport, "token": TOKEN}
-        config = ScaleConfig(model={"policy": str(folder / "policy")}, generator=generator)
+        generate = {"engine": "vllm", "transport": transport, "token": TOKEN}
+        config = ScaleConfig(model={"policy": str(folder / "policy")}, generate=generate)
         argv, environment = server_command(config, 0, port)
         environment = os.environ | environment | {"OMP_NUM_THREADS": "1"}
         with self.log.open("w") as log:
@@ -272,21 +272,16 @@ def test_nothing_is_open_to_strangers(file_server):
     asyncio.run(run())
 
 
-class EvenRewards(Trainer):
+def even(rollouts):
     """Rewards an even sum of token ids, which about half of all completions have."""
-
-    def collect(self):
-        rollouts = super().collect()
-        for rollout in rollouts:
-            rollout.correct = sum(rollout.token_ids) % 2 == 0
-            rollout.rewards = {"even": float(rollout.correct)}
-        return rollouts
+    return {"even": [float(sum(r.token_ids) % 2 == 0) for r in rollouts]}
 
 
 def test_the_single_process_trainer_is_on_policy_over_http(file_server):
     engine = ServerEngine(file_server.url, TOKEN, timeout=60)
-    config = TrainConfig(method="grpo", prompts=4, group_size=8, minibatches=1, epochs=1, steps=3)
-    rows = list(EvenRewards(config, engine=engine))
+    method = {"name": "grpo", "old_logprobs": "sampler"}
+    config = RunConfig(method=method, prompts=4, group_size=8, minibatches=1, steps=3)
+    rows = list(Trainer(config, engine=engine, reward=even))
     assert len(rows) == 3
     for row in rows:
         assert row["grad_norm"] > 0

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlbook.scale import weights
 from rlbook.scale.builtin_server import make_app
 from rlbook.scale.client import GeneratorClient
-from rlbook.scale.config import ModelConfig, ScaleConfig
+from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.continuous import ContinuousSampler
 from rlbook.scale.layout import Layout
 from rlbook.scale.parallel import Ranks, shard
@@ -57,12 +57,12 @@ async def serving(*models):
             await runner.cleanup()
 
 
-def small_config(root, transport="file", **generator):
-    return ScaleConfig(run=str(root), generator={"transport": transport, **generator})
+def small_config(root, transport="file", **generate):
+    return ScaleConfig(run=str(root), generate={"transport": transport, **generate})
 
 
-def sender(root, ranks, transport, **generator):
-    config = small_config(root, transport, **generator)
+def sender(root, ranks, transport, **generate):
+    config = small_config(root, transport, **generate)
     return TRANSPORTS[transport](config, Layout(root), ranks), Prober(
         config, policy_with(0).config.vocab_size
     )
@@ -90,9 +90,9 @@ def test_weights_arrive_bit_for_bit_at_every_version(transport, ranks, tmp_path)
 
     asyncio.run(run())
     assert [len(p) for p in probes] == [2, 0]
-    first = shard(sent[0], ranks.mesh, ModelConfig())
+    first = shard(sent[0], ranks.mesh, TrainConfig())
     verify(probes[0], ranks, first, small_config(tmp_path))
-    second = shard(sent[1], ranks.mesh, ModelConfig())
+    second = shard(sent[1], ranks.mesh, TrainConfig())
     with pytest.raises(WrongWeights, match=r"http://127.0.0.1:\d+ \(mean .* 0\.\d+\), http"):
         verify(probes[0], ranks, second, small_config(tmp_path))
 
@@ -180,7 +180,7 @@ def test_a_tied_head_is_sent_under_its_own_name(ranks):
     )  # fmt: skip
     policy = LlamaForCausalLM(config).eval()
     embedding = policy.get_input_embeddings().weight.detach().clone()
-    shard(policy, ranks.mesh, ModelConfig())
+    shard(policy, ranks.mesh, TrainConfig())
     sent = gather_weights(policy, torch.float32, "cpu", keep=True)
     assert torch.equal(sent["lm_head.weight"], embedding)
     assert torch.equal(sent["model.embed_tokens.weight"], embedding)
@@ -188,7 +188,7 @@ def test_a_tied_head_is_sent_under_its_own_name(ranks):
 
 def test_gathered_weights_are_a_copy_in_the_generators_dtype(ranks):
     policy = policy_with(1)
-    shard(policy, ranks.mesh, ModelConfig())
+    shard(policy, ranks.mesh, TrainConfig())
     sent = gather_weights(policy, torch.bfloat16, "cpu", keep=True)
     before = sent["lm_head.weight"].clone()
     with torch.no_grad():
@@ -201,10 +201,8 @@ def test_gathered_weights_are_a_copy_in_the_generators_dtype(ranks):
 
 def test_nccl_asks_for_vllm_at_once(ranks, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "find_spec", lambda name: None)
-    config = ScaleConfig(
-        generator={"transport": "nccl"}, trainer={"device": "cuda"}, run=str(tmp_path)
-    )
-    with pytest.raises(ValueError, match=r"generator\.transport nccl needs vLLM in the trainer's"):
+    config = ScaleConfig(transport="nccl", device="cuda", run=str(tmp_path))
+    with pytest.raises(ValueError, match=r"generate\.transport nccl needs vLLM in the trainer's"):
         TRANSPORTS["nccl"](config, Layout(tmp_path), ranks)
 
 

@@ -24,7 +24,7 @@ BOXES = (  # left, bottom, width, height, colour, title, text
     (76, 38, 22, 36, PROCESS, "trainer ranks", "torchrun, FSDP2,\nour train_step"),
     (39, 27, 22, 12, FOLDER, "spool/", "a log of batches"),
     (39, 3, 22, 12, FOLDER, "weights/", "or over the network"),
-    (76, 3, 22, 17, FOLDER, "checkpoints/", "model, AdamW,\npool, version"),
+    (76, 3, 22, 17, FOLDER, "step_…/", "model, AdamW,\npool, version"),
 )
 ARROWS = (  # from, to, bend, colour, what flows, where that is written
     ((39, 69), (24, 69), 0, MUTED, "prompts", (31.5, 71.8)),
@@ -80,7 +80,7 @@ def draw_budget(fig: Figure, budget: Budget) -> None:
         "layers": budget.gathered_bytes,
         "activations": budget.activation_bytes,
         "head": budget.head_bytes,
-        "rest": FIXED_BYTES[budget.config.trainer.device],
+        "rest": FIXED_BYTES[budget.config.model.device],
     }
     generator = {"weights": budget.generator_weight_bytes, "keys and values": budget.cache_bytes}
     memory, idle = fig.subplots(1, 2, width_ratios=(2, 1))
@@ -118,10 +118,10 @@ def draw_stack(ax: Axes, row: int, parts: Mapping[str, float]) -> None:
 
 def budget_line(budget: Budget) -> str:
     """The whole run in one line."""
-    lag = budget.simulation.mean_lag
+    age = budget.simulation.mean_lag
     return (
         f"{budget.ranks} trainers, {budget.servers} generators: {budget.step_seconds:.0f} s an "
-        f"update, {budget.gpu_hours:,.0f} GPU-hours, mean lag {lag:.1f}"
+        f"update, {budget.gpu_hours:,.0f} GPU-hours, mean staleness {age:.1f}"
     )
 
 
@@ -210,20 +210,20 @@ def fitting_budget(config: ScaleConfig, gpus: int) -> Budget:
     division fits.
     """
     shape, prompts = measure_shape(config), measure_prompts(config)
-    width = config.generator.tensor_parallel
+    width = config.generate.tensor_parallel
     candidates = []
     for count in range(1, (gpus - 1) // width + 1):
         budget = Budget(config, shape, prompts)
-        budget = changed(budget, "trainer.processes", gpus - count * width)
-        budget = changed(budget, "generator.count", count)
+        budget = changed(budget, "train.processes", gpus - count * width)
+        budget = changed(budget, "generate.count", count)
         if budget.cache_bytes > budget.cache_room > 0:
-            slots = int(config.generator.slots * budget.cache_room / budget.cache_bytes)
-            budget = changed(budget, "generator.slots", max(1, slots))
+            slots = int(config.generate.slots * budget.cache_room / budget.cache_bytes)
+            budget = changed(budget, "generate.slots", max(1, slots))
         if not list(too_large(budget)):
             candidates.append(budget)
     if not candidates:
         raise ValueError(f"{config.model.policy} does not fit on {gpus} GPUs with these settings")
-    schedule, batch = pipeline_rl(config.rollout.max_lag), config.batch_size
+    schedule, batch = pipeline_rl(config.generate.max_staleness), config.batch_size
 
     def slower_side(budget: Budget) -> float:
         speeds = ceilings(schedule, budget.cluster, budget.lengths, batch)

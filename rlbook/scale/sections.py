@@ -1,0 +1,106 @@
+"""The settings that a full-scale run has besides those of `rlbook.training.RunConfig`."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rlbook.training.config import Section
+
+
+class Interruption(Section):
+    """Forced end of a long thought: tokens appended for the policy, never trained on."""
+
+    after: int = Field(ge=1, description="tokens of thought before it is interrupted")
+    text: str = Field(min_length=1, description="what is appended, e.g. '</think><answer>'")
+    answer_tokens: int = Field(ge=1, description="tokens left for the answer")
+
+
+class GenerateConfig(Section):
+    """The processes that write and judge completions, and how old those may get."""
+
+    engine: Literal["auto", "builtin", "vllm"] = Field(
+        "auto", description="auto: vLLM if `python` has it, otherwise the book's own sampler"
+    )
+    python: str | None = Field(None, description="interpreter of the vLLM environment; this one")
+    count: int = Field(1, ge=0, description="servers to start; 0: only those in `servers`")
+    host: str = Field("127.0.0.1", description="address to bind; another one requires `token`")
+    port: int = Field(8100, ge=0, le=65535, description="of the first server; 0: any free ones")
+    token: str | None = Field(None, description="secret that every request has to carry")
+    servers: tuple[str, ...] = Field((), description="URLs of servers that run already, elsewhere")
+    tensor_parallel: int = Field(1, ge=1, description="GPUs per server")
+    colocated: bool = Field(False, description="on the trainers' GPUs instead of their own")
+    gpu_memory: float = Field(0.9, gt=0, le=1, description="share of GPU memory vLLM may take")
+    slots: int = Field(128, ge=1, description="completions one server writes at a time")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the server's weights")
+    kv: Literal["clear", "keep"] = Field(
+        "keep", description="cache at a weight update: keep (PipelineRL), or recompute (exact)"
+    )
+    transport: Literal["file", "gloo", "nccl", "ipc"] = Field(
+        "file", description="how weights travel"
+    )
+    timeout: float = Field(600.0, gt=0, description="seconds before a request is given up")
+    max_staleness: int = Field(
+        8, ge=0, description="most updates between a token and its training; 0 is on-policy"
+    )
+    late: Literal["wait", "drop"] = Field(
+        "wait", description="a group about to get too old: the trainer waits, or it is dropped"
+    )
+    interruption: Interruption | None = Field(None, description="forced end of thought; none: null")
+    verify_seconds: float = Field(5.0, gt=0, description="time limit of one verification")
+    verifiers: int = Field(1, ge=1, description="verifier processes")
+
+
+class TrainConfig(Section):
+    """The processes that share an update, and the precision of their forward passes."""
+
+    processes: int = Field(1, ge=1, description="trainer processes per node, one GPU each")
+    nodes: int = Field(1, ge=1, description="nodes with trainers")
+    rendezvous: str = Field("127.0.0.1:29400", description="host:port where the nodes meet")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of forward and backward passes; master weights stay float32"
+    )
+    fp32_head: bool = Field(True, description="logits in float32, here and in the generators")
+    activation_checkpointing: bool = Field(False, description="recompute layers in backward")
+
+
+class LaunchConfig(Section):
+    """How long the supervisor puts up with processes that die."""
+
+    max_deaths: int = Field(8, ge=1, description="deaths of one process in `window` that it bears")
+    window: float = Field(600.0, gt=0, description="seconds")
+    grace: float = Field(20.0, ge=0, description="seconds a process is given to stop by itself")
+
+
+class CheckpointConfig(Section):
+    """When the run's state is made durable."""
+
+    every: int = Field(20, ge=1, description="updates between checkpoints")
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+
+
+class BudgetConfig(Section):
+    """What the dry run assumes about hardware. Replace with your own measurements."""
+
+    gpu_memory_gb: float = Field(80.0, gt=0, description="per GPU, 1e9 bytes")
+    peak_tflops: float = Field(989.0, gt=0, description="dense bf16 peak per GPU")
+    mfu: float = Field(0.35, gt=0, le=1, description="share of the peak a training step reaches")
+    update_seconds: float | None = Field(None, gt=0, description="measured; else peak and mfu")
+    bandwidth_tb: float = Field(3.35, gt=0, description="memory bandwidth per GPU, TB/s")
+    decode_share: float = Field(
+        0.5, gt=0, le=1, description="share of the bandwidth a decode step reaches"
+    )
+    decode_seconds: float | None = Field(
+        None, gt=0, description="measured for one token of every slot; else bandwidth"
+    )
+    push_gb: float = Field(2.0, gt=0, description="GB per second at which weights travel")
+    mean_tokens: int | None = Field(None, ge=1, description="mean completion; half the limit")
+    length_sigma: float = Field(0.6, ge=0, description="spread of log length")
+    prompt_tokens: tuple[int, int] | None = Field(
+        None, description="mean and longest prompt; measured with the tokenizer if absent"
+    )
+    shape: dict[str, Any] | None = Field(
+        None, description="the model's config.json where it is not at hand; read if absent"
+    )
+    curve: tuple[float, float, float, float] | None = Field(
+        None, description="A, B, C_mid in GPU-hours and R_0 of the predicted curve"
+    )
