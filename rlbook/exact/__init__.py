@@ -1,5 +1,11 @@
 """Policies small enough to enumerate, and what can be computed exactly with them."""
 
+from rlbook.exact.baseline_cost import (
+    constant_baselines,
+    cost,
+    relative_noise,
+    rollouts_needed,
+)
 from rlbook.exact.batch_reuse import ReuseRun, rare_token_world, reuse_batches, reuse_sampled
 from rlbook.exact.divergence import (
     KL_KINDS,
@@ -37,6 +43,8 @@ __all__ = [
     "Walk",
     "baseline_moments",
     "bias_variance_table",
+    "constant_baselines",
+    "cost",
     "ema_variance",
     "exact_kl",
     "exact_kl_gradient",
@@ -49,6 +57,8 @@ __all__ = [
     "kl_estimator_table",
     "optimal_baseline",
     "rare_token_world",
+    "relative_noise",
     "reuse_batches",
     "reuse_sampled",
+    "rollouts_needed",
 ]

@@ -1,14 +1,12 @@
 """Chapter 02: what a baseline does to the noise of the policy gradient."""
 
-from functools import cache
-
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rlbook.exact import FillerPolicy, baseline_moments, optimal_baseline
+from rlbook.exact import constant_baselines, relative_noise, rollouts_needed
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
 from rlbook.viz.widgets import Explorer, slider
 
@@ -32,7 +30,7 @@ def baseline_explorer(p: float = 0.8, shift: float = 0.0, fillers: int = 0) -> E
 def baseline_figure(fig: Figure, p: float, shift: float, fillers: int) -> None:
     """Left: rollouts needed against b at one solve rate. Right: against p, for three baselines."""
     left, right = fig.subplots(1, 2, width_ratios=(1.1, 1))
-    here = baselines(p, shift, fillers)
+    here = constant_baselines(p, shift, fillers)
     grid = torch.linspace(-1.25, 2.25, 71).tolist()
     left.plot(grid, [rollouts_needed(p, shift, fillers, b) for b in grid], color=INK, zorder=2)
     needed = {name: rollouts_needed(p, shift, fillers, b) for name, b in here.items()}
@@ -45,7 +43,7 @@ def baseline_figure(fig: Figure, p: float, shift: float, fillers: int) -> None:
     left.set_title(", ".join(f"{name} {count:.2g}" for name, count in needed.items()))
     for name in here:
         curve = [
-            rollouts_needed(q, shift, fillers, baselines(q, shift, fillers)[name])
+            rollouts_needed(q, shift, fillers, constant_baselines(q, shift, fillers)[name])
             for q in SOLVE_RATES
         ]
         shown = [min(max(y, FEWEST), MOST) for y in curve]
@@ -54,26 +52,6 @@ def baseline_figure(fig: Figure, p: float, shift: float, fillers: int) -> None:
     right.set(xlabel="solve rate p", yscale="log", ylim=(FEWEST / 2, MOST), xlim=(0, 1))
     right.set_title("and at every solve rate")
     label_lines(right)
-
-
-@cache
-def world(p: float, fillers: int) -> FillerPolicy:
-    return FillerPolicy.of(p, fillers=fillers)
-
-
-@cache
-def baselines(p: float, shift: float, fillers: int) -> dict[str, float]:
-    """No baseline, the mean reward and the optimal constant, for rewards moved by `shift`."""
-    policy = world(p, fillers)
-    best = optimal_baseline(policy, policy.rewards + shift)
-    return {"none": 0.0, "mean": p + shift, "optimal": best}
-
-
-@cache
-def rollouts_needed(p: float, shift: float, fillers: int, baseline: float) -> float:
-    """Rollouts at which the variance of the gradient has fallen to its squared length."""
-    policy = world(p, fillers)
-    return baseline_moments(policy, policy.rewards + shift, 1, baseline).noise_to_signal ** 2
 
 
 def draw_parabola(
@@ -86,11 +64,3 @@ def draw_parabola(
     for b, marker in ((best, "D"), (rewards.mean().item(), "o")):
         height = relative_noise(rewards, pulls, torch.tensor([b], dtype=torch.float64))
         ax.plot(b, height, marker, color=colour, ms=7, mec="white", zorder=3)
-
-
-def relative_noise(
-    rewards: Float[Tensor, " N"], pulls: Float[Tensor, " N"], baselines: Float[Tensor, " B"]
-) -> Float[Tensor, " B"]:
-    """E[(r − b)²‖∇log π‖²] / E[r²‖∇log π‖²]: how many times the rollouts b costs or saves."""
-    noise = ((rewards - baselines[:, None]).square() * pulls).mean(1)
-    return noise / (rewards.square() * pulls).mean()

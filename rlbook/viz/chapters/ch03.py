@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -183,8 +182,3 @@ def typical_pair(rollouts: Sequence[Rollout], shortest: int = 24, longest: int =
             if same and rollouts[i].correct and not rollouts[j].correct:
                 return [i, j]
     raise ValueError("no prompt with a right and a wrong completion of this length: sample more")
-
-
-def worst_drop(values: Float[Tensor, " T"]) -> int:
-    """Index of the token after which the value falls most."""
-    return int(torch.diff(values).argmin())

@@ -1,15 +1,13 @@
 """Chapter 06: what each baseline costs in rollouts, exactly."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from rlbook.exact import FillerPolicy, baseline_moments, expected_gradient, optimal_baseline
-from rlbook.objectives import leave_one_out
+from rlbook.exact import cost
 from rlbook.viz.style import FAINT, MUTED, colour_of, label_lines
 from rlbook.viz.widgets import Explorer, slider
 
@@ -20,34 +18,6 @@ COLOURS = {
 }
 TINTS = {"none": "#c9c9c9", "siblings": "#3d3d3d", "greedy": "#CC79A7"}
 SOLVE_RATES = tuple(i / 40 for i in range(1, 40))
-
-
-@cache
-def cost(
-    name: str, p: float, n: int, shift: float = 0.0, fillers: int = 6, free: bool = False
-) -> float:
-    """Exact variance of the gradient of one prompt relative to that of the best constant.
-
-    `n` counts the *generated* completions of the prompt, so a greedy baseline leaves n − 1 to
-    learn from unless it is `free`. `shift` is added to rewards of 0 and 1.
-    """
-    if name == "siblings" and (shift, free) != (0.0, False):
-        return cost(name, p, n, 0.0, fillers)  # blind to the zero of the rewards
-    policy, rewards = world(p, fillers)
-    greedy = rewards[policy.probs.argmax()].item() + shift
-    if name == "siblings":
-        moments = expected_gradient(leave_one_out, policy, rewards, n, exchangeable=True)
-    else:
-        b, samples = (greedy, n if free else n - 1) if name == "greedy" else (0.0, n)
-        moments = baseline_moments(policy, rewards + shift, samples, b)
-    best = baseline_moments(policy, rewards, n, optimal_baseline(policy, rewards))
-    return moments.variance / max(best.variance, 1e-12)
-
-
-@cache
-def world(p: float, fillers: int):
-    policy = FillerPolicy.of(p, fillers=fillers)
-    return policy, policy.rewards
 
 
 def cost_explorer(n: int = 4, shift: float = 0.0, fillers: int = 6) -> Explorer:
