@@ -38,12 +38,32 @@ def library() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+def extras() -> dict[str, list[Requirement]]:
+    found = library()["optional-dependencies"]
+    return {name: [Requirement(r) for r in listed] for name, listed in found.items()}
+
+
 def direct_requirements() -> list[Requirement]:
+    """Of the book and its tests: `cluster` and `datasets` are for readers who go further."""
     files = ("requirements.txt", "requirements-dev.txt", "requirements-smollm2.txt")
+    parts = [listed for name, listed in extras().items() if name not in ("cluster", "datasets")]
     return [
         *map(Requirement, library()["dependencies"]),
+        *(r for listed in parts for r in listed if r.name != "rlbook"),
         *(r for f in files for r in requirements(f)),
     ]
+
+
+def test_extras_that_others_contain_exist():
+    for listed in extras().values():
+        assert all(r.extras <= extras().keys() for r in listed if r.name == "rlbook")
+
+
+def test_every_extra_that_an_error_names_exists():
+    named = re.compile(r"""require\("([\w]+)"|rlbook\[(\w+)\]""")
+    source = "".join(code_only(file.read_text()) for file in ROOT.glob("rlbook/**/*.py"))
+    found = {a or b for a, b in named.findall(source)}
+    assert {"book", "stats", "tasks"} <= found <= extras().keys()
 
 
 @pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
@@ -70,11 +90,7 @@ def test_every_import_is_declared():
 
     optional = {"vllm", "trl", "datasets", "torch"}  # torch: its distribution is declared anyway
     declared = {canonicalize_name(r.name) for r in direct_requirements()}
-    declared |= {
-        canonicalize_name(Requirement(r).name)
-        for extra in library().get("optional-dependencies", {}).values()
-        for r in extra
-    }
+    declared |= {canonicalize_name(r.name) for listed in extras().values() for r in listed}
     # part of IPython, matplotlib, pytest and jupyter, which are declared
     declared |= {"ipython", "matplotlib-inline", "packaging", "cycler", "huggingface-hub"}
     declared |= {"rlbook", "tokenizers", "traitlets", "jupyter-client"}

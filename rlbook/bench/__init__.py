@@ -4,6 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from rlbook.extras import require
+
+require("book", "matplotlib", "pandas", "scipy")
+
 from rlbook.bench import growth, head, pipeline, profiles, rl_step, sampler, startup, train_step
 from rlbook.bench.figures import save_figure
 from rlbook.bench.record import Skipped, bench_dir, record

@@ -1,5 +1,9 @@
 """The notebooks: execute them, keep them clean, hold them to the package."""
 
+from rlbook.extras import require
+
+require("book", "nbclient", "nbformat", "matplotlib")
+
 from rlbook.book.exports import export_difference, exported
 from rlbook.book.hygiene import problems
 from rlbook.book.runner import build, chapters, execute, recorded_times

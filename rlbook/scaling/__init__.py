@@ -1,5 +1,9 @@
 """Compute curves, the asynchronous pipeline and memory: what a run costs and where it ends."""
 
+from rlbook.extras import require
+
+require("stats", "scipy")
+
 from rlbook.scaling.compute_curves import (
     Bootstrap,
     Extrapolation,

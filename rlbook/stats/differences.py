@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from scipy import stats
-
+from rlbook.extras import require
 from rlbook.stats.intervals import t_interval
 
 Runs = Mapping[str, Mapping[int, float]]
@@ -17,8 +16,12 @@ def paired_differences(
     `runs[arm][seed]` is the result of one run. The interval of each row has the given level by
     itself; `real` asks more: that the difference survives Holm's correction for all rows, so that
     among true zeros the chance of *any* false `real` is at most 1 − level. Rows are sorted by
-    mean. Raises `ValueError` for an unknown arm or fewer than two common seeds.
+    mean. Raises `ValueError` for an unknown arm or fewer than two common seeds, and `ImportError`
+    without scipy.
     """
+    require("stats", "scipy")
+    from scipy.stats import ttest_1samp
+
     if against not in runs:
         raise ValueError(f"no arm {against!r}; there are {', '.join(runs)}")
     rows = []
@@ -28,7 +31,7 @@ def paired_differences(
             raise ValueError(f"{arm!r} and {against!r} share {len(seeds)} seeds: need at least 2")
         differences = [runs[arm][seed] - runs[against][seed] for seed in seeds]
         spread = max(differences) > min(differences)
-        p = stats.ttest_1samp(differences, 0.0).pvalue if spread else float(differences[0] == 0)
+        p = ttest_1samp(differences, 0.0).pvalue if spread else float(differences[0] == 0)
         mean, low, high = (float(x) for x in t_interval(differences, level))
         rows.append(
             {"arm": arm, "seeds": len(seeds), "mean": mean, "low": low, "high": high, "p": p}

@@ -1,11 +1,13 @@
 """How sure a number is: intervals over seeds, prompts and proportions."""
 
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+
+from rlbook.extras import require
 
 
 class Interval(NamedTuple):
@@ -21,11 +23,15 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval:
 
     `values` is (S, ...), one row per seed; s has S - 1 in its denominator. With few seeds the
     quantile is much wider than 1.96 (5 seeds: 2.78). Assumes roughly normal run-to-run scatter.
-    Raises `ValueError` for fewer than two seeds: one run carries no spread.
+    Raises `ValueError` for fewer than two seeds: one run carries no spread,
+    and `ImportError` without scipy.
     """
+    require("stats", "scipy")
+    from scipy.stats import t
+
     values = _rows(values, "seeds")
     seeds = len(values)
-    half = stats.t.ppf((1 + level) / 2, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    half = t.ppf((1 + level) / 2, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     mean = values.mean(axis=0)
     return Interval(mean, mean - half, mean + half)
 
@@ -80,7 +86,7 @@ def wilson_interval(successes: ArrayLike, trials: ArrayLike, level: float = 0.95
     successes, trials = np.asarray(successes, dtype=float), np.asarray(trials, dtype=float)
     if ((successes < 0) | (successes > trials) | (trials < 1)).any():
         raise ValueError("a proportion needs 0 ≤ successes ≤ trials and trials ≥ 1")
-    p, z2 = successes / trials, stats.norm.ppf((1 + level) / 2) ** 2
+    p, z2 = successes / trials, NormalDist().inv_cdf((1 + level) / 2) ** 2
     shrink = 1 + z2 / trials
     centre = (p + z2 / (2 * trials)) / shrink
     half = np.sqrt(z2 * (p * (1 - p) / trials + z2 / (4 * trials**2))) / shrink

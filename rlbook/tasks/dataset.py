@@ -251,7 +251,7 @@ def _require_datasets() -> ModuleType:
         import datasets
     except ImportError:
         raise ImportError(
-            "data sets from the hub need the datasets library: pip install datasets "
+            "data sets from the hub need the datasets library: pip install 'rlbook[datasets]' "
             "(a local JSONL file needs nothing)"
         ) from None
     return datasets

@@ -1,9 +1,9 @@
 """Every data set of the reasoning-gym library as a task."""
 
-import importlib.util
 import re
 from collections.abc import Sequence
 
+from rlbook.extras import require
 from rlbook.tasks.base import Problem, Verdict
 from rlbook.tasks.formats import format_reward, r1_prompt, tagged_answer
 from rlbook.tasks.sandbox.bounded import WORKER
@@ -40,7 +40,7 @@ class ReasoningGymTask:
     levels = (0,)
 
     def __init__(self, dataset: str, threshold: float = 1.0, seconds: float = 5.0) -> None:
-        _require_reasoning_gym()
+        require("tasks", "reasoning_gym")
         from reasoning_gym.factory import DATASETS
 
         if dataset not in DATASETS or dataset == "composite":
@@ -95,8 +95,3 @@ class ReasoningGymTask:
             return False, "error"
         correct = score >= self.threshold
         return correct, "ok" if correct else "wrong"
-
-
-def _require_reasoning_gym() -> None:
-    if importlib.util.find_spec("reasoning_gym") is None:
-        raise ImportError("reasoning_gym tasks need reasoning-gym: pip install reasoning-gym")

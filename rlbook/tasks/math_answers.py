@@ -1,7 +1,6 @@
 r"""Mathematical answers in `\boxed{…}`, compared by value with math-verify."""
 
-import importlib.util
-
+from rlbook.extras import require
 from rlbook.tasks.base import Verdict
 from rlbook.tasks.formats import boxed_answers
 from rlbook.tasks.sandbox.bounded import WORKER
@@ -29,7 +28,7 @@ def verify_math(
     """
     if several not in ("last", "reject"):
         raise ValueError(f"several must be 'last' or 'reject', got {several!r}")
-    _require_math_verify()
+    require("tasks", "math_verify")
     if len(completion) > MAX_COMPLETION_CHARS:
         return Verdict(False, False, None, "too_long")
     if not finished:
@@ -59,8 +58,3 @@ def _equal(answer: str, reference: str, seconds: float) -> tuple[bool, str]:
     if not reply["parsed"]:
         return False, "unparsable"
     return reply["correct"], "ok" if reply["correct"] else "wrong"
-
-
-def _require_math_verify() -> None:
-    if importlib.util.find_spec("math_verify") is None:
-        raise ImportError("mathematical answers need math-verify: pip install math-verify")

@@ -1,5 +1,9 @@
 """Figures and widgets. Stands on top of the package: nothing else imports it."""
 
+from rlbook.extras import require
+
+require("book", "matplotlib", "pandas", "ipywidgets")
+
 from rlbook.viz.clip import clip_explorer, clip_figure
 from rlbook.viz.curves import compare_bars, learning_curves, load_results
 from rlbook.viz.live import LivePlot

@@ -153,7 +153,7 @@ def test_hub_names_go_through_the_datasets_library(monkeypatch):
 
 def test_the_missing_library_is_named_with_the_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match="pip install datasets"):
+    with pytest.raises(ImportError, match=r"pip install 'rlbook\[datasets\]'"):
         get_task("dataset:openai/gsm8k:main").sample(0, 1)
 
 

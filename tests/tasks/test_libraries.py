@@ -169,5 +169,5 @@ def test_a_broken_scorer_is_an_error_not_a_crash():
 )
 def test_a_missing_library_is_named_with_the_fix(module, use, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="pip install"):
+    with pytest.raises(ImportError, match=rf"{module} not found: pip install 'rlbook\[tasks\]'"):
         use()
