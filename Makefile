@@ -18,10 +18,11 @@ TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org
 endif
 
 START := $(firstword $(sort $(wildcard chapters/[0-9]*.ipynb)) chapters)
+UNIT = $(BIN)/python -m pytest -m "not slow" -n $(JOBS) --durations=10 </dev/null
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
-.PHONY: help lab test lint types unit slow test-chapters book bench setup setup-dev vllm vllm-cpu \
-	trl lock check-python check-port
+.PHONY: help lab test lint types unit portable slow test-chapters book bench setup setup-dev vllm \
+	vllm-cpu trl lock check-python check-port
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -41,7 +42,17 @@ types: setup-dev  ## mypy on the rooms that [tool.mypy] names
 	$(BIN)/python -m mypy
 
 unit: setup-dev  ## unit tests (3 minutes at most)
-	$(BIN)/python -m pytest -m "not slow" --durations=10 </dev/null
+	$(UNIT)
+
+# Plain instructions, AVX2, 4 threads, this CPU as it is: the last digits differ, and no test may
+# hang on them.
+portable: portable-default portable-avx2 portable-threads unit  ## unit tests as on other CPUs
+
+portable-default portable-avx2: portable-%: setup-dev
+	ATEN_CPU_CAPABILITY=$* $(UNIT)
+
+portable-threads: setup-dev
+	OMP_NUM_THREADS=4 $(UNIT)
 
 slow: setup-dev  ## end-to-end tests, the browser among them
 	$(BIN)/python -m pytest -m slow --durations=10 </dev/null
