@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -230,7 +230,9 @@ def _head_inputs(
     return hidden.to(dtype) / temperature, model.get_output_embeddings().weight.to(dtype)
 
 
-def _scatter(values: Float[Tensor, "M ..."], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T ..."]:
+def _scatter(
+    values: Shaped[Tensor, "M ..."], mask: Bool[Tensor, "N T"]
+) -> Shaped[Tensor, "N T ..."]:
     """Values at the masked positions, 0 elsewhere."""
     if values.ndim == 1:
         return values.new_zeros(mask.shape).masked_scatter(mask, values)
