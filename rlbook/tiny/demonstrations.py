@@ -52,7 +52,6 @@ HABITS = {
     "ramble": Habit(share=0.12, slip=0.18),
     "broken": Habit(share=0.08, slip=0.18),
 }
-STRATEGIES = (*HABITS, "truncated")
 MEAN_HMM, MEAN_OK, THIRD_PASS = 18, 3, 0.5
 SLIPS = (-10, -2, -1, 1, 2, 10)
 
