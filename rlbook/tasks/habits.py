@@ -30,7 +30,7 @@ Steps = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Worked:
-    """A problem's text with its two ways to a value, each as steps of (what is computed, result)."""
+    """A problem's text and two ways to a value, each as steps (what is computed, result)."""
 
     text: str
     right: Steps
@@ -148,8 +148,12 @@ class HabitsTask:
 
 
 def draw_problem(rng: random.Random, level: int) -> Problem:
-    """A problem of one family; `meta` holds what each rule computes first."""
-    worked = draw(rng, level)
+    """A problem of one family."""
+    return problem_of(draw(rng, level), level)
+
+
+def problem_of(worked: Worked, level: int) -> Problem:
+    """The problem as a task asks it; `meta` holds what each rule computes first."""
     return Problem(
         id=worked.text,
         prompt=f"{worked.text}=?",
