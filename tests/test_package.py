@@ -63,9 +63,9 @@ def test_the_base_needs_no_extra():
 @pytest.mark.parametrize(
     ("module", "missing", "extra"),
     [
-        ("rlbook.viz", ["matplotlib", "ipywidgets"], "book"),
+        ("rlbook.viz", ["ipywidgets", "matplotlib"], "figures"),
         ("rlbook.book", ["nbclient"], "book"),
-        ("rlbook.bench", ["pandas"], "book"),
+        ("rlbook.bench", ["aiohttp"], "scale"),
         ("rlbook.scaling", ["scipy"], "stats"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlbook.extras import require
 
-require("book", "matplotlib", "pandas", "scipy")
+require("scale", "aiohttp", "ipywidgets", "matplotlib", "pandas", "scipy")
 
 from rlbook.bench import growth, head, pipeline, profiles, rl_step, sampler, startup, train_step
 from rlbook.bench.figures import save_figure

@@ -2,7 +2,7 @@
 
 from rlbook.extras import require
 
-require("book", "nbclient", "nbformat", "matplotlib")
+require("book", "ipywidgets", "matplotlib", "nbclient", "nbformat", "pandas")
 
 from rlbook.book.exports import export_difference, exported
 from rlbook.book.hygiene import problems

@@ -2,7 +2,7 @@
 
 from rlbook.extras import require
 
-require("book", "matplotlib", "pandas", "ipywidgets")
+require("figures", "ipywidgets", "matplotlib", "pandas")
 
 from rlbook.viz.clip import clip_explorer, clip_figure
 from rlbook.viz.curves import compare_bars, learning_curves, load_results
