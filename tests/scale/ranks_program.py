@@ -12,10 +12,10 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from rlbook.objectives import METHODS
-from rlbook.policy import load_policy, set_threads
+from rlbook.policy import load_policy, load_tokenizer, set_threads
 from rlbook.scale import checkpoint
 from rlbook.scale.checkpoint import Checkpoints
-from rlbook.scale.config import ModelConfig, ScaleConfig
+from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout, write_json
 from rlbook.scale.parallel import Ranks, shard
 from rlbook.scale.process import die_with_parent
@@ -35,15 +35,18 @@ def batch_of(seed):
     lengths = torch.randint(5, 40, (ROWS,), generator=generator)
     columns = torch.arange(int(lengths.max()))
     mask = (columns >= 3) & (columns < lengths[:, None])
-    noise = torch.rand(mask.shape, generator=generator)
+    logps = torch.where(mask, -3.0 - torch.rand(mask.shape, generator=generator), 0.0)
     return Batch(
         ids=torch.randint(4, 29, mask.shape, generator=generator),
         mask=mask,
-        logp_old=torch.where(mask, -3.0 - noise, 0.0),
+        logp_sampler=logps,
         rewards=torch.zeros(ROWS),
         groups=torch.tensor([4, 4, 4, 9, 9, 2, 2]),
+        finished=torch.ones(ROWS, dtype=torch.bool),
+        versions=torch.zeros_like(mask, dtype=torch.long),
+        logp_old=logps,
         advantages=torch.randn(ROWS, generator=generator),
-        lag=torch.arange(ROWS)[:, None].expand_as(mask) // 3,
+        staleness=torch.arange(ROWS)[:, None].expand_as(mask) // 3,
     )
 
 
@@ -64,11 +67,11 @@ def update(model, optimizer, seed, aggregation="prompt_mean", **how):
 class Sharded:
     def __init__(self, ranks):
         self.ranks, (self.policy, _) = ranks, load_policy()
-        self.scored = shard(self.policy, ranks.mesh, ModelConfig())
+        self.scored = shard(self.policy, ranks.mesh, TrainConfig())
         self.optimizer = adamw(self.scored)
 
     def update(self, seed, **how):
-        return update(self.scored, self.optimizer, seed, where=self.ranks, **how)
+        return update(self.scored, self.optimizer, seed, parallel=self.ranks, **how)
 
     def weights(self):
         return gather_weights(self.policy, torch.float32, "cpu", keep=True)
@@ -103,8 +106,9 @@ def run_folder(root):
 
 
 def run_config(root):
-    sections = {"trainer": {"method": "grpo", "micro_batch_tokens": 48}, "checkpoint": {"every": 2}}
-    return ScaleConfig(run=str(root), steps=BATCHES, **sections)
+    optimizer = {"minibatches": 1, "micro_batch_tokens": 48}
+    checkpoints = {"every": 2}
+    return ScaleConfig(run=str(root), steps=BATCHES, optimizer=optimizer, checkpoint=checkpoints)
 
 
 def equality(ranks, out):
@@ -127,7 +131,7 @@ def non_finite(ranks):
         warnings.simplefilter("always")
         metrics = train_step(
             sharded.scored, sharded.optimizer, batch, method_of("token_mean"),
-            micro_batch_tokens=48, where=ranks,
+            micro_batch_tokens=48, parallel=ranks,
         )  # fmt: skip
     after = sharded.weights()
     return {
@@ -139,12 +143,17 @@ def non_finite(ranks):
     }
 
 
+def save_step(checkpoints, sharded, step):
+    policy = (sharded.policy, load_tokenizer())
+    return checkpoints.save(policy, sharded.optimizer, {"step": step}, {})
+
+
 def resuming(ranks, out):
     """Save, go on; load into a fresh model, go on: the same bits?"""
     folder = out / f"checkpoints{ranks.count}"
     checkpoints, first = Checkpoints(folder, ranks), Sharded(ranks)
     losses = [first.update(seed)["loss"] for seed in (0, 1)]
-    checkpoints.save(2, first.policy, first.optimizer, {}, {})
+    save_step(checkpoints, first, 2)
     losses += [first.update(seed)["loss"] for seed in (2, 3)]
     save(out / f"straight{ranks.count}.safetensors", first.weights(), ranks)
     second = Sharded(ranks)
@@ -171,7 +180,7 @@ def full_disk(ranks, out):
     """The disk of the last rank is full: does everybody know?"""
     sharded, original = Sharded(ranks), checkpoint.save_file
     checkpoints = Checkpoints(out / "full", ranks)
-    saved = [checkpoints.save(1, sharded.policy, sharded.optimizer, {}, {})]
+    saved = [save_step(checkpoints, sharded, 1)]
 
     def fail(*arguments):
         raise OSError(28, "No space left on device")
@@ -179,10 +188,10 @@ def full_disk(ranks, out):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         checkpoint.save_file = fail if ranks.rank == ranks.count - 1 else original
-        saved.append(checkpoints.save(2, sharded.policy, sharded.optimizer, {}, {}))
+        saved.append(save_step(checkpoints, sharded, 2))
         checkpoint.save_file = original
     state = checkpoints.load(sharded.policy, sharded.optimizer)
-    saved.append(checkpoints.save(3, sharded.policy, sharded.optimizer, {}, {}))
+    saved.append(save_step(checkpoints, sharded, 3))
     return {"saved": saved, "step": state["step"]}
 
 

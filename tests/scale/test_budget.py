@@ -34,11 +34,11 @@ def node(**sections):
     """Four trainers and four generators of 80 GB; every completion has exactly 1000 tokens."""
     settings = {
         "steps": 100,
-        "model": {"dtype": "bfloat16", "activation_checkpointing": True},
-        "rollout": {"prompts": 16, "group_size": 8, "max_new_tokens": 1000, "max_lag": 4},
-        "generator": {"count": 4, "slots": 64, "dtype": "bfloat16"},
-        "trainer": {"device": "cuda", "processes": 4, "micro_batch_tokens": 8192},
-        "eval": {"every": 0},
+        "model": {"device": "cuda"},
+        "rollout": {"prompts": 16, "group_size": 8, "max_new_tokens": 1000},
+        "optimizer": {"minibatches": 1, "micro_batch_tokens": 8192},
+        "generate": {"count": 4, "slots": 64, "dtype": "bfloat16", "max_staleness": 4},
+        "train": {"processes": 4, "dtype": "bfloat16", "activation_checkpointing": True},
         "budget": {"mean_tokens": 1000, "length_sigma": 0.0, "bandwidth_tb": 3.35, "mfu": 0.4},
     }
     merged = {
@@ -117,7 +117,7 @@ def test_memory_of_a_trainer(qwen3_8b):
 
 
 def test_a_micro_batch_holds_at_least_one_rollout(qwen3_8b):
-    small = node(trainer={"micro_batch_tokens": 1})
+    small = node(optimizer={"micro_batch_tokens": 1})
     budget = Budget(small, qwen3_8b, Prompts(24, 200))
     per_token = Budget(node(), qwen3_8b, Prompts(24, 200)).activation_bytes / 8192
     assert budget.activation_bytes == 1200 * per_token
@@ -128,7 +128,7 @@ def test_memory_of_a_generator(qwen3_8b):
     assert budget.generator_weight_bytes == 2 * PARAMETERS
     assert budget.mean_context == 524  # the prompt, and half of 1000 tokens
     assert budget.cache_bytes == 64 * 524 * 147_456
-    halved = Budget(node(generator={"tensor_parallel": 2}), qwen3_8b, Prompts(24, 200))
+    halved = Budget(node(generate={"tensor_parallel": 2}), qwen3_8b, Prompts(24, 200))
     assert halved.generator_weight_bytes == PARAMETERS
     assert halved.cache_bytes == budget.cache_bytes / 2
 
@@ -174,13 +174,15 @@ def test_the_slower_side_sets_the_pace(qwen3_8b, update, slower):
 
 def test_evaluations_cost_time(qwen3_8b):
     """2 rounds of 64 · 4 completions are 512,000 tokens; 256 slots write 12,800 a second."""
-    config = node(eval={"every": 50, "prompts": 64, "samples": 4}, budget={"decode_seconds": 0.02})
+    config = node(
+        evaluation={"every": 50, "prompts": 64, "samples": 4}, budget={"decode_seconds": 0.02}
+    )
     budget = Budget(config, qwen3_8b, Prompts(24, 200))
     assert budget.evaluation_seconds == pytest.approx(512_000 / 12_800)
 
 
 def test_shared_gpus_count_once_and_go_at_half_speed(qwen3_8b):
-    sharing = {"generator": {"colocated": True}, "budget": {"update_seconds": 100.0}}
+    sharing = {"generate": {"colocated": True}, "budget": {"update_seconds": 100.0}}
     budget = Budget(node(**sharing), qwen3_8b, Prompts(24, 200))
     assert budget.gpus == 4
     assert budget.step_seconds == pytest.approx(200.0, rel=0.05)
@@ -191,26 +193,29 @@ REFUSED = {
         {"rollout": {"max_new_tokens": 40_900}},
         r"rollout\.max_new_tokens 40900: .*context of 40960: set 40760 at most",
     ),
-    "pool": ({"data": {"pool": 10}}, r"data\.pool 10 is smaller than rollout\.prompts 16"),
+    "pool": ({"data": {"pool": 10}}, r"data\.pool 10 is smaller than the 16 prompts of an update"),
     "one trainer": (
-        {"trainer": {"processes": 1}},
-        r"a trainer needs 1\d\d\.\d GB of 80\.0 GB: set trainer\.processes to 4",
+        {"train": {"processes": 1}},
+        r"a trainer needs 1\d\d\.\d GB of 80\.0 GB: set train\.processes to 4",
     ),
     "long micro-batches": (
-        {"model": {"activation_checkpointing": False}, "trainer": {"micro_batch_tokens": 32_768}},
-        r"a trainer needs .*: set model\.activation_checkpointing to True or "
-        r"set trainer\.micro_batch_tokens to \d+",
+        {
+            "train": {"activation_checkpointing": False},
+            "optimizer": {"micro_batch_tokens": 32_768},
+        },
+        r"a trainer needs .*: set train\.activation_checkpointing to True or "
+        r"set optimizer\.micro_batch_tokens to \d+",
     ),
     "slots": (
-        {"generator": {"slots": 1000}},
-        r"generator\.slots 1000 need 77\.3 GB of cache, 53\.6 GB are left: set 693 at most",
+        {"generate": {"slots": 1000}},
+        r"generate\.slots 1000 need 77\.3 GB of cache, 53\.6 GB are left: set 693 at most",
     ),
     "no cache": (
-        {"generator": {"gpu_memory": 0.2}},
-        r"weights \(16\.4 GB\) leave no room .*generator\.tensor_parallel",
+        {"generate": {"gpu_memory": 0.2}},
+        r"weights \(16\.4 GB\) leave no room .*generate\.tensor_parallel",
     ),
     "shared": (
-        {"generator": {"colocated": True, "gpu_memory": 0.7}},
+        {"generate": {"colocated": True, "gpu_memory": 0.7}},
         r"a trainer needs .* beside generators that take 56\.0 GB",
     ),
 }
@@ -225,15 +230,15 @@ def test_what_cannot_work_is_refused_with_the_fix(name, qwen3_8b):
 
 def test_fixes_fix(qwen3_8b):
     check(Budget(node(), qwen3_8b, Prompts(24, 200)))
-    check(Budget(node(generator={"slots": 693}), qwen3_8b, Prompts(24, 200)))
-    with pytest.raises(ValueError, match="generator"):
-        check(Budget(node(generator={"slots": 694}), qwen3_8b, Prompts(24, 200)))
+    check(Budget(node(generate={"slots": 693}), qwen3_8b, Prompts(24, 200)))
+    with pytest.raises(ValueError, match="generate"):
+        check(Budget(node(generate={"slots": 694}), qwen3_8b, Prompts(24, 200)))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_configuration_dry_runs(path):
     text = dry_run(load_config(path))
-    assert "GPU-hours" in text and "lag of trained tokens" in text
+    assert "GPU-hours" in text and "staleness" in text
     assert max(map(len, text.splitlines())) < 120
 
 
@@ -252,7 +257,7 @@ def test_prompts_are_measured():
     assert prompts.longest == 1 + 4 + 2
     assert 6 <= prompts.mean <= 7
     with pytest.raises(ValueError, match=r"data\.pool: only \d+ different prompts"):
-        measure_prompts(ScaleConfig(data={"levels": [2], "pool": 4}))
+        measure_prompts(ScaleConfig(data={"levels": [2], "pool": 4}, minibatches=1))
 
 
 def test_models_that_are_not_at_hand():

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from rlbook.policy import load_tokenizer
+from rlbook.policy import load_policy, load_tokenizer
 from rlbook.scale import checkpoint
 from rlbook.scale.checkpoint import Checkpoints, Shards, export
-from rlbook.scale.config import ModelConfig, ScaleConfig, dump_config
 from rlbook.scale.parallel import Ranks, shard
+from rlbook.scale.sections import TrainConfig
 from rlbook.tiny.model import build_model
+from rlbook.training import RunConfig, Trainer
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,8 @@ class Training:
     def __init__(self, ranks, seed=0, model=None):
         torch.manual_seed(seed)
         self.policy = (model or build_model()).eval()
-        self.scored = shard(self.policy, ranks.mesh, ModelConfig())
+        self.fresh = lambda: type(self.policy)(self.policy.config).eval()
+        self.scored = shard(self.policy, ranks.mesh, TrainConfig())
         self.optimizer = torch.optim.AdamW(self.scored.parameters(), lr=1e-2)
 
     def step(self):
@@ -63,9 +65,10 @@ def checkpoints(ranks, tmp_path):
     return Checkpoints(tmp_path, ranks)
 
 
-def save(checkpoints, training, step, **state):
-    parts = training.policy, training.optimizer
-    return checkpoints.save(step, *parts, {"advantage": {"mean": 0.5}}, {"step": step - 1, **state})
+def save(checkpoints, training, step, **orchestrator):
+    policy = (training.policy, load_tokenizer())
+    state = {"step": step, "estimator": {"mean": 0.5}, "dtype": "bfloat16"}
+    return checkpoints.save(policy, training.optimizer, state, {"step": step - 1, **orchestrator})
 
 
 def test_what_was_saved_comes_back_bit_for_bit(checkpoints, training, ranks):
@@ -78,7 +81,7 @@ def test_what_was_saved_comes_back_bit_for_bit(checkpoints, training, ranks):
     training.step()
     other = Training(ranks, seed=5)
     state = checkpoints.load(other.policy, other.optimizer)
-    assert state == {"advantage": {"mean": 0.5}, "step": 2, "ranks": 1}
+    assert state == {"step": 2, "estimator": {"mean": 0.5}, "dtype": "bfloat16", "ranks": 1}
     assert same(other.tensors(), expected)
     assert len(expected) == 4 * len(list(training.policy.parameters()))
     assert not torch.equal(torch.rand(3), drawn)
@@ -95,14 +98,20 @@ def test_the_random_state_is_restored(checkpoints, training):
 
 
 def test_there_is_nothing_but_safetensors_and_json(checkpoints, training, tmp_path):
+    """And the weights are there once."""
     training.step()
     save(checkpoints, training, 12, tickets=7)
-    files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
-    folder = "step_000012/"
-    assert files == ["latest", *(folder + f for f in (
-        "orchestrator.json", "rank_00000.safetensors", "state.json"))]  # fmt: skip
-    assert json.loads((tmp_path / folder / "orchestrator.json").read_text())["tickets"] == 7
-    assert len(load_file(tmp_path / folder / "rank_00000.safetensors")) > 100
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step_000012"]
+    folder = tmp_path / "step_000012"
+    files = {p.name for p in folder.iterdir()}
+    assert {"orchestrator.json", "rank_00000.safetensors", "state.json", "config.json"} < files
+    assert {p.suffix for p in folder.iterdir()} == {".json", ".safetensors"}
+    assert json.loads((folder / "orchestrator.json").read_text())["tickets"] == 7
+    weights, own = (load_file(folder / f"{f}.safetensors") for f in ("model", "rank_00000"))
+    names = [name for name, _ in training.policy.named_parameters()]
+    assert sorted(weights) == sorted(names)
+    kinds = ("exp_avg", "exp_avg_sq", "step")
+    assert own.keys() == {"rng", *(f"{kind}.{name}" for kind in kinds for name in names)}
 
 
 def test_a_run_without_checkpoints_starts_anew(checkpoints, training):
@@ -218,29 +227,89 @@ def test_a_checkpoint_of_another_model_is_named(checkpoints, training, ranks):
         checkpoints.load(other.policy, other.optimizer)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_export_is_an_ordinary_model_folder(tied, ranks, tmp_path):
-    source, run, target = (tmp_path / name for name in ("source", "run", "target"))
+# As policies
+
+
+@pytest.fixture
+def tied(ranks):
     torch.manual_seed(0)
-    shape = build_model().config.to_dict() | {"tie_word_embeddings": tied}
-    LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(source)
-    load_tokenizer("tiny").save_pretrained(source)
-    config = ScaleConfig(run=str(run), model={"policy": str(source)})
-    with pytest.raises(FileNotFoundError, match="is no run"):
-        export(run, target)
-    run.mkdir()
-    (run / "config.yaml").write_text(dump_config(config))
+    shape = build_model().config.to_dict() | {"tie_word_embeddings": True}
+    return Training(ranks, model=LlamaForCausalLM(LlamaConfig(**shape)))
+
+
+@pytest.mark.parametrize("kind", ["training", "tied"])
+@pytest.mark.parametrize("limit", [checkpoint.FILE_BYTES, 300_000])
+def test_a_checkpoint_is_a_policy(kind, limit, request, checkpoints, ranks, tmp_path, monkeypatch):
+    """In one file of weights or in many; a tied head is stored once."""
+    monkeypatch.setattr(checkpoint, "FILE_BYTES", limit)
+    training = request.getfixturevalue(kind)
+    training.step()
+    save(checkpoints, training, 1)
+    trained = training.tensors()
+    files = list((tmp_path / "step_000001").glob("model*.safetensors"))
+    assert (len(files) > 3) == (limit == 300_000)
+    stored = [name for file in files for name in load_file(file)]
+    assert sorted(stored) == sorted(name for name, _ in training.policy.named_parameters())
+    for folder in (tmp_path, tmp_path / "step_000001"):
+        model, tokenizer = load_policy(str(folder))
+        assert model.config.tie_word_embeddings is (kind == "tied")
+        assert model.config.architectures == ["LlamaForCausalLM"]
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, trained[name])
+        assert tokenizer("1+2=?").input_ids == load_tokenizer()("1+2=?").input_ids
+    other = Training(ranks, model=training.fresh())
+    checkpoints.load(other.policy, other.optimizer)
+    assert same(other.tensors(), trained)
+
+
+def test_a_rank_that_cannot_write_weights_goes_on_gathering(
+    checkpoints, training, monkeypatch, tmp_path
+):
+    """The others wait for it in every tensor's collective."""
+    gathered, original = [], checkpoint.full_tensor
+
+    def noted(tensor):
+        gathered.append(tensor.shape)
+        return original(tensor)
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "FILE_BYTES", 300_000)
+    monkeypatch.setattr(checkpoint, "full_tensor", noted)
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.write_weights(tmp_path, training.policy)
+    assert len(gathered) == len(list(training.policy.parameters()))
+
+
+def test_a_run_is_exported_without_its_state(checkpoints, training, tmp_path):
+    run, target = tmp_path, tmp_path / "exported"
     with pytest.raises(FileNotFoundError, match="no checkpoint in"):
         export(run, target)
-    training = Training(ranks, model=AutoModelForCausalLM.from_pretrained(source))
     training.step()
-    save(Checkpoints(run / "checkpoints", ranks), training, 1)
-    export(run, target)
+    save(checkpoints, training, 1)
+    assert export(run, target) == target
+    assert not [file for file in target.iterdir() if file.name.startswith(("rank", "state"))]
     exported = AutoModelForCausalLM.from_pretrained(target)
-    trained = training.tensors()
+    assert exported.dtype == torch.bfloat16  # as it was trained, says the checkpoint
     for name, parameter in exported.named_parameters():
-        assert torch.equal(parameter, trained[name])
-    assert exported.config.tie_word_embeddings is tied
+        assert torch.equal(parameter, training.tensors()[name].bfloat16())
     assert load_tokenizer(str(target))("1+2=?").input_ids == load_tokenizer()("1+2=?").input_ids
     with pytest.raises(FileExistsError, match="nothing is overwritten"):
         export(run, target)
+    export(run / "step_000001", tmp_path / "exact", torch.float32)
+    exact = AutoModelForCausalLM.from_pretrained(tmp_path / "exact")
+    assert all(torch.equal(p, training.tensors()[n]) for n, p in exact.named_parameters())
+
+
+def test_a_run_on_one_process_is_exported_too(tmp_path):
+    torch.manual_seed(0)
+    policy = (build_model().eval(), load_tokenizer())
+    trainer = Trainer(RunConfig(steps=1, minibatches=1, prompts=2, group_size=2), policy=policy)
+    trainer.save(tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "exported")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    assert exported.dtype == torch.float32
+    for name, parameter in exported.named_parameters():
+        assert torch.equal(parameter, policy[0].get_parameter(name))

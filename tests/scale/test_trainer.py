@@ -7,20 +7,21 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.objectives import METHODS
 from rlbook.policy import load_policy, load_tokenizer, logprobs
 from rlbook.scale import checkpoint, trainer
+from rlbook.scale.checkpoint import Shards
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.spool import end_spool, published, write_batch
 from rlbook.scale.trainer import ScaleTrainer, Stopwatch
 from rlbook.tasks import Problem
 from rlbook.tiny.model import build_model
-from rlbook.training import Rollout, TrainConfig, read_jsonl, train_step
-from rlbook.training.prepare import Scorer
+from rlbook.training import BatchBuilder, Rollout, RunConfig, adamw, read_jsonl, train_step
+from rlbook.training.checkpoint import read_state
+from rlbook.training.step import warm_up
 
 STEPS = 5
 
@@ -60,7 +61,7 @@ def rollouts_of(step, groups=2, size=4):
                 token_ids=tokens,
                 logps=[-3.0 - rng.random() / 2 for _ in tokens],
                 versions=[max(0, step - index % 3)] * len(tokens),
-                finish_reason="stop",
+                finish_reason="length" if index == 3 else "stop",
                 text="",
                 correct=index % size < 2,
                 rewards={"answer": 1.0 if index % size < 2 else -1.0},
@@ -70,13 +71,18 @@ def rollouts_of(step, groups=2, size=4):
 
 
 def settings(root, method="scalerl", every=2, **fields):
-    return ScaleConfig(
-        run=str(root),
-        steps=STEPS,
-        model={"policy": Settings.policy},
-        trainer={"method": method, "lr": 1e-3, "micro_batch_tokens": 60} | fields,
-        checkpoint={"every": every},
-    )
+    """A run of one update a step; `fields` are settings without their section."""
+    defaults = {
+        "run": str(root),
+        "method": method,
+        "steps": STEPS,
+        "policy": Settings.policy,
+        "lr": 1e-3,
+        "minibatches": 1,
+        "micro_batch_tokens": 60,
+        "checkpoint": {"every": every},
+    }
+    return ScaleConfig(**defaults | fields)
 
 
 def run_folder(root, batches=STEPS):
@@ -99,8 +105,15 @@ def rows(layout):
 
 def final(layout, step=STEPS):
     """Everything in a checkpoint but the random state, which nothing here draws from."""
-    tensors = load_file(layout.checkpoints / f"step_{step:06d}" / "rank_00000.safetensors")
-    return {name: tensor for name, tensor in tensors.items() if name != "rng"}
+    shards = Shards(layout.checkpoints / f"step_{step:06d}")
+    return {name: shards.rows(name) for name in shards.names - {"rng"}}
+
+
+def weights_after(root, changes):
+    trained = final(train(root, batches=2, steps=2, **changes), step=2)
+    return torch.cat(
+        [trained[name].flatten() for name in sorted(trained) if name.startswith("model.")]
+    )
 
 
 class Killed(BaseException):
@@ -119,15 +132,45 @@ def kill_at(monkeypatch, version, when="report"):
     monkeypatch.setattr(ScaleTrainer, when, die)
 
 
-def test_updates_are_those_of_the_single_process_step(tmp_path):
-    layout = train(tmp_path, lr=1.5e-4)
-    method = METHODS["scalerl"]
-    model, _ = load_policy(Settings.policy)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-4, betas=(0.9, 0.95), weight_decay=0)
-    scorer = Scorer(model, None, None, method, TrainConfig(method="scalerl"))
+CHANGED = {
+    "method": {
+        "name": "dapo",
+        "old_logprobs": "sampler",
+        "trust_region": {"low": 0.05, "high": 0.28},
+        "aggregation": "sequence_mean",
+        "kl": {"kind": "k2", "beta": 0.1},
+        "reward_shaping": "overlong_filter",
+    },
+    "temperature": 0.7,
+    "eps": 1e-3,
+    "betas": (0.5, 0.9),
+    "weight_decay": 0.3,
+    "max_grad_norm": 0.1,
+    "warmup": 3,
+}
+
+ORIGINAL = {
+    **{"temperature": 1.0, "eps": 1e-8, "betas": (0.9, 0.95), "weight_decay": 0.0},
+    **{"max_grad_norm": 1.0, "warmup": 0},
+}
+CORRECTED = {"method": {"name": "dapo", "sampler_correction": {"cap": 1.1}}}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lr": 1.5e-4}, CHANGED, CORRECTED], ids=["scalerl", "changed", "corrected"]
+)
+def test_updates_are_those_of_the_single_process_step(changes, tmp_path):
+    """Whatever a run may set: what the learner does with it is what one process does."""
+    layout, config = train(tmp_path, **changes), settings(tmp_path, **changes)
+    plain, method, optimize = RunConfig(**config.shared()), config.resolved_method, config.optimizer
+    (model, _), (reference, _) = load_policy(Settings.policy), load_policy(Settings.policy)
+    optimizer = adamw(model, plain.optimizer)
+    builder = BatchBuilder(plain, model, reference=reference if method.kl else None)
+    how = {"temperature": plain.rollout.temperature, "max_grad_norm": optimize.max_grad_norm}
     for step, row in enumerate(rows(layout)):
-        batch = scorer.prepare(rollouts_of(step), version=step)
-        expected = train_step(model, optimizer, batch, method)
+        warm_up(optimizer, optimize.lr, step, optimize.warmup)
+        batch = builder(rollouts_of(step), version=step)
+        expected = train_step(model, optimizer, batch, method, **how)
         assert {k: row[k] for k in expected} == pytest.approx(
             expected, rel=1e-4, abs=1e-5, nan_ok=True
         )
@@ -137,14 +180,30 @@ def test_updates_are_those_of_the_single_process_step(tmp_path):
         torch.testing.assert_close(trained[f"model.{name}"], parameter, rtol=0, atol=1e-5)
 
 
-def test_rows_tell_lag_and_time(tmp_path):
+@pytest.mark.slow
+def test_a_changed_setting_changes_the_update(tmp_path):
+    """Else the test above would hold of settings that nobody reads."""
+    everything = weights_after(tmp_path / "all", CHANGED)
+    method = CHANGED["method"]
+    without = {name: CHANGED | {name: ORIGINAL[name]} for name in CHANGED if name != "method"}
+    for name in method.keys() - {"name"}:
+        kept = {k: v for k, v in method.items() if k != name}
+        without[name] = CHANGED | {"method": kept}
+    for name, changes in without.items():
+        assert not torch.equal(weights_after(tmp_path / name, changes), everything), name
+    corrected, plain = (weights_after(tmp_path / name, changes) for name, changes in (
+        ("corrected", CORRECTED), ("plain", {"method": "dapo"})))  # fmt: skip
+    assert not torch.equal(corrected, plain)
+
+
+def test_rows_tell_staleness_and_time(tmp_path):
     layout = train(tmp_path)
     row = rows(layout)[-1]
     assert (row["staleness_min"], row["staleness_max"]) == (0, 2)
-    lengths = {lag: 0 for lag in range(3)}
+    lengths = {age: 0 for age in range(3)}
     for index, rollout in enumerate(rollouts_of(STEPS - 1)):
         lengths[index % 3] += rollout.length
-    mean = sum(lag * n for lag, n in lengths.items()) / sum(lengths.values())
+    mean = sum(age * n for age, n in lengths.items()) / sum(lengths.values())
     assert row["staleness_mean"] == pytest.approx(mean)
     assert row["tokens_per_second"] > 0
     assert 0 <= row["trainer_idle"] < 1
@@ -287,6 +346,17 @@ def test_the_end_of_the_spool_ends_the_run(tmp_path):
     assert (layout.checkpoints / "latest").read_text() == "step_000003\n"
 
 
+def test_a_run_folder_is_a_policy_and_knows_its_run(tmp_path):
+    layout = train(tmp_path, token="s3cret", lr=2e-3)
+    model, _ = load_policy(str(tmp_path))
+    trained = final(layout)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, trained[f"model.{name}"])
+    assert RunConfig(**read_state(tmp_path)["config"]).optimizer.lr == 2e-3
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"s3cret" in path.read_bytes()]
+
+
 def test_a_finished_run_stays_finished(tmp_path):
     layout = train(tmp_path)
     before, log = final(layout), rows(layout)
@@ -308,7 +378,7 @@ def test_a_failed_checkpoint_is_tried_again_and_counted(tmp_path, monkeypatch):
     with pytest.warns(RuntimeWarning, match="checkpoint [23] is not written"):
         layout = train(tmp_path)
     assert [row["checkpoint_failures"] for row in rows(layout)] == [0, 0, 1, 2, 2]
-    assert len(attempts) == 4  # of versions 2, 3, 4 and 5
+    assert len(attempts) == 2 + 2 * 2  # of versions 2 and 3; of 4 and 5, its own and the weights
     assert (layout.checkpoints / "latest").read_text() == "step_000005\n"
 
 
@@ -340,13 +410,9 @@ def test_groups_without_spread_never_reach_the_loss(tmp_path):
     assert "loss" not in second  # nothing is left of it, yet it made a version
     assert rows(layout)[-1]["step"] == STEPS
     model, _ = load_policy(Settings.policy)
-    scorer = Scorer(model, None, None, METHODS["scalerl"], TrainConfig(method="scalerl"))
-    expected = train_step(
-        model,
-        torch.optim.SGD(model.parameters()),
-        scorer.prepare(rollouts_of(0)[4:]),
-        METHODS["scalerl"],
-    )
+    batch = BatchBuilder(RunConfig(method="scalerl"), model)(rollouts_of(0)[4:])
+    optimizer = torch.optim.SGD(model.parameters())
+    expected = train_step(model, optimizer, batch, METHODS["scalerl"])
     assert first["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
@@ -359,10 +425,9 @@ def test_the_learning_rate_warms_up(tmp_path):
 @pytest.mark.parametrize("cap", [None, 1.0])
 def test_truncated_weights_repair_the_sampler(cap, tmp_path):
     layout = run_folder(tmp_path)
-    scorer = ScaleTrainer(
-        layout, settings(tmp_path, method="dapo", truncate_weight=cap)
-    ).learner.scorer
-    batch = scorer.prepare(rollouts_of(0), version=0)
+    method = {"name": "dapo", "sampler_correction": cap and {"cap": cap}}
+    builder = ScaleTrainer(layout, settings(tmp_path, method=method)).learner.builder
+    batch = builder(rollouts_of(0), version=0)
     model, _ = load_policy(Settings.policy)
     recomputed = logprobs(model, batch.ids, batch.mask).detach()
     torch.testing.assert_close(batch.logp_old, recomputed, rtol=0, atol=1e-5)
@@ -378,8 +443,8 @@ def test_truncated_weights_repair_the_sampler(cap, tmp_path):
 
 
 def test_the_samplers_own_log_probs_are_the_anchor_where_the_method_says_so(tmp_path):
-    scorer = ScaleTrainer(run_folder(tmp_path), settings(tmp_path)).learner.scorer
-    batch = scorer.prepare(rollouts_of(0), version=0)
+    builder = ScaleTrainer(run_folder(tmp_path), settings(tmp_path)).learner.builder
+    batch = builder(rollouts_of(0), version=0)
     sampled = torch.cat([torch.tensor(r.logps) for r in rollouts_of(0)])
     assert torch.equal(batch.logp_old[batch.mask], sampled)
 
