@@ -8,7 +8,8 @@ import torch
 from rlbook.objectives import METHODS
 from rlbook.policy import logprobs
 from rlbook.training import Critic, collate, critic_step, explained_variance, train_step
-from rlbook.training.step import LocalProcess, apply_gradients
+from rlbook.training.config import OptimizerConfig
+from rlbook.training.step import LocalProcess, adamw, apply_gradients, warm_up
 
 
 @pytest.fixture
@@ -186,3 +187,57 @@ def test_explained_variance_of_known_critics():
     assert explained_variance(torch.zeros(1, 4), returns, mask) == pytest.approx(0.0)
     assert explained_variance(-returns, returns, mask) == pytest.approx(-3.0)
     assert explained_variance(returns, torch.ones(1, 4), mask) == 0.0
+
+
+@pytest.fixture
+def critic_batch(policy, batch):
+    """Values at rollout time are 0.1 everywhere, and returns the rewards."""
+    returns = torch.where(batch.mask, batch.rewards[:, None], 0.0)
+    return replace(batch, values_old=torch.where(batch.mask, 0.1, 0.0), returns=returns)
+
+
+@pytest.mark.parametrize(("clip", "right"), [(None, 0.005), (0.2, 0.245), (0.5, 0.08)])
+def test_the_value_loss_is_clipped_where_it_is_asked(clip, right, policy, critic_batch):
+    """V = 0.9, V_old = 0.1. A return of 0 costs ½·0.9², a return of 1 ½·(0.1 + clip − 1)²."""
+    critic = Critic(policy[0])
+    torch.nn.init.constant_(critic.head.bias, 0.9)
+    share = float(critic_batch.returns.sum() / critic_batch.mask.sum())
+    assert 0.2 < share < 0.8
+    metrics = critic_step(critic, sgd(critic), critic_batch, clip=clip)
+    assert metrics["value_loss"] == pytest.approx((1 - share) * 0.405 + share * right, rel=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 60])
+def test_micro_batch_size_does_not_change_the_critics_update(tokens, policy, critic_batch):
+    weights = []
+    for limit in (tokens, 10_000):
+        critic = Critic(policy[0])
+        torch.nn.init.normal_(
+            critic.head.weight, std=0.1, generator=torch.Generator().manual_seed(0)
+        )
+        critic_step(critic, sgd(critic), critic_batch, micro_batch_tokens=limit, max_grad_norm=1e9)
+        weights.append(torch.cat([p.detach().flatten() for p in critic.parameters()]))
+    start = torch.cat([p.detach().flatten() for p in Critic(policy[0]).trunk.parameters()])
+    assert (weights[1][: len(start)] - start).abs().max() > 1e-3
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=1e-5)
+
+
+def test_a_critic_without_targets_says_what_it_misses(policy, batch):
+    with pytest.raises(ValueError, match="values_old and returns; this batch has none"):
+        critic_step(Critic(policy[0]), sgd(policy[0]), batch)
+
+
+def test_the_optimizer_is_what_the_settings_say(policy):
+    settings = OptimizerConfig(lr=0.5, betas=(0.7, 0.8), eps=0.25, weight_decay=0.125)
+    group = adamw(policy[0], settings).param_groups[0]
+    wanted = {"lr": 0.5, "betas": (0.7, 0.8), "eps": 0.25, "weight_decay": 0.125}
+    assert {key: group[key] for key in wanted} == wanted
+    assert adamw(policy[0], settings, lr=0.75).param_groups[0]["lr"] == 0.75
+
+
+def test_warm_up_is_linear():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=9.0)
+    rates = [warm_up(optimizer, 2.0, update, 4) for update in range(6)]
+    assert rates == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert optimizer.param_groups[0]["lr"] == 2.0
+    assert warm_up(optimizer, 2.0, 0, 0) == 2.0
