@@ -1,4 +1,4 @@
-"""The world of misconceptions: right answers by Python's own arithmetic, wrong ones by rewriting."""
+"""The world of misconceptions: right by Python's arithmetic, wrong by rewriting the problem."""
 
 import random
 import re
