@@ -128,6 +128,12 @@ class Batch(Rows):
     topk_ids: Int[Tensor, "N T K"] | None = None
     topk_logp_old: Float[Tensor, "N T K"] | None = None
 
+    @property
+    def total_rewards(self) -> Float[Tensor, " N"]:
+        """What each completion earned, the rewards per token included."""
+        dense = self.token_rewards
+        return self.rewards if dense is None else self.rewards + dense.sum(1)
+
 
 def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Collated:
     """Rollouts as right-padded tensors, prompt and completion contiguous from column 0."""

@@ -53,7 +53,7 @@ class Trainer:
         engine: Engine | None = None,
     ):
         self.config, self.method = config, config.resolved_method
-        self.given = {"task": task, "reward": reward, "engine": engine}
+        self.given = {"policy": policy, "task": task, "reward": reward, "engine": engine}
         self.task = task or get_task(config.data.task)
         if reward is None and config.data.reward:
             reward = get_reward(config.data.reward)
@@ -137,7 +137,7 @@ class Trainer:
         ]
         metrics = update_metrics(done)
         if batch.values_old is not None:
-            rewards = batch.rewards[:, None].expand_as(batch.mask)
+            rewards = batch.total_rewards[:, None].expand_as(batch.mask)
             explained = explained_variance(batch.values_old, rewards, batch.mask)
             metrics["explained_variance"] = explained
         return metrics
@@ -269,7 +269,8 @@ class Trainer:
         """
         state = read_state(Path(folder))
         saved = RunConfig(**state["config"])
-        check_same_run(saved, config or saved, state["given"], described(seams))
+        given = described({"policy": policy, **seams})
+        check_same_run(saved, config or saved, state["given"], given)
         trainer = cls(config or saved, policy, **seams)
         load_checkpoint(Path(folder), trainer.model, trainer.others(), trainer.optimizers)
         trainer.step, trainer.version = state["step"], state["version"]
@@ -329,6 +330,7 @@ def described(seams: dict[str, Any]) -> dict[str, str]:
 
 
 def label_of(thing: Any) -> str:
+    thing = thing[0] if isinstance(thing, tuple) else thing  # of a policy, the model
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     try:
         return name_of(named)

@@ -237,6 +237,20 @@ def test_what_a_run_was_given_has_to_be_given_again(
         Trainer.resume(tmp_path, policy=little_policy(), task=parity, reward=halved)
 
 
+def test_a_policy_that_was_given_has_to_be_given_again(trainer, tmp_path, parity, little_policy):
+    """The reference model is what the run began with: another start would be another run."""
+    trainer("grpo").save(tmp_path)
+    with pytest.raises(ValueError, match=r"policy was .*ForCausalLM in the run and is not given"):
+        Trainer.resume(tmp_path, task=parity)
+    for part in little_policy():
+        part.save_pretrained(tmp_path / "start")
+    config = RunConfig(method="grpo", policy=str(tmp_path / "start"), minibatches=1)
+    Trainer(config, task=parity).save(tmp_path / "named")
+    with pytest.raises(ValueError, match=r"policy was not given in the run and is .*Llama"):
+        Trainer.resume(tmp_path / "named", policy=little_policy(), task=parity)
+    assert Trainer.resume(tmp_path / "named", task=parity).step == 0
+
+
 def test_a_reward_given_again_goes_on(trainer, tmp_path, parity, little_policy):
     uninterrupted = trainer("rloo", reward=doubled)
     expected = list(uninterrupted)

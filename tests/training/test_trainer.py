@@ -212,6 +212,17 @@ def test_explained_variance_is_of_the_reward_by_the_values_at_rollout_time(train
     assert metrics["value_loss"] > 0
 
 
+def test_rewards_per_token_are_part_of_the_reward_that_values_explain(trainer, make_rollout):
+    trained = trainer("ppo", minibatches=1)
+    rollouts = [make_rollout(group=g, tokens=(4, 2), reward=0.0) for g in range(2)]
+    rollouts[1].token_rewards = {"process": [0.25, 0.75]}
+    values = torch.tensor([[0.0] * 3 + [0.5, 0.5], [0.0] * 3 + [0.5, 0.5]])
+    batch = replace(trained.prepare(rollouts), values_old=values)
+    assert trained.updates(batch)["explained_variance"] == pytest.approx(0.0, abs=1e-6)
+    perfect = replace(batch, values_old=torch.tensor([[0.0] * 5, [0.0] * 3 + [1.0, 1.0]]))
+    assert trained.updates(perfect)["explained_variance"] == pytest.approx(1.0)
+
+
 class Rounds(Trainer):
     """A trainer whose rounds are given: two completions per prompt, 1 for right, 0 for wrong."""
 
