@@ -15,7 +15,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.engine import VersionedCompletion
 from rlbook.scale.layout import Layout, write_json
 from rlbook.scale.orchestrator import Orchestrator
-from rlbook.tasks import SumsTask
+from rlbook.tasks import get_task
 from rlbook.tiny.model import build_tokenizer
 from rlbook.training import read_jsonl
 
@@ -74,11 +74,11 @@ class FakeEngine:
 class FakeVerifiers:
     """The task's own verdict, in this process."""
 
-    def __init__(self):
-        self.failures = Counter()
+    def __init__(self, task="sums"):
+        self.task, self.failures = get_task(task), Counter()
 
     async def verify(self, problem, completion, finished=True):
-        return SumsTask().verify(problem, completion, finished)
+        return self.task.verify(problem, completion, finished)
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Run:
         self.trainer = FakeTrainer(self.layout, engine, self.steps)
 
     def orchestrator(self):
-        tokenizer, verifiers = self.engine.tokenizer, FakeVerifiers()
+        tokenizer, verifiers = self.engine.tokenizer, FakeVerifiers(self.config.data.task)
         return Orchestrator(self.layout, self.config, self.engine, tokenizer, verifiers)
 
     def play(self, seconds=40):

@@ -38,6 +38,22 @@ def test_rollouts_carry_what_was_sampled_and_what_it_earned(make_run):
         assert rollout.text == tokenizer.decode(rollout.token_ids[:-1])
 
 
+def test_a_step_is_cut_into_updates(make_run):
+    """2 steps of 6 prompts in 3 updates each: 6 batches of 2, evaluated after 3 and 6."""
+    run = make_run(
+        {"seconds": lambda rng: 0.001},
+        steps=2,
+        rollout={"prompts": 6},
+        optimizer={"minibatches": 3},
+        evaluation={"every": 1},
+    ).play()
+    assert [len(batch) for batch in run.groups] == [2] * 6
+    assert [row["step"] for row in run.rows] == [1, 2, 3, 4, 5, 6]
+    evaluations = [row["step"] for row in read_jsonl(run.layout.log("eval"))]
+    assert evaluations[0] == 0 and evaluations[-1] == 6
+    assert len(evaluations) == len({step // 3 for step in evaluations})
+
+
 def test_every_batch_has_a_row(make_run):
     run = make_run({"seconds": lambda rng: 0.002}).play()
     assert [row["step"] for row in run.rows] == list(range(1, run.steps + 1))
