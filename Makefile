@@ -46,7 +46,7 @@ unit: setup-dev  ## unit tests (3 minutes at most)
 
 # Plain instructions, AVX2, 4 threads, this CPU as it is: the last digits differ, and no test may
 # hang on them.
-portable: portable-default portable-avx2 portable-threads unit  ## unit tests as on other CPUs
+portable: portable-default portable-avx2 portable-threads unit  ## unit tests as on other CPUs and with 4 threads
 
 portable-default portable-avx2: portable-%: setup-dev
 	ATEN_CPU_CAPABILITY=$* $(UNIT)
