@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
@@ -129,7 +129,7 @@ def text_of(tokenizer: PreTrainedTokenizerBase, completion: Completion) -> str:
 
 def decode(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
     """Exact text of a completion: special tokens inside it stay visible to the verifier."""
-    return tokenizer.decode(token_ids, clean_up_tokenization_spaces=False)
+    return cast(str, tokenizer.decode(token_ids, clean_up_tokenization_spaces=False))
 
 
 def derive_seed(seed: int, *path: object) -> int:

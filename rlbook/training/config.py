@@ -198,7 +198,9 @@ Kind = TypeVar("Kind", bound=RunConfig)
 
 
 def load_config(
-    path: str | Path, overrides: Sequence[str] = (), kind: type[Kind] = RunConfig
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    kind: type[Kind] = RunConfig,  # type: ignore[assignment]
 ) -> Kind:
     """The settings in a YAML file, with `section.field=value` overrides (YAML values).
 

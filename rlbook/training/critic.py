@@ -1,10 +1,12 @@
 """The critic: a value for every token of a completion."""
 
 import copy
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 
 class Critic(nn.Module):
@@ -13,10 +15,10 @@ class Critic(nn.Module):
     The head starts at zero, so the first advantages are the plain returns. Chapter 03.
     """
 
-    def __init__(self, policy: nn.Module):
+    def __init__(self, policy: PreTrainedModel):
         super().__init__()
         self.trunk = copy.deepcopy(policy.base_model)
-        embedding = policy.get_input_embeddings().weight
+        embedding = cast(Tensor, policy.get_input_embeddings().weight)
         self.head = nn.Linear(embedding.shape[1], 1, device=embedding.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)

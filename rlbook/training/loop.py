@@ -40,8 +40,8 @@ def train(
     for step in range(steps):
         problems = task.sample(derive_seed(seed, step, "prompts", 0), prompts)
         noise = derive_seed(seed, step, "rollouts", 0)
-        batch = collate(collect_rollouts(engine, tokenizer, task, problems, n, seed=noise))
-        batch = batch.prepared(advantages=method.advantage(batch.rewards, batch.groups))
+        sampled = collate(collect_rollouts(engine, tokenizer, task, problems, n, seed=noise))
+        batch = sampled.prepared(advantages=method.advantage(sampled.rewards, sampled.groups))
         for part in minibatches(batch, updates, derive_seed(seed, step, "shuffle", 0)):
             logp = logprobs(model, part.ids, part.mask)
             policy_loss(method, logp, part.logp_old, part.advantages, part.mask).loss.backward()

@@ -147,7 +147,11 @@ def step_metrics(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
 
 def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
     """Combine the reports of a step's optimizer updates: extremes, counts, otherwise means."""
-    combine = {"ratio_min": min, "ratio_max": max, "skipped_updates": sum}
+    combine: dict[str, Callable[[Iterable[float]], float]] = {
+        "ratio_min": min,
+        "ratio_max": max,
+        "skipped_updates": sum,
+    }
     columns = defaultdict(list)
     for update in updates:
         for name, value in update.items():

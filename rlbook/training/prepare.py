@@ -15,7 +15,7 @@ from rlbook.policy import topk_logprobs
 from rlbook.training.batch import Batch, Collated, Rollout, collate
 from rlbook.training.config import RunConfig
 from rlbook.training.critic import Critic
-from rlbook.training.step import LOCAL, LocalProcess, in_micro_batches
+from rlbook.training.step import LOCAL, LocalProcess, as_policy, in_micro_batches
 
 
 @dataclass
@@ -128,7 +128,7 @@ class BatchBuilder:
             return {}
         old = self.model if self.method.old_logprobs == "recomputed" else self.sampler
         ids, logps = topk_logprobs(
-            old or self.model, batch.ids, batch.mask, k, self.config.rollout.temperature
+            as_policy(old or self.model), batch.ids, batch.mask, k, self.config.rollout.temperature
         )
         return {"topk_ids": ids, "topk_logp_old": logps}
 

@@ -102,7 +102,7 @@ def _give(rollouts: Sequence[Rollout], name: str, values: Part, reward: Reward) 
         )
     for rollout, value in zip(rollouts, values, strict=True):
         if not isinstance(value, Sequence):
-            rollout.rewards[name] = float(value)
+            rollout.rewards[name] = float(value)  # type: ignore[arg-type]  # a union of sequences
         elif len(value) == rollout.length:
             rollout.token_rewards[name] = [float(v) for v in value]
         else:

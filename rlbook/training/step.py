@@ -2,11 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from rlbook.objectives import Loss, Method, Totals, policy_loss, topk_divergence, totals_of
 from rlbook.objectives import value_loss as clipped_value_loss
@@ -27,7 +29,9 @@ class LocalProcess:
 
     def token_stats(self, model: nn.Module, micro: Batch, temperature: float) -> TokenStats:
         """Log-probabilities and entropies of a micro-batch's trained tokens, with gradient."""
-        return token_stats(model, micro.ids, micro.mask, temperature, topk_ids=micro.topk_ids)
+        return token_stats(
+            as_policy(model), micro.ids, micro.mask, temperature, topk_ids=micro.topk_ids
+        )
 
     @torch.no_grad()
     def logprobs(
@@ -35,7 +39,7 @@ class LocalProcess:
     ) -> Float[Tensor, "N T"]:
         """Log-probabilities of a batch's tokens, without gradient."""
         return in_micro_batches(
-            lambda ids, mask: logprobs(model, ids, mask, temperature), batch, max_tokens
+            lambda ids, mask: logprobs(as_policy(model), ids, mask, temperature), batch, max_tokens
         )
 
     def gather(self, parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
@@ -44,6 +48,11 @@ class LocalProcess:
 
 
 LOCAL = LocalProcess()
+
+
+def as_policy(model: nn.Module) -> PreTrainedModel:
+    """The model of a single process is the policy itself; only ranks wrap theirs."""
+    return cast(PreTrainedModel, model)
 
 
 def in_micro_batches(
@@ -102,13 +111,13 @@ def critic_step(
 
     Raises `ValueError` for a batch without values and returns.
     """
-    if batch.values_old is None or batch.returns is None:
-        raise ValueError("the critic learns from values_old and returns; this batch has none")
     totals = totals_of(batch.mask, batch.groups)
     optimizer.zero_grad(set_to_none=True)
     total = 0.0
     for rows in micro_batch_rows(batch, micro_batch_tokens):
         micro = batch.select(rows)
+        if micro.values_old is None or micro.returns is None:
+            raise ValueError("the critic learns from values_old and returns; this batch has none")
         values = critic(micro.ids, micro.mask)
         loss = clipped_value_loss(values, micro.values_old, micro.returns, micro.mask, clip, totals)
         loss.backward()
@@ -198,5 +207,5 @@ def divergence_of(method: Method, stats: TokenStats, batch: Batch) -> Float[Tens
     """D(π_old ‖ π_θ) over the listed tokens, where the method's trust region asks for it."""
     if batch.topk_logp_old is None or stats.topk is None:
         return None
-    kind = getattr(method.trust_region, "kind", "tv")
+    kind: Literal["tv", "kl"] = getattr(method.trust_region, "kind", "tv")
     return topk_divergence(stats.topk, batch.topk_logp_old, kind)

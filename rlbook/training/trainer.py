@@ -65,7 +65,9 @@ class Trainer:
         self.pool = prompt_pool(self.task, config.data, config.seed)
         self.critic = Critic(self.model) if self.method.needs_critic else None
         self.reference = frozen_copy(self.model) if self.method.needs_reference else None
-        self.optimizers = {"model": adamw(self.model, config.optimizer)}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {
+            "model": adamw(self.model, config.optimizer)
+        }
         if self.critic is not None:
             self.optimizers["critic"] = adamw(self.critic, config.optimizer, config.critic.lr)
         self.builder = BatchBuilder(
@@ -171,7 +173,7 @@ class Trainer:
     ) -> list[Rollout]:
         """`n` rewarded completions of each problem from the engine; see `collect_rollouts`."""
         rollout = self.config.rollout
-        defaults = {
+        defaults: dict[str, Any] = {
             "max_new_tokens": rollout.max_new_tokens,
             "temperature": rollout.temperature,
             "version": self.behaviour_version,
