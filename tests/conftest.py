@@ -43,10 +43,10 @@ class Parity:
 
     def sample(self, seed, n, levels=None):
         levels = levels or self.levels
-        numbers = [(7 * seed + 3 * i) % 40 for i in range(n)]
+        chosen = [levels[i % len(levels)] for i in range(n)]
         return [
-            Problem(f"{seed}/{i}", f"{k}+{i % 9}=?", "even", levels[i % len(levels)])
-            for i, k in enumerate(numbers)
+            Problem(f"{seed}/{i}", f"{(7 * seed + 3 * i) % 40}+{level + i % 6}=?", "even", level)
+            for i, level in enumerate(chosen)
         ]
 
     def verify(self, problem, completion, finished=True):

@@ -191,6 +191,20 @@ def test_updates_are_counted_over_epochs_and_minibatches(trainer):
     assert trained.train_one()["staleness"] == 0
 
 
+def test_every_epoch_trains_every_group_in_another_order(trainer, make_rollout):
+    trained = trainer("grpo", prompts=8, minibatches=4, epochs=3, seed=1)
+    order = []
+    trained.update = lambda part: order.append(part.groups.unique().tolist()) or {}
+    trained.updates(trained.prepare([make_rollout(group=i // 2, reward=i % 2) for i in range(16)]))
+    epochs = [[g for groups in order[start : start + 4] for g in groups] for start in (0, 4, 8)]
+    assert len(order) == 12
+    assert all(sorted(epoch) == list(range(8)) for epoch in epochs)
+    assert len(set(map(tuple, epochs))) == 3
+    trained.step, order[:] = 1, []
+    trained.updates(trained.prepare([make_rollout(group=i // 2, reward=i % 2) for i in range(16)]))
+    assert [g for groups in order[:4] for g in groups] not in epochs
+
+
 def test_the_metrics_of_updates_are_means_extremes_and_counts():
     parts = [
         {"loss": 1.0, "ratio_min": 0.5, "ratio_max": 2.0, "skipped_updates": 1},
