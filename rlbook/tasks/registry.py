@@ -2,18 +2,21 @@
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rlbook.importing import import_name
 from rlbook.tasks.base import HeldOut, Problem, Task
+from rlbook.tasks.habits import HabitsTask
 from rlbook.tasks.sums import SumsTask
 
 NAMES = (
     "sums",
+    "habits",
     "reasoning_gym:<dataset>",
     "dataset:<file, folder or hub id>",
     "<package.module>:<class>",
 )
+SMALL_WORLDS: dict[str, Callable[[], Task]] = {"sums": SumsTask, "habits": HabitsTask}
 HELD_OUT_SEED = 1_000_003  # training seeds stay small, so no training run draws from this one
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -21,7 +24,7 @@ _MEMBERS = ("name", "levels", "sample", "verify")
 
 
 def get_task(name: str) -> Task:
-    """The task called `name`: "sums", a family's data set after a colon, or a class of yours.
+    """The task called `name`: "sums", "habits", a data set after a colon, or a class of yours.
 
     "reasoning_gym:<dataset>" is one of that library's data sets; "dataset:<source>" takes
     questions and answers from a JSONL file, a folder or the Hugging Face hub (`DatasetTask`).
@@ -30,8 +33,8 @@ def get_task(name: str) -> Task:
     Raises `ValueError` for an unknown name or an object that is no task, and `ImportError` if a
     module or an optional library is missing.
     """
-    if name == "sums":
-        return SumsTask()
+    if name in SMALL_WORLDS:
+        return SMALL_WORLDS[name]()
     family, _, source = name.partition(":")
     if family == "reasoning_gym" and source:
         from rlbook.tasks.gym import ReasoningGymTask

@@ -1,1 +1,1 @@
-"""The making and measuring of the book's own base model."""
+"""The making and measuring of the book's own base models."""

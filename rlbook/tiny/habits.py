@@ -17,7 +17,7 @@ SHARES = {
     "double minus": 0.18,
     "precedence": 0.08,
     "power": 0.03,
-    "square": 0.01,
+    "square": 0.005,
 }
 SLIP = 0.06
 SLIPS = (-10, -2, -1, 1, 2, 10)

@@ -1,5 +1,7 @@
 """The tiny language model: half a million parameters, one token per character or word."""
 
+from collections.abc import Sequence
+
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
@@ -16,12 +18,12 @@ PAD_ID, BOS_ID, EOS_ID, UNK_ID = range(4)
 MAX_POSITIONS = 256
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenizerFast:
     """Digits, signs, tags and whole words; `tokenizer(prompt)` puts `<bos>` in front.
 
     Words carry their trailing space, so text made of this vocabulary survives a round trip.
     """
-    ids = {token: i for i, token in enumerate(VOCABULARY)}
+    ids = {token: i for i, token in enumerate(vocabulary)}
     core = Tokenizer(WordLevel(ids, unk_token="<unk>"))
     core.pre_tokenizer = Split(Regex(r"</?[a-z]+>|[a-z]+ ?|(?m:.)"), behavior="isolated")
     core.post_processor = TemplateProcessing(
@@ -39,13 +41,13 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_model() -> LlamaForCausalLM:
+def build_model(vocabulary: Sequence[str] = VOCABULARY) -> LlamaForCausalLM:
     """A freshly initialised Llama: width 128, 3 layers, 4 heads of 32, untied LM head.
 
     Initial weights depend on torch's global seed alone.
     """
     config = LlamaConfig(
-        vocab_size=len(VOCABULARY),
+        vocab_size=len(vocabulary),
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=3,

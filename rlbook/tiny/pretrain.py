@@ -1,4 +1,4 @@
-"""Make the tiny base model: supervised next-token prediction on the mixture of strategies."""
+"""Make a tiny base model: supervised next-token prediction on the demonstrations of its world."""
 
 import json
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,21 +14,23 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from rlbook.manifest import manifest, write_manifest
-from rlbook.tiny.demonstrations import demonstrations
 from rlbook.tiny.model import EOS_ID, MAX_POSITIONS, PAD_ID, build_model, build_tokenizer
+from rlbook.tiny.worlds import WORLDS, World
 
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """Settings of the base run; the defaults made the model in `data/tiny-sums`.
+    """Settings of a base run; the defaults made the models in `data/tiny-<world>`.
 
+    `out` and `steps` are the world's own if absent.
     `decay` is the last share of the steps, over which the learning rate falls to zero linearly;
     `stop_after` ends a run early with the full run's schedule (a prefix, for comparisons).
     """
 
-    out: Path = Path("data/tiny-sums")
+    world: Literal["sums", "habits"] = "sums"
+    out: Path | None = None
     seed: int = 0
-    steps: int = 1300
+    steps: int | None = None
     batch: int = 64
     micro_batches: int = 8
     lr: float = 2e-3
@@ -38,13 +41,23 @@ class PretrainConfig:
     threads: int = 1
     stop_after: int | None = None
 
-    def __post_init__(self):
-        if self.steps < 1 or not 1 <= self.micro_batches <= self.batch:
+    def __post_init__(self) -> None:
+        if self.total < 1 or not 1 <= self.micro_batches <= self.batch:
             raise ValueError("pretrain needs steps >= 1 and 1 <= micro_batches <= batch")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay is a share of the steps in (0, 1], got {self.decay}")
         if not 16 <= self.max_tokens <= MAX_POSITIONS:
             raise ValueError(f"max_tokens must lie in 16..{MAX_POSITIONS}, got {self.max_tokens}")
+
+    @property
+    def folder(self) -> Path:
+        """Where the model goes."""
+        return self.out or WORLDS[self.world].folder
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole schedule."""
+        return WORLDS[self.world].steps if self.steps is None else self.steps
 
 
 Example = tuple[list[int], int]
@@ -53,20 +66,21 @@ Example = tuple[list[int], int]
 def pretrain(
     config: PretrainConfig, on_step: Callable[[dict], None] | None = None
 ) -> LlamaForCausalLM:
-    """Train a base model from scratch and save it as a Hugging Face folder in `config.out`.
+    """Train a base model from scratch and save it as a Hugging Face folder in `config.folder`.
 
     `on_step` receives the metrics of each step: step, loss (nats per completion token), lr,
     seconds. On one thread of one machine the result depends on the config alone.
     """
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
-    model = build_model().train()
+    world = WORLDS[config.world]
+    model = build_model(world.vocabulary).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.lr, betas=(0.9, 0.98), weight_decay=0.01
     )
     start, tokens = time.perf_counter(), 0
-    examples = encoded_demonstrations(config.seed, config.max_tokens)
-    for step in range(config.stop_after or config.steps):
+    examples = encoded_demonstrations(config.seed, config.max_tokens, world)
+    for step in range(config.stop_after or config.total):
         batch = list(islice(examples, config.batch))
         for group in optimizer.param_groups:
             group["lr"] = config.lr * learning_rate_factor(step, config)
@@ -83,10 +97,12 @@ def pretrain(
     return model.eval()
 
 
-def encoded_demonstrations(seed: int, max_tokens: int) -> Iterator[Example]:
+def encoded_demonstrations(
+    seed: int, max_tokens: int, world: World = WORLDS["sums"]
+) -> Iterator[Example]:
     """Token ids of prompt, completion and EOS, cut at `max_tokens`, and the prompt's length."""
-    tokenizer = build_tokenizer()
-    for demo in demonstrations(seed):
+    tokenizer = build_tokenizer(world.vocabulary)
+    for demo in world.demonstrations(seed):
         prompt = tokenizer(demo.problem.prompt).input_ids
         completion = tokenizer(demo.completion, add_special_tokens=False).input_ids
         yield (prompt + completion + [EOS_ID])[:max_tokens], len(prompt)
@@ -94,7 +110,7 @@ def encoded_demonstrations(seed: int, max_tokens: int) -> Iterator[Example]:
 
 def learning_rate_factor(step: int, config: PretrainConfig) -> float:
     """Linear warm-up, a plateau at 1, linear decay to 0 over the last `config.decay` share."""
-    remaining = (config.steps - step) / (config.decay * config.steps)
+    remaining = (config.total - step) / (config.decay * config.total)
     return min(1.0, (step + 1) / config.warmup, remaining)
 
 
@@ -128,11 +144,11 @@ def _tensors(examples: list[Example]) -> tuple[Tensor, Tensor]:
 
 def save_base(model: LlamaForCausalLM, config: PretrainConfig, **facts) -> None:
     """Weights, tokenizer and a manifest of how they were made."""
-    model.save_pretrained(config.out)
-    build_tokenizer().save_pretrained(config.out)
+    model.save_pretrained(config.folder)
+    build_tokenizer(WORLDS[config.world].vocabulary).save_pretrained(config.folder)
     settings = json.loads(json.dumps(asdict(config), default=str))
     facts = manifest(command=command_of(config), pretrain=settings, **facts)
-    write_manifest(config.out / "manifest.json", facts)
+    write_manifest(config.folder / "manifest.json", facts)
 
 
 def command_of(config: PretrainConfig) -> str:
@@ -140,7 +156,7 @@ def command_of(config: PretrainConfig) -> str:
     changed = {
         field.name: getattr(config, field.name)
         for field in fields(config)
-        if field.name == "out" or getattr(config, field.name) != field.default
+        if getattr(config, field.name) != field.default
     }
     options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items())
     return f"python -m rlbook.tiny.pretrain {options}"
@@ -154,7 +170,7 @@ def print_progress(metrics: dict) -> None:
 
 
 def main() -> None:
-    """`python -m rlbook.tiny.pretrain --out data/tiny-sums`."""
+    """`python -m rlbook.tiny.pretrain --world sums`."""
     import tyro
 
     pretrain(tyro.cli(PretrainConfig, description=__doc__), print_progress)
