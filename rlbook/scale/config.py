@@ -38,8 +38,9 @@ class ScaleConfig(RunConfig):
     `steps` counts batches of rollouts, as in every run: `rollout.prompts` prompts, trained in
     `optimizer.minibatches` updates. Those are what processes exchange here, so all that is counted
     while a run goes on (versions, staleness, checkpoints, rows of metrics) is counted in updates.
-    What a method takes over a whole batch, such as a mean of all rewards, it takes over an
-    update's share of the prompts.
+    Every update has fresh rollouts of its own: what a method takes over a whole batch, such as a
+    mean of all rewards, it takes over that update's share of the prompts, and a π_old that it
+    recomputes is the policy about to be updated.
     """
 
     run: str = Field("runs/scale", description="folder of the run")
