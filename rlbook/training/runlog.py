@@ -73,5 +73,5 @@ def _summary_writer(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError("TensorBoard logging needs `pip install tensorboard`") from error
+        raise ImportError("TensorBoard logging needs pip install 'rlbook[tensorboard]'") from error
     return SummaryWriter(folder / "tensorboard")
