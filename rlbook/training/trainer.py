@@ -270,6 +270,10 @@ class Trainer:
         `ValueError` naming every field that differs otherwise.
         """
         state = read_state(Path(folder))
+        if "given" not in state:
+            raise ValueError(
+                f"{folder} is a full-scale run: go on with `rlbook scale {folder} --resume`"
+            )
         saved = RunConfig(**state["config"])
         given = described({"policy": policy, **seams})
         check_same_run(saved, config or saved, state["given"], given)

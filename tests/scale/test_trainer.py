@@ -19,7 +19,15 @@ from rlbook.scale.spool import end_spool, published, write_batch
 from rlbook.scale.trainer import ScaleTrainer, Stopwatch
 from rlbook.tasks import Problem
 from rlbook.tiny.model import build_model
-from rlbook.training import BatchBuilder, Rollout, RunConfig, adamw, read_jsonl, train_step
+from rlbook.training import (
+    BatchBuilder,
+    Rollout,
+    RunConfig,
+    Trainer,
+    adamw,
+    read_jsonl,
+    train_step,
+)
 from rlbook.training.checkpoint import read_state
 from rlbook.training.step import warm_up
 
@@ -353,6 +361,8 @@ def test_a_run_folder_is_a_policy_and_knows_its_run(tmp_path):
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, trained[f"model.{name}"])
     assert RunConfig(**read_state(tmp_path)["config"]).optimizer.lr == 2e-3
+    with pytest.raises(ValueError, match=r"full-scale run: .*`rlbook scale .* --resume`"):
+        Trainer.resume(tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in files if b"s3cret" in path.read_bytes()]
 
