@@ -197,10 +197,10 @@ def experiments(
 
 @app.command
 def pretrain(config: Annotated[PretrainConfig, tyro.conf.arg(name="")]) -> None:
-    """Make the tiny base model of `data/tiny-sums` again, from nothing but a seed.
+    """Make a tiny base model of `data` again, from nothing but a seed.
 
     Args:
-        config: Settings of the run; the defaults made the committed model.
+        config: Settings of the run; the defaults made the committed models.
     """
     from rlbook.tiny.pretrain import pretrain as make_base
     from rlbook.tiny.pretrain import print_progress
@@ -237,7 +237,7 @@ def scale(
     """Train asynchronously with generator servers, an orchestrator and FSDP2 trainers.
 
     Args:
-        config: YAML file of settings; examples in `configs`, a run's own is its `config.yaml`.
+        config: YAML file of settings (examples in `configs`), or the folder of a run.
         overrides: Settings to replace, as `section.field=value`.
         dry_run: Print memory, time, staleness and GPU-hours, and start nothing.
         resume: Go on with the run in the folder that the settings name.
@@ -266,10 +266,10 @@ def scale(
 
 @app.command
 def export(run: tyro.conf.Positional[Path], folder: tyro.conf.Positional[Path]) -> None:
-    """Write the newest checkpoint of a full-scale run as an ordinary Hugging Face model folder.
+    """Write the newest checkpoint of a run as a Hugging Face model folder and nothing else.
 
     Args:
-        run: Folder of the run.
+        run: Folder of the run, of `train` or of `scale`.
         folder: Folder to write, which must be new.
     """
     from rlbook.scale.checkpoint import export as write
