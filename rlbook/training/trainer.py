@@ -61,6 +61,11 @@ class Trainer:
         device = config.model.device
         self.model, self.tokenizer = policy or load_policy(config.model.policy, device=device)
         self.behaviour = frozen_copy(self.model) if config.rollout.sync_every > 1 else self.model
+        if engine and self.method.needs_topk and self.method.old_logprobs == "sampler":
+            raise ValueError(
+                "top_k compares whole distributions, and an engine of one's own reports its "
+                'sampled tokens only: set old_logprobs="recomputed"'
+            )
         self.engine = engine or Sampler(self.behaviour, self.tokenizer.eos_token_id)
         self.pool = prompt_pool(self.task, config.data, config.seed)
         self.critic = Critic(self.model) if self.method.needs_critic else None

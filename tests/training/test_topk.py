@@ -75,3 +75,13 @@ def test_a_list_of_tokens_changes_what_is_masked(little_policy, parity, little):
         masked.append(trainer.update(batch)["clip_fraction"])
     assert masked[0] > 0.05
     assert masked[1] > masked[0] + 0.02
+
+
+def test_an_engine_of_ones_own_knows_no_whole_distributions(little_policy, parity, little):
+    method = replace(METHODS["dppo"], trust_region=DivergenceMask("tv", 0.05, 0.05, top_k=3))
+    policy = little_policy()
+    engine = Trainer(RunConfig(**little), policy, task=parity).engine
+    with pytest.raises(ValueError, match='old_logprobs="recomputed"'):
+        Trainer(RunConfig(method=method, **little), policy, task=parity, engine=engine)
+    recomputed = replace(method, old_logprobs="recomputed")
+    Trainer(RunConfig(method=recomputed, **little), policy, task=parity, engine=engine)
