@@ -1,7 +1,7 @@
 """Rollouts: what was sampled, from which policy, what it earned; and the same as tensors."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
@@ -50,32 +50,8 @@ class Rollout:
         return self.finish_reason == "length"
 
 
-class Rows:
-    """What the tensors of N rollouts have in common: rows can be chosen, devices changed."""
-
-    ids: Int[Tensor, "N T"]
-    mask: Bool[Tensor, "N T"]
-
-    def __len__(self) -> int:
-        return self.ids.shape[0]
-
-    def to(self, device: torch.device | str) -> Self:
-        return self._map(lambda tensor: tensor.to(device))
-
-    def select(self, rows: Int[Tensor, " R"]) -> Self:
-        """The given rows, with columns that are padding in all of them cut off."""
-        width = int(lengths_of(self.mask[rows]).max().clamp(min=1))
-        return self._map(
-            lambda tensor: tensor[rows] if tensor.ndim == 1 else tensor[rows][:, :width]
-        )
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        present = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        return type(self)(**{name: t if t is None else change(t) for name, t in present.items()})
-
-
 @dataclass(frozen=True)
-class Collated(Rows):
+class Collated:
     """Right-padded tensors of N rollouts; every (N, T) tensor is aligned to the token itself.
 
     `mask` is True on the completion's sampled tokens; `logp_sampler` holds the log-probabilities
@@ -93,14 +69,31 @@ class Collated(Rows):
     versions: Int[Tensor, "N T"]
     token_rewards: Float[Tensor, "N T"] | None = None
 
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    def to(self, device: torch.device | str) -> Self:
+        return self._map(lambda tensor: tensor.to(device))
+
+    def select(self, rows: Int[Tensor, " R"]) -> Self:
+        """The given rows, with columns that are padding in all of them cut off."""
+        width = int(lengths_of(self.mask[rows]).max().clamp(min=1))
+        return self._map(
+            lambda tensor: tensor[rows] if tensor.ndim == 1 else tensor[rows][:, :width]
+        )
+
     def prepared(self, **computed: Any) -> "Batch":
         """The `Batch` with these tensors besides; the sampler's log-probs are the old ones."""
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         return Batch(**{"logp_old": self.logp_sampler} | given | computed)
 
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: change(t) for name, t in tensors.items() if t is not None})
 
-@dataclass(frozen=True)
-class Batch(Rows):
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(Collated):
     """A `Collated` with all that the loss needs; `mask` is True on the tokens to train.
 
     `logp_old` are the log-probabilities the ratio is taken to; `advantages` (N,) or (N, T). The
@@ -110,16 +103,8 @@ class Batch(Rows):
     `topk_logp_old` (N, T, K+1) the tokens over which a divergence is taken.
     """
 
-    ids: Int[Tensor, "N T"]
-    mask: Bool[Tensor, "N T"]
-    logp_sampler: Float[Tensor, "N T"]
-    rewards: Float[Tensor, " N"]
-    groups: Int[Tensor, " N"]
-    finished: Bool[Tensor, " N"]
-    versions: Int[Tensor, "N T"]
     logp_old: Float[Tensor, "N T"]
     advantages: Tensor
-    token_rewards: Float[Tensor, "N T"] | None = None
     logp_ref: Float[Tensor, "N T"] | None = None
     values_old: Float[Tensor, "N T"] | None = None
     returns: Float[Tensor, "N T"] | None = None
@@ -170,7 +155,7 @@ def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
     return (mask * columns).amax(dim=1)
 
 
-def micro_batch_rows(batch: Rows, max_tokens: int) -> Iterator[Int[Tensor, " R"]]:
+def micro_batch_rows(batch: Collated, max_tokens: int) -> Iterator[Int[Tensor, " R"]]:
     """Row indices of slices of similar length, each at most `max_tokens` padded (one row at least).
 
     Sorting by length removes most padding; the summed gradient does not depend on the slicing
