@@ -1,7 +1,7 @@
 """Sample completions from the policy, with the log-probability of every token."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 import torch
@@ -16,12 +16,14 @@ from rlbook.policy.decoding import decoder_for, fill_holes
 class Completion:
     """Sampled tokens, their log-probabilities, and why sampling ended.
 
-    `finish_reason` is "stop" (the last token is an EOS token) or "length".
+    `finish_reason` is "stop" (the last token is an EOS token) or "length". `forced` marks tokens
+    that an engine put there instead of sampling them; their log-probability is 0.
     """
 
     token_ids: list[int]
     logps: list[float]
     finish_reason: Literal["stop", "length"]
+    forced: list[bool] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,12 @@ def draw_problem(rng: random.Random, operands: int) -> Problem:
 
 def terms_of(problem: Problem) -> list[int]:
     """The signed operands of a sum, the first one included."""
-    return [int(term) for term in re.findall(r"[+-]?[0-9]+", problem.prompt)]
+    return terms_in(problem.prompt)
+
+
+def terms_in(text: str) -> list[int]:
+    """The signed integers in a text."""
+    return [int(term) for term in re.findall(r"[+-]?[0-9]+", text)]
 
 
 def _draw_term(rng: random.Random, total: int) -> int:

@@ -88,6 +88,7 @@ def make_rollout(
         text=text,
         correct=verdict.correct,
         format_ok=verdict.format_ok,
+        forced=completion.forced,
     )
 
 

@@ -1,0 +1,107 @@
+"""Troubles that lie in how answers are sampled."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlbook.policy import Completion, Sampler
+from rlbook.tasks.sums import terms_in
+
+
+class StartsLost:
+    """Half of every group starts with a forced step that is stuck and a first "hmm ".
+
+    `<think>37+8=?;hmm ` is put there, not sampled, so it is not trained on; what comes after is
+    the policy's own: to stop, or to go on saying "hmm ". Chapter 07.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        self.sampler, self.tokenizer = Sampler(model, tokenizer.eos_token_id), tokenizer
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        n: int,
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> list[Completion]:
+        """`n` completions per prompt; the last half of them, rounded down, start lost."""
+        prefixes = [
+            self.lost_start(prompt) if i >= n - n // 2 else []
+            for prompt in prompts
+            for i in range(n)
+        ]
+        asked = [
+            [*prompt, *prefix]
+            for prompt, prefix in zip(
+                [prompt for prompt in prompts for _ in range(n)], prefixes, strict=True
+            )
+        ]
+        longest = max(map(len, prefixes))
+        written = self.sampler.generate(
+            asked, n=1, max_new_tokens=max_new_tokens - longest, temperature=temperature, seed=seed
+        )
+        return [after(prefix, one) for prefix, one in zip(prefixes, written, strict=True)]
+
+    def lost_start(self, prompt: Sequence[int]) -> list[int]:
+        """Token ids of the first step of a sum, stuck, and of the first "hmm "."""
+        first, second, *_ = terms_in(self.tokenizer.decode(prompt, skip_special_tokens=True))
+        text = f"<think>{first}{second:+d}=?;hmm "
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
+
+def after(prefix: list[int], completion: Completion) -> Completion:
+    """The completion behind forced tokens, which carry log-probability 0."""
+    if not prefix:
+        return completion
+    return replace(
+        completion,
+        token_ids=prefix + completion.token_ids,
+        logps=[0.0] * len(prefix) + completion.logps,
+        forced=[True] * len(prefix) + [False] * len(completion.token_ids),
+    )
+
+
+class RoughSampler:
+    """Samples from a rounded copy of the policy, as an engine in low precision does.
+
+    With 4 or 5 bits a weight, the probabilities of its tokens and the trainer's agree about as well
+    as in a production engine after its repairs. Chapter 11.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        bits: int = 4,
+        rounding: Callable[[PreTrainedModel, int], PreTrainedModel] | None = None,
+    ):
+        self.tokenizer, self.bits, self.rounding = tokenizer, bits, rounding or rounded
+        self.sampler: Sampler | None = None
+
+    def load_weights(self, model: PreTrainedModel) -> None:
+        """Sample from a rounded copy of these weights from now on."""
+        rough = self.rounding(model, self.bits)
+        self.sampler = Sampler(rough, self.tokenizer.eos_token_id)
+
+    def generate(self, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
+        if self.sampler is None:
+            raise ValueError("a RoughSampler has no weights yet: call load_weights(model) first")
+        return self.sampler.generate(prompts, **settings)
+
+
+@torch.no_grad()
+def rounded(model: PreTrainedModel, bits: int) -> PreTrainedModel:
+    """A copy of the model whose weight matrices hold 2^bits − 1 different values per row."""
+    copy = deepcopy(model)
+    for weight in copy.parameters():
+        if weight.ndim == 2:
+            largest = weight.abs().amax(1, keepdim=True).clamp(min=1e-8)
+            scale = largest / (2 ** (bits - 1) - 1)
+            weight.copy_((weight / scale).round() * scale)
+    return copy
