@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlbook.scale.config import ScaleConfig, dump_config, load_config
 from rlbook.scale.layout import Layout, read_json, write_json
-from rlbook.training.trainer import differences
+from rlbook.training.resume import differences
 
 # What a resumed run may change: how long it goes on, where it runs, what it may use, how it is
 # watched. Up to rounding, nothing of it decides what is learnt, as `evaluation.prompts` does:

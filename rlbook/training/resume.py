@@ -1,0 +1,56 @@
+"""Is it the same run? What a resumed run may change, and how it names what differs."""
+
+from typing import Any
+
+from rlbook.importing import name_of
+from rlbook.training.config import RunConfig
+
+RESUMABLE = ("steps", "evaluation", "model.device")
+
+
+def check_same_run(
+    saved: RunConfig, config: RunConfig, saved_seams: dict[str, str], seams: dict[str, str]
+) -> None:
+    """Raise `ValueError` naming every field in which a run would not be the one that was saved."""
+    differ = [
+        f"{field} is {old!r} in the run and {new!r} here"
+        for field, (old, new) in differences(saved.to_dict(), config.to_dict()).items()
+        if not field.startswith(RESUMABLE)
+    ]
+    differ += [
+        f"{name} was {saved_seams.get(name, 'not given')} in the run and is "
+        f"{seams.get(name, 'not given')} here"
+        for name in sorted(saved_seams.keys() | seams.keys())
+        if saved_seams.get(name) != seams.get(name)
+    ]
+    if differ:
+        raise ValueError(
+            f"not the same run: {'; '.join(differ)}. Only {', '.join(RESUMABLE)} may change; "
+            "start a new run for the rest"
+        )
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple]:
+    """Dotted names of what differs between two nested dictionaries, with both values."""
+    found: dict[str, tuple] = {}
+    for name in old.keys() | new.keys():
+        left, right = old.get(name), new.get(name)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found |= differences(left, right, f"{prefix}{name}.")
+        elif left != right:
+            found[f"{prefix}{name}"] = (left, right)
+    return dict(sorted(found.items()))
+
+
+def described(seams: dict[str, Any]) -> dict[str, str]:
+    """Names of the objects a trainer was given, by which a resumed run knows them again."""
+    return {name: label_of(thing) for name, thing in seams.items() if thing is not None}
+
+
+def label_of(thing: Any) -> str:
+    thing = thing[0] if isinstance(thing, tuple) else thing  # of a policy, the model
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    try:
+        return name_of(named)
+    except ValueError:
+        return f"{named.__module__}:{named.__qualname__}"
