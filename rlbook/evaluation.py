@@ -9,11 +9,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.policy import Sampler
 from rlbook.stats import bootstrap_interval, pass_at_k_curve
 from rlbook.tasks import Task, held_out_problems
+from rlbook.tasks.registry import HELD_OUT_SEED
 from rlbook.training.batch import Rollout
 from rlbook.training.collect import Engine, collect_rollouts, labeller
 from rlbook.training.metrics import group_by, mean
 
-SEED = 1_000_003  # of the samples; the problems' own is `rlbook.tasks.HELD_OUT_SEED`
 RESAMPLES = 2_000  # a hundredth of an interval's width, in a few milliseconds
 
 
@@ -48,7 +48,7 @@ def held_out_rollouts(
     model, tokenizer = policy
     engine = engine or Sampler(model, tokenizer.eos_token_id)
     problems = held_out_problems(task, prompts, levels)
-    return collect_rollouts(engine, tokenizer, task, problems, n, **{"seed": SEED} | how)
+    return collect_rollouts(engine, tokenizer, task, problems, n, **{"seed": HELD_OUT_SEED} | how)
 
 
 def summary(
