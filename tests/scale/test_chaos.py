@@ -29,6 +29,7 @@ SMALL = (
     "evaluation.every=0",
     "launch.grace=3",
 )
+SLEEP = [sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(60)"]
 
 
 @pytest.mark.slow
@@ -122,9 +123,10 @@ def test_a_batch_written_twice_is_noticed(run, tmp_path):
 
 
 def test_survivors_are_found(tmp_path):
-    sleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)", str(tmp_path / "run")]
-    with subprocess.Popen(sleep) as process:
+    sleep = [*SLEEP, str(tmp_path / "run")]
+    with subprocess.Popen(sleep, stdout=subprocess.PIPE) as process:
         try:
+            process.stdout.readline()  # before a program has started, its command line is empty
             assert survivors(tmp_path / "run") == [process.pid]
         finally:
             process.kill()
@@ -134,8 +136,7 @@ def test_survivors_are_found(tmp_path):
 def test_victims_are_our_own(tmp_path):
     """A file of process ids outlives the processes: another program may have theirs by now."""
     chaos = Chaos(CONFIG, tmp_path / "run", seed=0)
-    sleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
-    with subprocess.Popen(sleep) as process:
+    with subprocess.Popen(SLEEP) as process:
         try:
             assert process.pid in children(os.getpid())
             chaos.launcher = process  # which has started nobody
