@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlbook.scale.config import ScaleConfig, dump_config, load_config
 from rlbook.scale.layout import Layout, read_json, write_json
-from rlbook.training.resume import differences
+from rlbook.training.resume import fixed_differences
 
 # What a resumed run may change: how long it goes on, where it runs, what it may use, how it is
 # watched. Up to rounding, nothing of it decides what is learnt, as `evaluation.prompts` does:
@@ -55,8 +55,7 @@ def check_resume(layout: Layout, config: ScaleConfig) -> None:
     saved = load_config(layout.config)
     changed = [
         f"{name} was {old!r}, is {new!r}"
-        for name, (old, new) in differences(saved.to_dict(), config.to_dict()).items()
-        if not may_change(name)
+        for name, (old, new) in fixed_differences(saved, config, RESUMABLE).items()
     ]
     if changed:
         raise ValueError(
@@ -64,11 +63,6 @@ def check_resume(layout: Layout, config: ScaleConfig) -> None:
             f"These may change: {', '.join(RESUMABLE)}. Resume {layout.config} without the others, "
             "or start a new run with --set run=…"
         )
-
-
-def may_change(name: str) -> bool:
-    """Whether a setting, by its dotted name, is `RESUMABLE` itself or by its section."""
-    return any(name == one or name.startswith(f"{one}.") for one in RESUMABLE)
 
 
 def reopen(layout: Layout, updates: int) -> None:

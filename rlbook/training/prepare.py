@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlbook.objectives import Method, compute_advantages, token_rewards
 from rlbook.policy import topk_logprobs
-from rlbook.training.batch import Batch, Collated, Rollout, collate
+from rlbook.training.batch import Batch, Collated, Rollout, collate, micro_batch_rows
 from rlbook.training.config import RunConfig
 from rlbook.training.critic import Critic
 from rlbook.training.step import LOCAL, LocalProcess, as_policy, in_micro_batches
@@ -127,10 +127,15 @@ class BatchBuilder:
         if k is None:
             return {}
         old = self.model if self.method.old_logprobs == "recomputed" else self.sampler
-        ids, logps = topk_logprobs(
-            as_policy(old or self.model), batch.ids, batch.mask, k, self.config.rollout.temperature
-        )
-        return {"topk_ids": ids, "topk_logp_old": logps}
+        policy, temperature = as_policy(old or self.model), self.config.rollout.temperature
+        listed: dict[str, Tensor] = {}
+        for rows in micro_batch_rows(batch, self.config.optimizer.micro_batch_tokens):
+            micro = batch.select(rows)
+            parts = topk_logprobs(policy, micro.ids, micro.mask, k, temperature)
+            for name, part in zip(("topk_ids", "topk_logp_old"), parts, strict=True):
+                whole = listed.setdefault(name, part.new_zeros(*batch.ids.shape, part.shape[-1]))
+                whole[rows, : part.shape[1]] = part
+        return listed
 
 
 def staleness_of(batch: Collated, version: int) -> Int[Tensor, "N T"]:

@@ -1,5 +1,6 @@
 """Is it the same run? What a resumed run may change, and how it names what differs."""
 
+from collections.abc import Collection
 from typing import Any
 
 from rlbook.importing import name_of
@@ -14,8 +15,7 @@ def check_same_run(
     """Raise `ValueError` naming every field in which a run would not be the one that was saved."""
     differ = [
         f"{field} is {old!r} in the run and {new!r} here"
-        for field, (old, new) in differences(saved.to_dict(), config.to_dict()).items()
-        if not field.startswith(RESUMABLE)
+        for field, (old, new) in fixed_differences(saved, config, RESUMABLE).items()
     ]
     differ += [
         f"{name} was {saved_seams.get(name, 'not given')} in the run and is "
@@ -28,6 +28,19 @@ def check_same_run(
             f"not the same run: {'; '.join(differ)}. Only {', '.join(RESUMABLE)} may change; "
             "start a new run for the rest"
         )
+
+
+def fixed_differences(
+    saved: RunConfig, config: RunConfig, resumable: Collection[str]
+) -> dict[str, tuple]:
+    """What differs and may not, by dotted name."""
+    found = differences(saved.to_dict(), config.to_dict())
+    return {name: values for name, values in found.items() if not may_change(name, resumable)}
+
+
+def may_change(name: str, resumable: Collection[str]) -> bool:
+    """Whether a setting, by its dotted name, is `resumable` itself or by its section."""
+    return any(name == one or name.startswith(f"{one}.") for one in resumable)
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple]:

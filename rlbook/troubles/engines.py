@@ -1,6 +1,6 @@
 """Troubles that lie in how answers are sampled."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -75,19 +75,13 @@ class RoughSampler:
     as in a production engine after its repairs. Chapter 11.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        bits: int = 4,
-        rounding: Callable[[PreTrainedModel, int], PreTrainedModel] | None = None,
-    ):
-        self.tokenizer, self.bits, self.rounding = tokenizer, bits, rounding or rounded
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, bits: int = 4):
+        self.tokenizer, self.bits = tokenizer, bits
         self.sampler: Sampler | None = None
 
     def load_weights(self, model: PreTrainedModel) -> None:
         """Sample from a rounded copy of these weights from now on."""
-        rough = self.rounding(model, self.bits)
-        self.sampler = Sampler(rough, self.tokenizer.eos_token_id)
+        self.sampler = Sampler(rounded(model, self.bits), self.tokenizer.eos_token_id)
 
     def generate(self, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
         if self.sampler is None:

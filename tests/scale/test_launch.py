@@ -20,12 +20,12 @@ from rlbook.scale.progress import describe, duration, last_row
 from rlbook.scale.run_folder import (
     RESUMABLE,
     choose_ports,
-    may_change,
     one_launcher,
     open_run,
 )
 from rlbook.scale.supervisor import Command, Supervisor, TooManyDeaths, describe_exit, tail
 from rlbook.training import read_jsonl
+from rlbook.training.resume import may_change
 
 WAIT = 30.0  # seconds that a busy machine may take
 
@@ -279,11 +279,12 @@ class TestRunFolder:
         names = [f"{s}.{f}" if f else s for s, f in every_setting()]
         for name in RESUMABLE:
             assert any(other == name or other.startswith(f"{name}.") for other in names), name
-        kept = {name for name in names if not may_change(name)}
+        kept = {name for name in names if not may_change(name, RESUMABLE)}
         decisive = {"method", "seed", "optimizer.lr", "rollout.prompts", "data.task", "train.dtype"}
         decisive |= {"evaluation.prompts", "generate.kv", "generate.max_staleness", "model.policy"}
         assert decisive <= kept
-        assert not may_change("runs") and not may_change("method.steps")
+        assert not may_change("runs", RESUMABLE)
+        assert not may_change("method.steps", RESUMABLE)
 
     def test_one_launcher_at_a_time(self, layout):
         with (
