@@ -1,10 +1,11 @@
 """The questions the book asks of the small world, and the runs that answer them."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
-from typing import Any
 
+from rlbook.experiments.design import Arm, Experiment, arm
+from rlbook.experiments.pressing import PRESSING
 from rlbook.objectives import (
     METHODS,
     DivergenceMask,
@@ -15,47 +16,6 @@ from rlbook.objectives import (
     batch_mean_baseline,
     group_center,
 )
-from rlbook.tiny.decisions import decisions
-from rlbook.training import RunConfig, Trainer
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One line of a figure: a label and what it trains."""
-
-    label: str
-    config: RunConfig
-
-
-def sums_decisions(trainer: Trainer) -> dict[str, float]:
-    """What the trained policy decides on fixed prefixes of running sums."""
-    return decisions(trainer.model, trainer.tokenizer)
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A question, the arms that answer it, and the seeds each arm is run with.
-
-    `measure` adds columns of its own to the evaluation of a trained policy.
-    """
-
-    question: str
-    arms: tuple[Arm, ...]
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    measure: Callable[[Trainer], dict[str, float]] = sums_decisions
-
-
-def arm(label: str, method: str | Method, **settings: Any) -> Arm:
-    """An arm as the reference runs train it: π_old from the sampler, the loss's constant stated.
-
-    Rows whose paper recomputes π_old do not do so here. It saves a forward pass, and on one machine
-    in float32 the two agree to 1e-6. Where the sampler's weights are stale (`sync_every` > 1) they
-    differ: the ratio is then one to the stale sampler.
-    """
-    row = METHODS[method] if isinstance(method, str) else method
-    config = RunConfig(method=replace(row, old_logprobs="sampler"), **settings)
-    return Arm(label, config.replace(method=config.resolved_method))
-
 
 ON_POLICY = {"minibatches": 1, "lr": 4e-4, "steps": 40}
 FEW_UPDATES = {"minibatches": 4, "lr": 1.5e-4, "steps": 30}
@@ -188,7 +148,9 @@ def leave_one_out() -> Iterator[Arm]:
     yield arm("up to 7 old", recipe, **settings | {"sync_every": 8})
 
 
-EXPERIMENTS = {
+FIVE = (0, 1, 2, 3, 4)
+
+CONTROL = {
     "baselines": Experiment(
         "Does REINFORCE need a baseline, and when?",
         (
@@ -196,6 +158,7 @@ EXPERIMENTS = {
             arm("batch mean", "reinforce_batch_mean", **ON_POLICY),
             arm("EMA, 1/2", rewarded("reinforce_ema", 1, 2), **ON_POLICY),
         ),
+        seeds=FIVE,
     ),
     "reuse": Experiment(
         "What happens when every batch of rollouts is used for 16 updates?",
@@ -203,6 +166,7 @@ EXPERIMENTS = {
             replace(clipped(0.2, minibatches=1, epochs=1), label="one update per batch"),
             *(clipped(width) for width in (0, 0.2, 0.4)),
         ),
+        seeds=FIVE,
     ),
     "critic": Experiment(
         "Does a critic with GAE beat the mean reward of the batch?",
@@ -211,6 +175,7 @@ EXPERIMENTS = {
             arm("critic, λ = 1", "ppo", lam=1.0, **FEW_UPDATES),
             arm("critic, λ = 0.95", "ppo", lam=0.95, **FEW_UPDATES),
         ),
+        seeds=FIVE,
     ),
     "groups": Experiment(
         "What do a baseline per group, its σ and a KL penalty change?",
@@ -220,6 +185,7 @@ EXPERIMENTS = {
             arm("GRPO (÷ σ)", GRPO, **FEW_UPDATES),
             arm("GRPO + KL", "grpo", **FEW_UPDATES),
         ),
+        seeds=FIVE,
     ),
     "length": Experiment(
         "What does dividing by a completion's own length teach?",
@@ -227,13 +193,14 @@ EXPERIMENTS = {
             arm("mean over each answer", GRPO, lr=2e-4, steps=20),
             arm("constant", replace(GRPO, aggregation="constant", constant=80), lr=2e-4, steps=20),
         ),
+        seeds=FIVE,
     ),
-    "dapo": Experiment("What does each part of DAPO change?", tuple(dapo_parts())),
+    "dapo": Experiment("What does each part of DAPO change?", tuple(dapo_parts()), seeds=FIVE),
     "methods": Experiment(
-        "Which methods differ when everything else is equal?", tuple(shared_setting())
+        "Which methods differ when everything else is equal?", tuple(shared_setting()), seeds=FIVE
     ),
     "methods_own": Experiment(
-        "Which methods differ when each runs as published?", tuple(own_settings())
+        "Which methods differ when each runs as published?", tuple(own_settings()), seeds=FIVE
     ),
     "scalerl": Experiment(
         "Which part of ScaleRL's recipe carries it?",
@@ -244,3 +211,5 @@ EXPERIMENTS = {
         "When does a trust region matter, and which?", tuple(stability()), seeds=(0, 1, 2)
     ),
 }
+
+EXPERIMENTS: dict[str, Experiment] = CONTROL | PRESSING

@@ -1,94 +1,216 @@
 """Running the reference experiments: one process per core, a finished run is never repeated.
 
-`python -m rlbook experiments baselines` runs what is missing and writes
-`data/results/baselines.csv` (a row per step), `baselines_eval.csv` (a row per run, on held-out
-prompts) and `baselines.manifest.json`. Chapters draw their evidence from these files.
+`python -m rlbook experiments reuse` runs what is missing and writes `data/results/reuse.csv` (a row
+per step), `reuse_eval.csv` (a row per run, on held-out prompts), `reuse_sweep.csv` (the same for
+what was tried before an arm was chosen) and `reuse.manifest.json`. Chapters draw their evidence
+from these files.
 """
 
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tqdm import tqdm
 
-from rlbook.experiments.catalogue import EXPERIMENTS, Arm, Experiment
+from rlbook.experiments.catalogue import EXPERIMENTS
+from rlbook.experiments.design import Arm, Experiment, Variant
 from rlbook.manifest import SUFFIX, manifest, run_as_data, write_manifest
 from rlbook.paths import data_dir
 from rlbook.policy import set_threads
-from rlbook.training import RunLog, Trainer, read_jsonl, write_csv
+from rlbook.training import RunConfig, RunLog, read_jsonl, write_csv
 
-EVALUATION: dict[str, Any] = {"prompts": 96, "n": 16, "ks": (1, 4, 8, 16)}
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of an experiment; its log and its record lie under `runs/experiments`."""
+
+    experiment: str
+    arm: Arm
+    variant: Variant
+    seed: int
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Its first columns in a table."""
+        return {"arm": self.arm.label, **self.variant.values, "seed": self.seed}
+
+    @property
+    def folder(self) -> Path:
+        parts = [
+            self.arm.label,
+            *(f"{name} {value}" for name, value in self.variant.values.items()),
+        ]
+        slug = "".join(c if c.isalnum() else "-" for c in " ".join(parts))
+        return Path("runs/experiments") / self.experiment / slug / f"seed{self.seed}"
+
+    @property
+    def record_path(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Settings, seconds and evaluation of a finished run."""
+        return json.loads(self.record_path.read_text())
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended, with the settings that the variant has now."""
+        return self.record_path.is_file() and self.record["config"] == self.variant.config.to_dict()
 
 
 def run_experiment(name: str, seeds: Iterable[int] | None = None, workers: int = 0) -> Path:
     """Run the missing runs of an experiment and write its tables; returns the CSV's path.
 
     `workers` processes (0: one per core), each on one thread. A finished run is never repeated,
-    unless its arm has changed since. Raises `ValueError` for an unknown name.
+    unless its settings have changed since. Raises `ValueError` for an unknown name.
     """
-    experiment = find_experiment(name)
-    seeds, facts, start = tuple(seeds or experiment.seeds), manifest(), time.perf_counter()
-    pending = [
-        (index, seed)
-        for seed in seeds
-        for index, arm in enumerate(experiment.arms)
-        if not is_finished(name, arm, seed)
-    ]
-    workers = workers or os.cpu_count() or 1
-    with ProcessPoolExecutor(workers, get_context("spawn"), set_threads, (1,)) as pool:
-        futures = [pool.submit(run_arm, name, index, seed) for index, seed in pending]
-        for done in tqdm(as_completed(futures), total=len(futures), desc=name):
-            done.result()
+    experiment, facts, start = find_experiment(name), manifest(), time.perf_counter()
+    seeds = tuple(seeds or experiment.seeds)
+    spawn, workers = get_context("spawn"), workers or os.cpu_count() or 1
+    with ProcessPoolExecutor(workers, spawn, set_threads, (1,)) as pool:
+        train_missing(pool, tuning_runs(name), f"{name}, tuning")
+        train_missing(pool, reported_runs(name, seeds), name)
     return write_tables(name, seeds, facts | {"seconds": round(time.perf_counter() - start, 1)})
 
 
-def run_arm(name: str, index: int, seed: int) -> None:
-    """Train one arm with one seed; its log and its record appear under `runs/experiments`."""
-    experiment, start = find_experiment(name), time.perf_counter()
-    arm = experiment.arms[index]
-    trainer = Trainer(arm.config.replace(seed=seed))
-    log = RunLog(run_folder(name, arm, seed))
-    for metrics in trainer:
-        log(metrics)
+def train_missing(pool: ProcessPoolExecutor, runs: Iterable[Run], title: str) -> None:
+    futures = [pool.submit(train, run) for run in runs if not run.finished]
+    for done in tqdm(as_completed(futures), total=len(futures), desc=title, disable=not futures):
+        done.result()
+
+
+def tuning_runs(name: str) -> list[Run]:
+    """What is tried before each arm is run for the record; nothing where nothing is tuned."""
+    experiment = find_experiment(name)
+    return [
+        Run(name, arm, variant, seed)
+        for seed in experiment.tuning_seeds
+        for arm in experiment.arms
+        for variant in arm.variants
+        if experiment.tunes
+    ]
+
+
+def reported_runs(name: str, seeds: Sequence[int]) -> list[Run]:
+    """Every arm at its best where arms are tuned, with all its variants where they are not."""
+    experiment = find_experiment(name)
+    return [
+        Run(name, arm, variant, seed)
+        for seed in seeds
+        for arm in experiment.arms
+        for variant in ((best(name, arm),) if experiment.tunes else arm.tried)
+    ]
+
+
+def best(name: str, arm: Arm) -> Variant:
+    """The variant with the highest mean of the experiment's `chosen_by` over the tuning seeds."""
+    experiment = find_experiment(name)
+
+    def score(variant: Variant) -> float:
+        runs = (Run(name, arm, variant, seed) for seed in experiment.tuning_seeds)
+        return fmean(run.record["evaluation"][experiment.chosen_by] for run in runs)
+
+    return max(arm.variants, key=score) if arm.variants else arm.tried[0]
+
+
+def train(run: Run) -> None:
+    """Train and evaluate one run; its log and its record appear in its folder."""
+    experiment, start = find_experiment(run.experiment), time.perf_counter()
+    trainer = experiment.world(run.variant.config.replace(seed=run.seed))
+    log = RunLog(run.folder)
+    for _ in range(run.variant.config.steps):
+        rollouts = trainer.collect()
+        log(trainer.learn(rollouts) | experiment.watch(trainer, rollouts))
     log.close()
-    evaluation = trainer.evaluate(**EVALUATION) | experiment.measure(trainer)
+    evaluation = trainer.evaluate(**experiment.evaluation) | experiment.measure(trainer)
     seconds = round(time.perf_counter() - start, 1)
-    record = {"config": arm.config.to_dict(), "seconds": seconds, "evaluation": evaluation}
-    partial = record_path(name, arm, seed).with_suffix(".partial")
+    record = {
+        "config": run.variant.config.to_dict(),
+        "seconds": seconds,
+        "evaluation": evaluation,
+    }
+    partial = run.record_path.with_suffix(".partial")
     partial.write_text(json.dumps(record))
-    os.replace(partial, record_path(name, arm, seed))
+    os.replace(partial, run.record_path)
 
 
 def write_tables(name: str, seeds: Sequence[int], facts: dict[str, Any]) -> Path:
-    """Gather finished runs into `data/results/<name>.csv`, `_eval.csv` and the manifest.
+    """Gather finished runs into the tables of `data/results` and their manifest.
 
     `facts` is the `manifest()` from before the runs.
     """
     experiment, folder = find_experiment(name), data_dir() / "results"
-    steps, evaluations, arms = [], [], {}
-    for arm in experiment.arms:
-        records = {seed: read_record(name, arm, seed) for seed in seeds}
-        seconds = {str(seed): record["seconds"] for seed, record in records.items()}
-        arms[arm.label] = {**run_as_data(arm.config), "seconds": seconds}
-        for seed, record in records.items():
-            key = {"arm": arm.label, "seed": seed}
-            log = read_jsonl(run_folder(name, arm, seed) / "metrics.jsonl")
-            steps += [{**key, **rounded(row)} for row in log]
-            evaluations.append({**key, **rounded(record["evaluation"])})
-    tables = [folder / f"{name}.csv", folder / f"{name}_eval.csv"]
-    for table, rows in zip(tables, (steps, evaluations), strict=True):
-        write_csv(table, rows)
-    facts = facts | {"question": experiment.question, "seeds": list(seeds), "arms": arms}
-    write_manifest(folder / f"{name}{SUFFIX}", facts, tables)
-    return tables[0]
+    tried, reported = tuning_runs(name), reported_runs(name, seeds)
+    tables = {
+        folder / f"{name}.csv": [row for run in reported for row in step_rows(run)],
+        folder / f"{name}_eval.csv": [evaluation_row(run) for run in reported],
+        folder / f"{name}_sweep.csv": [evaluation_row(run) for run in tried],
+    }
+    written = [table for table, rows in tables.items() if rows]
+    for table in written:
+        write_csv(table, tables[table])
+    facts = facts | {
+        "question": experiment.question,
+        "seeds": list(seeds),
+        "arms": {arm.label: arm_as_data(arm, tried, reported) for arm in experiment.arms},
+    }
+    if tried:
+        facts |= {
+            "tuning_seeds": list(experiment.tuning_seeds),
+            "chosen_by": experiment.chosen_by,
+        }
+    write_manifest(folder / f"{name}{SUFFIX}", facts, written)
+    return written[0]
 
 
-def rounded(row: dict, digits: int = 5) -> dict:
+def arm_as_data(arm: Arm, tried: Sequence[Run], reported: Sequence[Run]) -> dict[str, Any]:
+    """What an arm trains, what was tried for it, what was run for the record, and how long."""
+    mine, trials = (
+        [run for run in runs if run.arm.label == arm.label] for runs in (reported, tried)
+    )
+    first = mine[0].variant
+    data = run_as_data(first.config) | {"seconds": sum_of_seconds(mine)}
+    if first.values:
+        data["values"] = dict(first.values)
+    if trials:
+        data["tuning_seconds"] = sum_of_seconds(trials)
+    if arm.variants:
+        data["variants"] = [as_data(variant, first.config) for variant in arm.variants]
+    return data
+
+
+def as_data(variant: Variant, beside: RunConfig) -> dict[str, Any]:
+    """A variant's values, and its method where that is not the one stated beside it."""
+    method = variant.config.method
+    return dict(variant.values) | ({} if method == beside.method else {"method": method.to_dict()})
+
+
+def sum_of_seconds(runs: Iterable[Run]) -> dict[str, float]:
+    """Seconds by seed, summed over what was run with it."""
+    seconds: dict[str, float] = {}
+    for run in runs:
+        total = seconds.get(str(run.seed), 0.0) + run.record["seconds"]
+        seconds[str(run.seed)] = round(total, 1)
+    return seconds
+
+
+def step_rows(run: Run) -> Iterator[dict[str, Any]]:
+    for row in read_jsonl(run.folder / "metrics.jsonl"):
+        yield {**run.key, **rounded(row, 4)}
+
+
+def evaluation_row(run: Run) -> dict[str, Any]:
+    return {**run.key, **rounded(run.record["evaluation"], 5)}
+
+
+def rounded(row: dict, digits: int) -> dict:
     return {k: float(f"{v:.{digits}g}") if isinstance(v, float) else v for k, v in row.items()}
 
 
@@ -96,22 +218,3 @@ def find_experiment(name: str) -> Experiment:
     if name not in EXPERIMENTS:
         raise ValueError(f"unknown experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]
-
-
-def is_finished(name: str, arm: Arm, seed: int) -> bool:
-    """Whether this run has ended, with the settings that the arm has now."""
-    path = record_path(name, arm, seed)
-    return path.is_file() and read_record(name, arm, seed)["config"] == arm.config.to_dict()
-
-
-def read_record(name: str, arm: Arm, seed: int) -> dict[str, Any]:
-    return json.loads(record_path(name, arm, seed).read_text())
-
-
-def record_path(name: str, arm: Arm, seed: int) -> Path:
-    return run_folder(name, arm, seed) / "run.json"
-
-
-def run_folder(name: str, arm: Arm, seed: int) -> Path:
-    slug = "".join(c if c.isalnum() else "-" for c in arm.label)
-    return Path("runs/experiments") / name / slug / f"seed{seed}"
