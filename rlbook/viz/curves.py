@@ -82,10 +82,13 @@ def compare_bars(
     arms: Sequence[str] | None = None,
     colours: Mapping[str, str] | None = None,
     level: float = 0.95,
+    within: tuple[float, float] = (-np.inf, np.inf),
 ) -> Axes:
     """One row per arm: every seed as a dot, the mean and its t interval as a bar through them.
 
-    `df` has a row per arm and seed. Raises `ValueError` naming a missing column or arm.
+    `df` has a row per arm and seed. `within` is what `y` can be at all, (0, 1) for a rate: the part
+    of an interval outside is not drawn, which costs it no coverage. Raises `ValueError` naming a
+    missing column or arm.
     """
     if missing := {by, y} - set(df.columns):
         raise ValueError(f"no column {sorted(missing)} in {list(df.columns)}")
@@ -95,8 +98,8 @@ def compare_bars(
         runs = df.loc[df[by] == arm, y].to_numpy(dtype=float)
         ax.plot(runs, np.full(len(runs), row), "o", ms=5, color=colour, alpha=0.45, mew=0)
         if len(runs) > 1:
-            mean, low, high = t_interval(runs, level)
-            ax.plot([low, high], [row, row], color=colour, lw=2.5)
+            mean, *ends = t_interval(runs, level)
+            ax.plot(np.clip(ends, *within), [row, row], color=colour, lw=2.5)
             ax.plot(mean, row, "o", ms=9, color=colour, mec="white", mew=1.2, zorder=4)
     ax.set_yticks(range(len(names)), list(names))
     ax.set_ylim(len(names) - 0.5, -0.5)

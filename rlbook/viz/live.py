@@ -51,28 +51,45 @@ class LivePlot:
         self.close()
 
     def watch(
-        self, run: Iterable[Mapping[str, float]], label: str = "run", total: int | None = None
+        self,
+        run: Iterable[Mapping[str, float]],
+        label: str = "run",
+        total: int | None = None,
+        parts: Mapping[str, str] | None = None,
     ) -> Iterator[Mapping[str, float]]:
         """Pass on the metrics of `run`, plotting them under `label`.
 
         `total` is the number of steps; by default `len(run)` or `run.config.steps`. Where none is
-        known, the plot is redrawn ever more rarely.
+        known, the plot is redrawn ever more rarely. `parts` draws one run as several lines, each
+        label with the metric of the run that it stands for: `{"two terms": "accuracy_level_2"}`.
         """
         total = total or steps_of(run)
-        rows = self.history.setdefault(label, [])
-        if total:
-            self.expected[label] = total
-        redraw_at, start = 1, time.perf_counter()
+        for line in parts or (label,):
+            self.history.setdefault(line, [])
+            if total:
+                self.expected[line] = total
+        done, redraw_at, start = 0, 1, time.perf_counter()
         try:
-            for metrics in run:
-                rows.append(metrics)
-                if len(rows) >= redraw_at:
-                    self.show(eta(label, len(rows), total, time.perf_counter() - start))
-                    pause = ceil(total / self.frames) if total else max(1, len(rows) // 4)
-                    redraw_at = len(rows) + pause
+            for done, metrics in enumerate(run, 1):
+                self.keep(metrics, label, parts)
+                if done >= redraw_at:
+                    self.show(eta(label, done, total, time.perf_counter() - start))
+                    redraw_at = done + (ceil(total / self.frames) if total else max(1, done // 4))
                 yield metrics
         finally:
             self.show(force=True)
+
+    def keep(
+        self, metrics: Mapping[str, float], label: str, parts: Mapping[str, str] | None = None
+    ) -> None:
+        """Write a step into the history: as one line, or as the first metric of several."""
+        if parts is None:
+            self.history[label].append(metrics)
+            return
+        for line, metric in parts.items():
+            renamed = {"step": "step", self.metrics[0]: metric}
+            row = {new: metrics[old] for new, old in renamed.items() if old in metrics}
+            self.history[line].append(row)
 
     def show(self, progress: str = "", force: bool = False) -> None:
         """Draw the current state in place; no-op outside a notebook or after `MAX_FRAMES`."""

@@ -41,6 +41,15 @@ def test_mean_and_interval_of_three_seeds(ax, runs):
     assert corners.min() == pytest.approx(2 - 4.302653 / 3**0.5, abs=1e-5)
 
 
+def test_the_interval_of_a_rate_ends_where_rates_end(ax):
+    """.9, 1, 1 have the mean .967 and a half width of .143: the upper end would be 1.11."""
+    rates = pd.DataFrame({"arm": "ppo", "pass@1": [0.9, 1.0, 1.0]})
+    compare_bars(rates, "pass@1", ax, within=(0, 1))
+    _, bar, _ = ax.lines
+    half = 4.302653 * np.std([0.9, 1, 1], ddof=1) / 3**0.5
+    assert bar.get_xdata() == pytest.approx([2.9 / 3 - half, 1.0], abs=1e-5)
+
+
 def test_direct_labels_and_book_colours(ax, runs):
     learning_curves(runs, ax=ax, labels={"mine": "my method"})
     assert {t.get_text() for t in ax.texts} == {"ppo", "my method"}

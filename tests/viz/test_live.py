@@ -108,6 +108,18 @@ def test_two_runs_are_labelled_and_share_the_axis():
     assert ax.get_xlim()[1] >= 10
 
 
+def test_parts_of_a_run_are_lines_of_their_own(screen, monkeypatch):
+    live = LivePlot("share right")
+    monkeypatch.setattr(live, "png", lambda progress="": progress)
+    rows = [{"step": 1, "easy": 0.9, "hard": 0.1}, {"step": 2, "easy": 0.8}]
+    assert list(live.watch(rows, "run", parts={"two": "easy", "seven": "hard"})) == rows
+    assert live.history["two"] == [{"step": 1, "share right": 0.9}, {"step": 2, "share right": 0.8}]
+    assert live.history["seven"] == [{"step": 1, "share right": 0.1}, {"step": 2}]
+    assert set(live.history) == {"two", "seven"}
+    (ax,) = live.figure().axes
+    assert [line.get_xydata().tolist() for line in ax.lines] == [[[1, 0.9], [2, 0.8]], [[1, 0.1]]]
+
+
 def test_progress_line():
     assert eta("ppo", 10, 40, 12.0) == "ppo: step 10 of 40 · 1.2 s a step · 36 s left"
     assert eta("ppo", 10, None, 5.0) == "ppo: step 10 · 0.5 s a step"
