@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from rlbook.experiments.design import Arm, Experiment, arm
+from rlbook.experiments.design import Arm, Experiment, arm, over
 from rlbook.experiments.pressing import PRESSING
 from rlbook.objectives import (
     METHODS,
@@ -44,6 +44,33 @@ def clipped(width: float, **settings) -> Arm:
     region = RatioClip(width, width) if width else NoTrustRegion()
     label = f"clip {width:g}" if width else "no trust region"
     return arm(label, replace(BATCH_MEAN_PPO, trust_region=region), **REUSE | settings)
+
+
+def reuse() -> Iterator[Arm]:
+    """Sixteen updates on a batch, in one pass or in four, with and without a clip, and one."""
+    batches = {"steps": 12}
+    one = clipped(0, minibatches=1, epochs=1, **batches)
+    yield over(replace(one, label="one update"), lr=(1e-4, 2e-4, 4e-4, 8e-4))
+    for words, use in (
+        ("16 minibatches", {"minibatches": 16, "epochs": 1}),
+        ("4 passes of 4", {"minibatches": 4, "epochs": 4}),
+    ):
+        for width in (0, 0.2):
+            many = clipped(width, **use, **batches)
+            label = f"{words}, {many.label}"
+            yield over(replace(many, label=label), lr=(2.5e-5, 5e-5, 1e-4, 2e-4))
+
+
+def siblings() -> Iterator[Arm]:
+    """Is it the critic, or how tokens are averaged, that separates PPO from GRPO?"""
+    settings = FEW_UPDATES | {"steps": 20}
+    arms = (
+        arm("PPO, critic", "ppo", lam=0.95, **settings),
+        arm("PPO's loss, siblings", replace(GRPO, aggregation="token_mean"), **settings),
+        arm("GRPO", GRPO, **settings),
+    )
+    for one in arms:
+        yield over(one, lr=(7.5e-5, 1.5e-4, 3e-4))
 
 
 MANY_UPDATES = REUSE | {"prompts": 8, "steps": 20}
@@ -161,12 +188,14 @@ CONTROL = {
         seeds=FIVE,
     ),
     "reuse": Experiment(
-        "What happens when every batch of rollouts is used for 16 updates?",
-        (
-            replace(clipped(0.2, minibatches=1, epochs=1), label="one update per batch"),
-            *(clipped(width) for width in (0, 0.2, 0.4)),
-        ),
-        seeds=FIVE,
+        "What do sixteen updates on a batch buy, in one pass or in four, with and without a clip?",
+        tuple(reuse()),
+        tuning_seeds=(100, 101),
+    ),
+    "siblings": Experiment(
+        "Do the siblings of an answer replace the critic, and what does 1/|o| cost?",
+        tuple(siblings()),
+        tuning_seeds=(100, 101),
     ),
     "critic": Experiment(
         "Does a critic with GAE beat the mean reward of the batch?",

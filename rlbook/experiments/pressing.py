@@ -72,7 +72,7 @@ def lost(**settings: Any) -> Iterator[Arm]:
         ("constant", "constant"),
     ):
         method = replace(GRPO, advantage=group_center, aggregation=aggregation)
-        yield over(arm(label, method, **shared), lr=(7.5e-5, 1.5e-4, 3e-4))
+        yield over(arm(label, method, **shared), lr=(1.5e-4, 3e-4))
 
 
 def overlong() -> dict[str, Method]:
@@ -114,8 +114,8 @@ def silent_prompts(**settings: Any) -> Iterator[Arm]:
 
 def elected() -> Iterator[Arm]:
     """Which opening do RLOO, GRPO and MaxRL elect when short and long sums must share one?"""
-    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 40}
-    settings |= {"levels": (3, 6, 6, 7), "max_new_tokens": 28}
+    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 30}
+    settings |= {"levels": (3, 6, 7), "max_new_tokens": 28}
     for label, name in (("RLOO", "rloo"), ("GRPO", "grpo"), ("MaxRL", "maxrl")):
         method = replace(METHODS[name], kl=None)
         yield over(arm(label, method, **settings), lr=(0.03, 0.1))
@@ -123,7 +123,7 @@ def elected() -> Iterator[Arm]:
 
 def mode_changed() -> Iterator[Arm]:
     """On-policy methods on the pupil whose greedy answer is wrong."""
-    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 60} | HABITS
+    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 50} | HABITS
     for label, name in (("RLOO", "rloo"), ("GRPO", "grpo"), ("MaxRL", "maxrl")):
         method = replace(METHODS[name], kl=None)
         yield over(arm(label, method, **settings), lr=(1.5e-4, 3e-4, 6e-4))
@@ -150,6 +150,7 @@ PRESSING = {
     "tight_limit": Experiment(
         "What do cliff, ramp and filter teach where half of the answers are cut off?",
         tuple(limited()),
+        tuning_seeds=(100, 101),
         chosen_by="pass@1_limit_32",
         measure=at_two_limits,
         evaluation=FEW,
@@ -164,6 +165,7 @@ PRESSING = {
     "unsolvable": Experiment(
         "What does dynamic sampling buy where three prompts in four teach nothing?",
         tuple(silent_prompts()),
+        tuning_seeds=(100, 101),
         chosen_by="pass@1_solvable",
         world=unsolvable(0.75),
         measure=on_plain_sums,
@@ -173,9 +175,10 @@ PRESSING = {
         "Which opening is elected when short and long sums must share one?",
         tuple(elected()),
         chosen_by=None,
+        seeds=tuple(range(6)),
         world=one_choice,
         measure=nothing,
-        evaluation={"prompts": 64, "n": 128, "ks": (1, 4, 16, 64)},
+        evaluation={"prompts": 48, "n": 128, "ks": (1, 4, 16, 64)},
     ),
     "habits": Experiment(
         "Does RL change the mode of a base whose greedy answer is wrong, and how soon?",
