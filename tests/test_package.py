@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BUILT_FROM = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 OPTIONAL = """
-    accelerate aiohttp datasets ipywidgets math_verify matplotlib nbclient nbformat pandas ray
-    reasoning_gym scipy tensorboard
+    accelerate aiohttp anywidget datasets ipywidgets math_verify matplotlib nbclient nbformat pandas
+    ray reasoning_gym scipy tensorboard
 """
 
 WITHOUT = """

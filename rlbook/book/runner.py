@@ -91,6 +91,8 @@ def clean(notebook: NotebookNode, name: str) -> None:
                 output.text = without_paths(output.text)
             data = output.get("data", {})
             output.get("metadata", {}).pop(WIDGET, None)
+            if "text/html" in data:  # stands without a kernel, where a model would be missing
+                data.pop(WIDGET, None)
             for mime, content in data.items():
                 if mime == WIDGET:
                     digest = hashlib.sha256(f"{name}/{index}".encode())

@@ -2,11 +2,12 @@
 
 from rlbook.extras import require
 
-require("figures", "ipywidgets", "matplotlib", "pandas")
+require("figures", "anywidget", "ipywidgets", "matplotlib", "pandas")
 
 from rlbook.viz.clip import clip_explorer, clip_figure
 from rlbook.viz.curves import compare_bars, learning_curves, load_results
 from rlbook.viz.live import LivePlot
+from rlbook.viz.masks import MASKS, Mask, mask_atlas, mask_lab
 from rlbook.viz.style import (
     METHOD_COLOURS,
     colour_of,
@@ -18,9 +19,11 @@ from rlbook.viz.style import (
 from rlbook.viz.widgets import Explorer, choice, slider
 
 __all__ = [
+    "MASKS",
     "METHOD_COLOURS",
     "Explorer",
     "LivePlot",
+    "Mask",
     "choice",
     "clip_explorer",
     "clip_figure",
@@ -30,6 +33,8 @@ __all__ = [
     "label_lines",
     "learning_curves",
     "load_results",
+    "mask_atlas",
+    "mask_lab",
     "setup",
     "slider",
     "use_style",

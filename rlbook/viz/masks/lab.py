@@ -1,0 +1,167 @@
+"""The mask lab: two masks compared, everything movable, drawn in the browser."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from rlbook.exact import FOUR
+from rlbook.exact.four_completions import Completions
+from rlbook.objectives import TrustRegion
+from rlbook.objectives.specs import read_region, write_region
+from rlbook.viz.masks.rules import MASKS, Mask, advantages_of, find_mask, token_names
+
+UPDATES = 16
+WIDGET_END = """
+export default { render({ model, el }) {
+  const names = ["left", "right", "update", "token", "masks"];
+  const state = Object.fromEntries(["answers", "updates", ...names].map((n) => [n, model.get(n)]));
+  const host = document.createElement("div");
+  el.append(host);
+  const lab = mountMaskLab(host, state, (choices) => {
+    for (const [name, value] of Object.entries(choices)) model.set(name, value);
+    model.save_changes();
+  });
+  for (const name of names) model.on(`change:${name}`, () => lab.set({ [name]: model.get(name) }));
+  return () => lab.remove();
+} };
+"""
+PAGE = """\
+<div data-mask-lab="{key}"><p><em>The mask lab, {what}: interactive where scripts may run (run \
+this cell, or read the book as a web page). Its static face is the picture below.</em></p></div>
+<script>(() => {{
+{code}
+for (const host of document.querySelectorAll('[data-mask-lab="{key}"]'))
+  if (!host.shadowRoot) mountMaskLab(host, {state});
+}})();</script>"""
+
+
+def mask_lab(
+    left: str = "ppo",
+    right: str = "dppo",
+    *,
+    token: str = "B2",
+    update: int = UPDATES,
+    masks: Mapping[str, Mask] = MASKS,
+    completions: Completions = FOUR,
+) -> "MaskLab":
+    """Two masks over the tokens of the four completions; interactive with and without a kernel.
+
+        mask_lab("ppo", "dapo")                # last line of a cell; next cell: the static face
+        mask_atlas("ppo", "dapo")
+
+    `left` and `right` name two of `masks`, `token` the one that is taken apart first (its
+    completion's letter and position), `update` where the tokens stand: from 0, as sampled, to 16,
+    as the completions have them, each on a straight line in its logit. Sliders move the limits of
+    the two masks; arrow keys walk over the tokens.
+    The drawing is made in the browser and answers at once. A stored notebook keeps it as HTML of
+    its own, which a web page shows; GitHub takes scripts out, so put `mask_atlas` below.
+    Raises `ValueError` for an unknown mask or token and an update outside [0, 16].
+    """
+    for name in (left, right):
+        find_mask(name, masks)
+    known = [name for names in token_names(completions) for name in names]
+    if token not in known:
+        raise ValueError(f"no token {token!r}: choose from {', '.join(known)}")
+    if not 0 <= update <= UPDATES:
+        raise ValueError(f"update is from 0 to {UPDATES}, got {update}")
+    return MaskLab(
+        left=left,
+        right=right,
+        token=token,
+        update=update,
+        masks=[mask_as_data(key, mask) for key, mask in masks.items()],
+        answers=answers_as_data(completions),
+    )
+
+
+class MaskLab(anywidget.AnyWidget):
+    """What `mask_lab` returns. Choices made in the browser are here: `left`, `token`, `regions`."""
+
+    left = traitlets.Unicode().tag(sync=True)
+    right = traitlets.Unicode().tag(sync=True)
+    token = traitlets.Unicode().tag(sync=True)
+    update = traitlets.Float().tag(sync=True)
+    updates = traitlets.Int(UPDATES).tag(sync=True)
+    masks = traitlets.List(traitlets.Dict()).tag(sync=True)
+    answers = traitlets.List(traitlets.Dict()).tag(sync=True)
+
+    def __init__(self, **choices: Any):
+        self._esm = front_end() + WIDGET_END
+        super().__init__(**choices)
+
+    @property
+    def regions(self) -> dict[str, TrustRegion]:
+        """The trust region of every mask, as the sliders stand."""
+        return {mask["key"]: read_region(mask["region"]) for mask in self.masks}
+
+    def html(self) -> str:
+        """The lab as it stands as HTML that needs no kernel, no network and no other file."""
+        names = ("left", "right", "token", "update", "updates", "masks", "answers")
+        state = json.dumps({name: getattr(self, name) for name in names}, ensure_ascii=False)
+        state = state.replace("<", "\\u003c")  # no </script> inside the script
+        labels = {mask["key"]: mask["label"] for mask in self.masks}
+        return PAGE.format(
+            key=hashlib.sha256(state.encode()).hexdigest()[:12],
+            what=f"{labels[self.left]} against {labels[self.right]}",
+            code=front_end(),
+            state=state,
+        )
+
+    def __repr__(self) -> str:
+        return f"MaskLab(left={self.left!r}, right={self.right!r}, token={self.token!r})"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict, dict]:
+        data, metadata = super()._repr_mimebundle_(**kwargs)
+        return {**data, "text/html": self.html()}, metadata
+
+
+def mask_as_data(key: str, mask: Mask) -> dict[str, Any]:
+    return {
+        "key": key,
+        "label": mask.label,
+        "colour": mask.colour,
+        "ratio": mask.ratio,
+        "region": write_region(mask.region),
+    }
+
+
+def answers_as_data(completions: Completions) -> list[dict[str, Any]]:
+    advantages = advantages_of(completions)[:, 0].tolist()
+    rows = zip(
+        completions.names, completions.tokens, completions.probs_old, completions.probs, strict=True
+    )
+    return [
+        {
+            "name": name[0],
+            "title": name[1:].lstrip(": "),
+            "advantage": advantage,
+            "tokens": [
+                {"text": text, "mu": mu, "pi": pi}
+                for text, mu, pi in zip(texts, probs_old, probs, strict=True)
+            ],
+        }
+        for advantage, (name, texts, probs_old, probs) in zip(advantages, rows, strict=True)
+    ]
+
+
+@cache
+def front_end() -> str:
+    """Numbers, drawing and style as one script, without comments and indentation."""
+    folder = files("rlbook.viz.masks") / "front"
+    numbers, lab, style = (
+        (folder / name).read_text(encoding="utf-8") for name in ("numbers.js", "lab.js", "lab.css")
+    )
+    script = f"const STYLE = {json.dumps(lean(style), ensure_ascii=False)};\n{numbers}\n{lab}"
+    return lean(script)
+
+
+def lean(source: str) -> str:
+    lines = (line.strip() for line in source.splitlines())
+    return "\n".join(line for line in lines if line and not re.match(r"//", line))
