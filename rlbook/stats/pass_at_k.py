@@ -17,14 +17,15 @@ def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Float[np.ndarra
     estimate exists), for k < 1, and unless 0 ≤ c ≤ n.
     Source: Chen et al. 2021, arXiv:2107.03374, equation 1. Chapter 01.
     """
-    n, c = _checked_counts(samples, correct, k)
-    if (n < k).any():
+    check_counts(samples, correct, k)
+    if (np.asarray(samples) < k).any():
         raise ValueError(
-            f"pass@{k} needs at least {k} completions per prompt, got {n.min()}: "
+            f"pass@{k} needs at least {k} completions per prompt, got {np.min(samples)}: "
             "draw more or choose a smaller k"
         )
-    draw = np.arange(k)
-    return 1 - np.prod(((n - c)[..., None] - draw) / (n[..., None] - draw), axis=-1)
+    n, c = (counts[..., None] for counts in np.broadcast_arrays(samples, correct))
+    drawn = np.arange(k)
+    return 1 - np.prod((n - c - drawn) / (n - drawn), axis=-1)
 
 
 def pass_at_k_curve(
@@ -42,8 +43,8 @@ def biased_pass_at_k(
     (1 - p)^k is convex in p, so putting the noisy c/n in place of p overstates the chance of
     failing (Jensen). Here for contrast only. Source: arXiv:2107.03374, appendix A.
     """
-    n, c = _checked_counts(samples, correct, k)
-    return exact_pass_at_k(c / n, k)
+    check_counts(samples, correct, k)
+    return exact_pass_at_k(np.divide(correct, samples), k)
 
 
 def exact_pass_at_k(solve_rate: ArrayLike, k: int) -> Float[np.ndarray, "*prompts"]:
@@ -51,14 +52,12 @@ def exact_pass_at_k(solve_rate: ArrayLike, k: int) -> Float[np.ndarray, "*prompt
     return 1 - (1 - np.asarray(solve_rate, dtype=float)) ** k
 
 
-def _checked_counts(
-    samples: ArrayLike, correct: ArrayLike, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    n, c = np.broadcast_arrays(np.asarray(samples), np.asarray(correct))
+def check_counts(samples: ArrayLike, correct: ArrayLike, k: int) -> None:
+    """Raise `ValueError` unless these are whole numbers with 0 ≤ correct ≤ samples, and k ≥ 1."""
+    n, c = np.broadcast_arrays(samples, correct)
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     if ((c < 0) | (c > n) | (n < 1)).any():
         raise ValueError("every prompt needs 0 ≤ correct ≤ samples and samples ≥ 1")
     if (c != np.floor(c)).any() or (n != np.floor(n)).any():
         raise ValueError("samples and correct are counts: pass whole numbers, not rates")
-    return n, c
