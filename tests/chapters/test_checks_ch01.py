@@ -41,7 +41,7 @@ def test_path_ratio(answer, words, said):
         ("".join(map(str, range(100))), "right: 190 characters"),
         (None, "not attempted"),
         (", ".join(map(str, range(100))), "between them"),
-        ("0123456789", "81 of the answers from 0 to 99"),
+        ("0123456789", "82 of the answers from 0 to 99"),
     ],
 )
 def test_substring_attack(text, words, said):
