@@ -63,10 +63,11 @@ def write_manifest(path: Path, facts: Mapping[str, Any], tables: Iterable[Path] 
 def check_table(path: Path) -> Path:
     """The manifest of a result's table, which is shown to be the one recorded there.
 
-    The manifest stands beside it: `<name>.manifest.json` of `<name>.csv` and `<name>_eval.csv`.
+    The manifest stands beside it: `<name>.manifest.json` of `<name>.csv`, `<name>_eval.csv` and
+    `<name>_sweep.csv`.
     Raises `FileNotFoundError` where there is none, `ValueError` for another table than recorded.
     """
-    beside = path.with_name(path.stem.removesuffix("_eval") + SUFFIX)
+    beside = path.with_name(path.stem.removesuffix("_eval").removesuffix("_sweep") + SUFFIX)
     if not beside.is_file():
         raise FileNotFoundError(f"{path.name} has no manifest: expected {beside.name} beside it")
     recorded = json.loads(beside.read_text()).get("tables", {}).get(path.name)

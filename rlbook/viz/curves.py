@@ -1,23 +1,27 @@
 """Evidence: curves and bars over seeds, always with their intervals."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rlbook.manifest import check_table
+from rlbook.manifest import check_table, sha256
 from rlbook.paths import data_dir
 from rlbook.stats import t_interval
+from rlbook.viz.live import in_notebook
 from rlbook.viz.style import CYCLE, METHOD_COLOURS, label_lines
 
 
 def load_results(name: str) -> pd.DataFrame:
     """Table `data/results/<name>.csv` of a reference experiment: a row per arm, seed and step.
 
-    "bench/<part>" is a benchmark's. The table is the one that its manifest records: `ValueError`
-    if it is not, `FileNotFoundError` that lists the tables there are if there is none.
+    "bench/<part>" is a benchmark's, "<name>_eval" has a row per run, "<name>_sweep" one per run of
+    what was tried before. The table is the one that its manifest records: `ValueError` if it is
+    not, `FileNotFoundError` that lists the tables there are if there is none. In a notebook its
+    hash is printed, so that a test can tell a page drawn from another table than the committed one.
     """
     folder = data_dir() / "results"
     path = folder / f"{name}.csv"
@@ -26,10 +30,18 @@ def load_results(name: str) -> pd.DataFrame:
         found = ", ".join(sorted(p.as_posix() for p in tables)) or "none"
         raise FileNotFoundError(
             f"no results {name!r} (there are: {found}); "
-            f"`python -m rlbook experiments {name.removesuffix('_eval')}` makes them"
+            f"`python -m rlbook experiments {name.removesuffix('_eval').removesuffix('_sweep')}` makes them"
         )
     check_table(path)
+    if in_notebook():
+        print(read_mark(path))
     return pd.read_csv(path)
+
+
+def read_mark(path: Path) -> str:
+    """The line that says which table was read: "read rare_opening.csv, SHA-256 0f3a…"."""
+    table = path.relative_to(data_dir() / "results").as_posix()
+    return f"read {table}, SHA-256 {sha256(path)[:12]}"
 
 
 def learning_curves(

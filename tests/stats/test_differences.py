@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlbook.stats.differences import holm, paired_differences
+from rlbook.stats.differences import detectable_difference, holm, paired_differences
 
 
 def test_interval_and_p_value_are_those_of_a_paired_t_test():
@@ -51,3 +51,24 @@ def test_bad_input_is_named():
         paired_differences({"a": {}, "b": {}}, "c")
     with pytest.raises(ValueError, match="share 1 seeds"):
         paired_differences({"a": {0: 1.0}, "b": {0: 2.0, 1: 3.0}}, "b")
+
+
+def test_a_detectable_difference_is_found_four_times_in_five():
+    """By simulation: ten pairs whose true mean is the detectable one, with known scatter."""
+    rng = np.random.default_rng(0)
+    standard = rng.normal(size=10)
+    standard = (standard - standard.mean()) / standard.std(ddof=1)
+    delta = detectable_difference(list(0.3 * standard))
+    found = stats.ttest_1samp(rng.normal(delta, 0.3, size=(20_000, 10)), 0.0, axis=1).pvalue < 0.05
+    assert abs(found.mean() - 0.8) < 0.015  # five standard errors
+
+
+def test_more_seeds_and_less_scatter_detect_smaller_differences():
+    few, many = [0.1, -0.1, 0.1, -0.1], [0.1, -0.1] * 8
+    assert detectable_difference(many) < 0.5 * detectable_difference(few)
+    assert detectable_difference([0.5 * d for d in few]) == pytest.approx(
+        0.5 * detectable_difference(few)
+    )
+    assert detectable_difference([0.2, 0.2]) == 0
+    with pytest.raises(ValueError, match="at least 2"):
+        detectable_difference([0.1])
