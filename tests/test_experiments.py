@@ -8,8 +8,10 @@ import pytest
 
 from rlbook.experiments import EXPERIMENTS, Arm, Experiment, run
 from rlbook.experiments.derive import derive
+from rlbook.experiments.design import over, over_methods
+from rlbook.experiments.run import Run
 from rlbook.manifest import SUFFIX, check_table, manifest
-from rlbook.objectives import METHODS
+from rlbook.objectives import METHODS, RatioClip
 from rlbook.paths import data_dir
 from rlbook.training import RunConfig, Trainer, read_jsonl
 
@@ -21,8 +23,11 @@ def recorded(path) -> dict:
     return json.loads(path.read_text())
 
 
+BESIDE_THE_RUN = {"seconds", "tuning_seconds", "values", "variants"}
+
+
 def config_of(arm: dict) -> RunConfig:
-    return RunConfig(**{name: value for name, value in arm.items() if name != "seconds"})
+    return RunConfig(**{name: value for name, value in arm.items() if name not in BESIDE_THE_RUN})
 
 
 def without_note(config: RunConfig) -> RunConfig:
@@ -31,20 +36,29 @@ def without_note(config: RunConfig) -> RunConfig:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_arms_differ_in_label_folder_and_settings(name):
+def test_runs_differ_in_their_key_their_folder_and_their_settings(name):
     arms = EXPERIMENTS[name].arms
-    assert len({arm.label for arm in arms}) == len(arms)
-    assert len({run.run_folder(name, arm, 0) for arm in arms}) == len(arms)
-    assert len({json.dumps(arm.config.to_dict()) for arm in arms}) == len(arms)
+    runs = [Run(name, arm, variant, 0) for arm in arms for variant in arm.tried]
+    assert len({json.dumps(run.key) for run in runs}) == len(runs)
+    assert len({run.folder for run in runs}) == len(runs)
+    assert len({json.dumps(run.variant.config.to_dict()) for run in runs}) == len(runs)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_arm_takes_the_samplers_log_probs_and_states_its_constant(name):
-    for arm in EXPERIMENTS[name].arms:
-        method = arm.config.method
-        assert method.old_logprobs == "sampler"
-        assert (method.constant is not None) == (method.aggregation == "constant")
-        assert method == arm.config.resolved_method
+    configs = [v.config for arm in EXPERIMENTS[name].arms for v in arm.tried]
+    for config in configs:
+        assert config.method.old_logprobs == "sampler"
+        assert (config.method.constant is not None) == (config.method.aggregation == "constant")
+        assert config.method == config.resolved_method
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_chooses_an_arm_does_not_report_it(name):
+    experiment = EXPERIMENTS[name]
+    assert not set(experiment.seeds) & set(experiment.tuning_seeds)
+    columns = {len(arm.tried[0].values) for arm in experiment.arms}
+    assert len(columns) == 1 or experiment.tunes
 
 
 @pytest.mark.parametrize("name", ["methods", "methods_own"])
@@ -64,12 +78,31 @@ def test_shared_setting_is_shared():
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_manifest_says_what_the_catalogue_trains(name):
-    found = recorded(RESULTS / f"{name}{SUFFIX}")
-    experiment = EXPERIMENTS[name]
+    found, experiment = recorded(RESULTS / f"{name}{SUFFIX}"), EXPERIMENTS[name]
     assert found["question"] == experiment.question and found["seeds"] == list(experiment.seeds)
     assert set(found["arms"]) == {arm.label for arm in experiment.arms}
     for arm in experiment.arms:
-        assert without_note(config_of(found["arms"][arm.label])) == without_note(arm.config)
+        trained = found["arms"][arm.label]
+        values = trained.get("values", {})
+        (chosen,) = [v.config for v in arm.tried if dict(v.values) == values]
+        assert without_note(config_of(trained)) == without_note(chosen)
+        tried = [
+            {k: v for k, v in one.items() if k != "method"} for one in trained.get("variants", [])
+        ]
+        assert tried == [dict(variant.values) for variant in arm.variants]
+
+
+@pytest.mark.parametrize("name", [n for n, e in EXPERIMENTS.items() if e.tunes])
+def test_the_arm_of_the_record_is_the_best_that_was_tried(name):
+    experiment = EXPERIMENTS[name]
+    arms = recorded(RESULTS / f"{name}{SUFFIX}")["arms"]
+    sweep = pd.read_csv(RESULTS / f"{name}_sweep.csv")
+    for arm in experiment.arms:
+        mine, values = sweep[sweep["arm"] == arm.label], list(arm.variants[0].values)
+        assert set(mine["seed"]) == set(experiment.tuning_seeds)
+        scores = mine.groupby(values)[experiment.chosen_by].mean()
+        best = scores.xs(tuple(arms[arm.label]["values"][v] for v in values), level=values)
+        assert best.item() >= scores.max() - 1e-4  # five digits are written
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name.removesuffix(SUFFIX))
@@ -109,26 +142,35 @@ def small(monkeypatch, tmp_path):
     arms = [
         Arm(label, RunConfig(method=label, **settings)) for label in ("reinforce", "reinforce_ema")
     ]
-    experiment = Experiment("Does it run?", tuple(arms), (0, 1), measure=lambda trainer: {"own": 7})
+    experiment = Experiment(
+        "Does it run?",
+        tuple(arms),
+        (0, 1),
+        measure=lambda trainer: {"own": 7},
+        watch=lambda trainer, rollouts: {"watched": len(rollouts)},
+        evaluation={"prompts": 2, "n": 2, "ks": (1, 2)},
+    )
     monkeypatch.setitem(EXPERIMENTS, "small", experiment)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "data_dir", lambda: tmp_path)
-    monkeypatch.setattr(run, "EVALUATION", {"prompts": 2, "n": 2, "ks": (1, 2)})
     (tmp_path / "results").mkdir()
     return tmp_path / "results"
 
 
+def runs_of(name: str, seeds=(0, 1)) -> list[Run]:
+    return run.reported_runs(name, seeds)
+
+
 def test_tables_and_manifest_hold_every_run(small):
-    for index in (0, 1):
-        for seed in (0, 1):
-            run.run_arm("small", index, seed)
+    for one in runs_of("small"):
+        run.train(one)
     path = run.write_tables("small", (0, 1), manifest() | {"seconds": 1.0})
     steps, evaluations = pd.read_csv(path), pd.read_csv(small / "small_eval.csv")
-    expected = [(label, seed) for label in ("reinforce", "reinforce_ema") for seed in (0, 1)]
+    expected = [(label, seed) for seed in (0, 1) for label in ("reinforce", "reinforce_ema")]
     assert list(steps[["arm", "seed"]].itertuples(index=False, name=None)) == expected
     assert list(evaluations[["arm", "seed"]].itertuples(index=False, name=None)) == expected
     assert {"pass@1", "pass@2", "pass@1_low", "length", "truncated"} <= set(evaluations)
-    assert set(evaluations["own"]) == {7}
+    assert set(evaluations["own"]) == {7} and set(steps["watched"]) == {4}
     found = recorded(small / "small.manifest.json")
     assert found["question"] == "Does it run?" and found["seeds"] == [0, 1]
     assert found["seconds"] == 1.0 and set(found["tables"]) == {"small.csv", "small_eval.csv"}
@@ -136,6 +178,54 @@ def test_tables_and_manifest_hold_every_run(small):
         assert config_of(found["arms"][arm.label]) == arm.config
         assert set(found["arms"][arm.label]["seconds"]) == {"0", "1"}
     check_table(small / "small_eval.csv")
+
+
+def test_an_arm_is_reported_at_what_did_best_on_other_seeds(small, monkeypatch):
+    """The measure is the learning rate itself, so the largest is best."""
+    arms = [over(one, lr=(1e-4, 3e-4, 2e-4)) for one in EXPERIMENTS["small"].arms]
+    experiment = replace(
+        EXPERIMENTS["small"],
+        arms=tuple(arms),
+        tuning_seeds=(7, 8),
+        chosen_by="own",
+        measure=lambda trainer: {"own": trainer.config.optimizer.lr},
+    )
+    monkeypatch.setitem(EXPERIMENTS, "small", experiment)
+    tried = run.tuning_runs("small")
+    assert len(tried) == 2 * 2 * 3 and {one.seed for one in tried} == {7, 8}
+    for one in tried:
+        run.train(one)
+    reported = runs_of("small")
+    assert {one.variant.values["lr"] for one in reported} == {3e-4}
+    for one in reported:
+        run.train(one)
+    run.write_tables("small", (0, 1), manifest() | {"seconds": 1.0})
+    sweep = pd.read_csv(small / "small_sweep.csv")
+    assert sorted(set(sweep["lr"])) == [1e-4, 2e-4, 3e-4] and set(sweep["seed"]) == {7, 8}
+    assert set(pd.read_csv(small / "small_eval.csv")["lr"]) == {3e-4}
+    found = recorded(small / "small.manifest.json")
+    assert found["tuning_seeds"] == [7, 8] and found["chosen_by"] == "own"
+    arm = found["arms"]["reinforce"]
+    assert arm["values"] == {"lr": 3e-4} and config_of(arm).optimizer.lr == 3e-4
+    assert arm["variants"] == [{"lr": 1e-4}, {"lr": 3e-4}, {"lr": 2e-4}]
+
+
+def test_a_map_runs_everything_with_every_seed(small, monkeypatch):
+    arms = tuple(over(one, lr=(1e-4, 2e-4)) for one in EXPERIMENTS["small"].arms)
+    mapped = replace(EXPERIMENTS["small"], arms=arms, chosen_by=None)
+    monkeypatch.setitem(EXPERIMENTS, "small", mapped)
+    assert run.tuning_runs("small") == []
+    assert len(runs_of("small", (0, 1, 2))) == 2 * 2 * 3
+
+
+def test_widths_are_tried_like_learning_rates():
+    widths = {w: replace(METHODS["grpo"], trust_region=RatioClip(w, w)) for w in (0.1, 0.2)}
+    arm = over(over_methods(Arm("clip", RunConfig()), "width", widths), lr=(1e-4, 2e-4))
+    assert [tuple(v.values.values()) for v in arm.variants] == [
+        (0.1, 1e-4), (0.1, 2e-4), (0.2, 1e-4), (0.2, 2e-4),
+    ]  # fmt: skip
+    assert all(v.config.method.trust_region.low == v.values["width"] for v in arm.variants)
+    assert all(v.config.optimizer.lr == v.values["lr"] for v in arm.variants)
 
 
 def test_a_new_evaluation_has_the_columns_of_the_committed_ones(small):
@@ -151,23 +241,24 @@ def test_held_out_accuracy_joins_the_log_and_leaves_the_training_alone(small, mo
     for name, every in (("with", 2), ("without", 0)):
         evaluation = {"every": every, "prompts": 2, "samples": 2}
         config = EXPERIMENTS["small"].arms[0].config.replace(steps=3, evaluation=evaluation)
-        experiment = Experiment("?", (Arm("a", config),), (0,))
-        monkeypatch.setitem(EXPERIMENTS, name, experiment)
-        run.run_arm(name, 0, 0)
-        rows[name] = read_jsonl(run.run_folder(name, experiment.arms[0], 0) / "metrics.jsonl")
+        monkeypatch.setitem(EXPERIMENTS, name, Experiment("?", (Arm("a", config),), (0,)))
+        (one,) = runs_of(name, (0,))
+        run.train(one)
+        rows[name] = read_jsonl(one.folder / "metrics.jsonl")
     assert [row["step"] for row in rows["with"] if "heldout" in row] == [2]
     assert 0 <= rows["with"][1].pop("heldout") <= 1
     assert [row["loss"] for row in rows["with"]] == [row["loss"] for row in rows["without"]]
 
 
 def test_a_finished_run_is_not_repeated_unless_its_arm_has_changed(small, monkeypatch):
-    for index in (0, 1):
-        run.run_arm("small", index, 0)
-    monkeypatch.setattr(run, "run_arm", lambda *_: pytest.fail("ran again"))
+    for one in runs_of("small", (0,)):
+        run.train(one)
+    monkeypatch.setattr(run, "train", lambda *_: pytest.fail("ran again"))
     assert run.run_experiment("small", seeds=(0,), workers=1).is_file()
     first, _ = EXPERIMENTS["small"].arms
-    assert run.is_finished("small", first, 0)
-    assert not run.is_finished("small", replace(first, config=first.config.replace(lr=1e-3)), 0)
+    assert Run("small", first, first.tried[0], 0).finished
+    changed = replace(first, config=first.config.replace(lr=1e-3))
+    assert not Run("small", changed, changed.tried[0], 0).finished
 
 
 def test_an_unknown_experiment_lists_those_there_are():
