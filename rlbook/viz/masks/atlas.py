@@ -1,22 +1,20 @@
 """The static face of the lab: where each mask lets a token learn, and how strongly."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import numpy as np
 import torch
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from torch import Tensor
 
 from rlbook.exact import FOUR
 from rlbook.exact.four_completions import Completions
-from rlbook.objectives import RatioClip, Surrogate, sequence_ratio
+from rlbook.objectives import DivergenceMask, NoTrustRegion, RatioClip, WeightClip, sequence_ratio
 from rlbook.viz.masks.rules import (
     MASKS,
     Mask,
@@ -27,18 +25,24 @@ from rlbook.viz.masks.rules import (
 )
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, STYLE, readable
 
-LOW, HIGH = -6.2, 4.4  # logits at the edges of a plane: probabilities from .002 to .988
-TICKS = {0.01: ".01", 0.1: ".1", 0.5: ".5", 0.9: ".9"}
+LOW, HIGH = -6.2, 4.4  # logits at the edges of a plane: probabilities .002 and .988
+TICKS = {".01": 0.01, ".1": 0.1, ".5": 0.5, ".9": 0.9}
 WEIGHTS = LogNorm(0.1, 10)
-SHADES = {
-    1: LinearSegmentedColormap.from_list("good", ["#f3f8fc", "#8fc1e3", GOOD]),
-    -1: LinearSegmentedColormap.from_list("bad", ["#fdf4ee", "#f2b084", BAD]),
+SHADES = {  # in few steps: a stored picture has 256 colours, and the labels need some
+    1: LinearSegmentedColormap.from_list("good", ["#f3f8fc", "#8fc1e3", GOOD], N=24),
+    -1: LinearSegmentedColormap.from_list("bad", ["#fdf4ee", "#f2b084", BAD], N=24),
 }
 ATLAS = ("none", "ppo", "dapo", "cispo", "dppo", "dppo_kl", "gspo")
 
+# inches
+PLANE, GAP, LEFT, RIGHT, TITLE, HEAD, FOOT, LINE = 1.36, 0.1, 0.62, 0.6, 0.34, 0.46, 0.44, 0.86
+
 
 def mask_atlas(
-    *names: str, masks: Mapping[str, Mask] = MASKS, completions: Completions = FOUR
+    *names: str,
+    title: str | None = None,
+    masks: Mapping[str, Mask] = MASKS,
+    completions: Completions = FOUR,
 ) -> Figure:
     """A column per mask, a row per sign of Â: where in the plane of π does a token still learn?
 
@@ -46,157 +50,187 @@ def mask_atlas(
 
     Across: π when the token was sampled; up: π now; both on a logit scale, so that a ratio clip is
     a wedge along the diagonal. The colour is the weight w of the token's gradient, −w·Â·∇log π,
-    white and hatched where it is masked. The dots are the tokens of the completions, hollow and
-    named where this mask silences them. A mask on the ratio of the whole answer has no place in
-    that plane: it is a line below, the answers' ratios against its window.
-    Everything is calculated by the trust regions themselves. Returns a figure outside pyplot: the
+    white and hatched where it is masked; a dashed line is where w meets a cap. The dots are the
+    tokens of the completions, hollow and named where this mask silences them. A mask on the ratio
+    of the whole answer has no place in that plane: it is a line below, the answers' ratios against
+    its window.
+    Everything is calculated by the trust regions themselves; the title counts the silenced tokens
+    unless another is given. Returns a figure outside pyplot: the
     last line of a cell shows it. Raises `ValueError` for an unknown mask.
     """
-    chosen = {name: find_mask(name, masks) for name in names or ATLAS}
-    planes = [mask for mask in chosen.values() if mask.ratio == "token"]
-    lines = [mask for mask in chosen.values() if mask.ratio != "token"]
+    chosen = [find_mask(name, masks) for name in names or ATLAS]
+    title = finding(chosen, completions) if title is None else title
+    planes = [mask for mask in chosen if mask.ratio == "token"]
+    lines = [mask for mask in chosen if mask.ratio == "sequence"]
+    columns = max(len(planes), 3 if lines else 2)
+    width = LEFT + columns * (PLANE + GAP) + RIGHT
+    top = TITLE if title else 0.0
+    planes_high = HEAD + 2 * PLANE + GAP + FOOT if planes else 0.0
+    height = top + planes_high + LINE * len(lines)
     with mpl.rc_context({**STYLE, "figure.constrained_layout.use": False}):
-        width = 1.0 + 1.62 * max(len(planes), 3)
-        inches = [0.5, *[1.62] * 2 * bool(planes), 0.45, *[0.62] * len(lines)]
-        fig = Figure(figsize=(width, sum(inches)), dpi=130)
+        fig = Figure(figsize=(width, height), dpi=130)
         FigureCanvasAgg(fig)
-        top = 1 - 0.5 / sum(inches)
-        bottom = (0.45 + 0.62 * len(lines)) / sum(inches)
-        if planes:
-            box = {"left": 0.62 / width, "right": 1 - 0.62 / width, "top": top, "bottom": bottom}
-            grid = fig.add_gridspec(2, len(planes), **box, wspace=0.06, hspace=0.06)
-            for column, mask in enumerate(planes):
-                for row, sign in enumerate((1, -1)):
-                    ax = fig.add_subplot(grid[row, column])
-                    draw_plane(ax, mask, sign)
-                    draw_tokens(ax, mask, sign, completions)
-                    label_plane(ax, mask, sign, first=column == 0)
+
+        def axes(x: float, y: float, wide: float, high: float) -> Axes:
+            """Axes at these inches from the left and from the top."""
+            return fig.add_axes((x / width, 1 - (y + high) / height, wide / width, high / height))
+
+        if title:
+            fig.text(LEFT / width, 1 - 0.05 / height, title, va="top", fontsize=11, weight="bold")
+        for column, mask in enumerate(planes):
             for row, sign in enumerate((1, -1)):
-                height = (top - bottom) / 2
-                draw_scale(fig, sign, (1 - 0.52 / width, top - height * (row + 0.9)), height * 0.6)
+                x, y = LEFT + column * (PLANE + GAP), top + HEAD + row * (PLANE + GAP)
+                draw_plane(axes(x, y, PLANE, PLANE), mask, sign, completions, first=column == 0)
+                if mask is planes[-1]:
+                    draw_scale(axes(x + PLANE + 0.1, y + 0.3, 0.09, PLANE - 0.4), sign)
         for index, mask in enumerate(lines):
-            y = (0.62 * (len(lines) - index) - 0.34) / sum(inches)
-            ax = fig.add_axes((0.62 / width, y, 1 - 1.24 / width, 0.16 / sum(inches)))
-            draw_window(ax, mask, completions)
+            y = top + planes_high + index * LINE + 0.4
+            draw_window(axes(LEFT, y, columns * (PLANE + GAP) - GAP, 0.26), mask, completions)
     return fig
 
 
-def weights_on(
-    mask: Mask, logp: Float[Tensor, "*shape"], logp_old: Float[Tensor, "*shape"], sign: int
-) -> Surrogate:
-    """What a mask of the token's ratio does at these log-probabilities to an advantage of ±1."""
-    ratio = (logp - logp_old).exp()
-    return mask.region(logp, logp_old, ratio, torch.full_like(logp, float(sign)))
+def finding(masks: Sequence[Mask], completions: Completions = FOUR) -> str:
+    """How many tokens each mask silences, in one line."""
+    tokens = int(completions.mask.sum())
+    count = {
+        m.label: int((~apply_mask(m, completions).keep & completions.mask).sum()) for m in masks
+    }
+    some = [(label, n) for label, n in count.items() if n]
+    none = [
+        m.label for m in masks if not count[m.label] and not isinstance(m.region, NoTrustRegion)
+    ]
+    parts = [f"{label} silences {n}" for label, n in some[:1]]
+    parts += [f"{label} {n}" for label, n in some[1:]]
+    parts += [f"{label} {'none' if some else 'silences none'}" for label in none]
+    return f"Of {tokens} tokens {', '.join(parts)}" if parts else ""
 
 
-def draw_plane(ax: Axes, mask: Mask, sign: int, points: int = 360) -> None:
-    """Weight as colour, hatched where masked, over (π when sampled, π now)."""
-    logits = torch.linspace(LOW, HIGH, points, dtype=torch.float64)
-    logp = torch.nn.functional.logsigmoid(logits)
-    now, sampled = torch.meshgrid(logp, logp, indexing="ij")
-    surrogate = weights_on(mask, now, sampled, sign)
+def draw_plane(
+    ax: Axes, mask: Mask, sign: int, completions: Completions, first: bool = True
+) -> None:
+    """Weights, wall and cap of a mask over (π when sampled, π now), and the tokens in it."""
+    logits = torch.linspace(LOW, HIGH, 360, dtype=torch.float64)
+    now, sampled = torch.meshgrid(*2 * [torch.nn.functional.logsigmoid(logits)], indexing="ij")
+    ratio = (now - sampled).exp()
+    surrogate = mask.region(now, sampled, ratio, torch.full_like(now, float(sign)))
     weight = np.where(surrogate.keep, surrogate.weight, np.nan)
+    extent = (LOW, HIGH, LOW, HIGH)
     ax.imshow(
-        weight, origin="lower", extent=(LOW, HIGH, LOW, HIGH), norm=WEIGHTS, cmap=SHADES[sign],
-        interpolation="none",
-    )  # fmt: skip
-    if not surrogate.keep.all():
-        edge = logits.numpy()
-        masked = (~surrogate.keep).double().numpy()
+        weight,
+        origin="lower",
+        extent=extent,
+        norm=WEIGHTS,
+        cmap=SHADES[sign],
+        interpolation="nearest",
+    )
+    masked = (~surrogate.keep).double().numpy()
+    if masked.any():
+        area = {"levels": [0.5, 1.5], "colors": ["#ffffff"], "hatches": ["/////"]}
         with mpl.rc_context({"hatch.linewidth": 0.7}):
-            ax.contourf(
-                edge, edge, masked, levels=[0.5, 1.5], colors=["#ffffff"], hatches=["/////"]
-            ).set(edgecolor="#b9b9b9", linewidth=0)
-        ax.contour(edge, edge, masked, levels=[0.5], colors=[INK], linewidths=0.9)
+            ax.contourf(logits, logits, masked, **area).set(edgecolor="#b5b5b5", linewidth=0)
+        ax.contour(logits, logits, masked, levels=[0.5], colors=[INK], linewidths=1)
+    if isinstance(mask.region, WeightClip):
+        cap = {"levels": [mask.region.max], "colors": [INK], "linestyles": "--", "linewidths": 1}
+        ax.contour(logits, logits, ratio, **cap)
+        ax.text(LOW + 0.4, HIGH - 0.4, f"w = {mask.region.max:g}", va="top", fontsize=8, color="w")
     ax.plot([LOW, HIGH], [LOW, HIGH], color=MUTED, lw=0.7, ls=(0, (2, 2)))
+    silenced, of = draw_tokens(ax, mask, sign, completions)
+    label_plane(ax, mask, sign, first)
+    ax.text(
+        HIGH - 0.25, LOW + 0.3, f"{silenced} of {of} silenced", ha="right", va="bottom", fontsize=8,
+        color=INK if silenced else MUTED, path_effects=[halo()],
+    )  # fmt: skip
 
 
-def draw_tokens(ax: Axes, mask: Mask, sign: int, completions: Completions) -> None:
-    """The tokens whose advantage has this sign; named where silenced."""
+def draw_tokens(ax: Axes, mask: Mask, sign: int, completions: Completions) -> tuple[int, int]:
+    """Dots of the tokens whose advantage has this sign: how many are silenced, and how many are."""
     shown = (advantages_of(completions) * sign > 0) & completions.mask
     keep = apply_mask(mask, completions).keep
-    for n, names in enumerate(token_names(completions)):
-        for t, name in enumerate(names):
-            if not shown[n, t]:
-                continue
-            x, y = (
-                float(torch.logit(p[n, t].exp())) for p in (completions.logp_old, completions.logp)
-            )
-            learns = bool(keep[n, t])
-            ax.plot(
-                x, y, "o", ms=4.6, mfc=INK if learns else "white", mec="white" if learns else INK,
-                mew=0.7 if learns else 1.1, zorder=4,
+    names = token_names(completions)
+    for n, t in shown.nonzero().tolist():
+        x, y = (float(p[n, t].exp().logit()) for p in (completions.logp_old, completions.logp))
+        face, edge, width = (INK, "white", 0.7) if keep[n, t] else ("white", INK, 1.2)
+        ax.plot(x, y, "o", ms=4.8, mfc=face, mec=edge, mew=width, zorder=4)
+        if not keep[n, t]:
+            # towards the side of the wall on which nothing learns, unless the frame is there
+            dx, dy, align = (-5, 3, "right") if sign > 0 else (5, -3, "left")
+            dx, dy, align = (dx, dy, align) if x < HIGH - 1.7 else (0, 8, "center")
+            ax.annotate(
+                names[n][t], (x, y), xytext=(dx, dy), textcoords="offset points", ha=align,
+                va="center", fontsize=7.5, weight="bold", zorder=5, path_effects=[halo()],
             )  # fmt: skip
-            if not learns:
-                ax.annotate(
-                    name, (x, y), xytext=(-4.5, 2.5 * sign), textcoords="offset points",
-                    ha="right", va="center", fontsize=7.5, weight="bold", color=INK, zorder=5,
-                    path_effects=[withStroke(linewidth=2.2, foreground="white")],
-                )  # fmt: skip
+    return int((shown & ~keep).sum()), int(shown.sum())
 
 
 def label_plane(ax: Axes, mask: Mask, sign: int, first: bool) -> None:
-    positions = [float(np.log(p / (1 - p))) for p in TICKS]
+    positions = [float(np.log(p / (1 - p))) for p in TICKS.values()]
     ax.set(xlim=(LOW, HIGH), ylim=(LOW, HIGH))
     ax.grid(False)
     ax.spines[:].set_visible(True)
-    ax.set_xticks(positions, list(TICKS.values()) if sign < 0 else [])
-    ax.set_yticks(positions, list(TICKS.values()) if first else [])
+    ax.set_xticks(positions, list(TICKS) if sign < 0 else [])
+    ax.set_yticks(positions, list(TICKS) if first else [])
     ax.tick_params(labelsize=7.5, length=2, pad=2)
     if sign > 0:
-        ax.set_title(mask.label, fontsize=9.5, color=readable(mask.colour), pad=13)
-        ax.text(0, 1.03, setting(mask), transform=ax.transAxes, fontsize=7.5, color=MUTED)
+        ax.set_title(mask.label, fontsize=10, color=readable(mask.colour), pad=16)
+        ax.text(0, 1.05, setting(mask), transform=ax.transAxes, fontsize=8, color=MUTED)
+        ax.spines.top.set(color=mask.colour, linewidth=4)
     elif first:
-        ax.set_xlabel("π when sampled", fontsize=8, loc="left", labelpad=2)
+        ax.set_xlabel("π when sampled →", fontsize=8, loc="left", labelpad=2)
     if first:
-        ax.set_ylabel(f"{'good' if sign > 0 else 'bad'} token: π now", fontsize=8, labelpad=2)
+        tokens = "good tokens, Â > 0" if sign > 0 else "bad tokens, Â < 0"
+        ax.set_ylabel(f"{tokens}\nπ now →", fontsize=8, labelpad=2)
 
 
 def setting(mask: Mask) -> str:
     """The limits of the mask in the symbols of the book."""
-    region = mask.region
-    match type(region).__name__:
-        case "RatioClip":
-            limits = f"ε {region.low:g} / {region.high:g}"
-            return limits if region.dual is None else f"{limits}, c {region.dual:g}"
-        case "WeightClip":
-            return f"w ≤ {region.max:g}"
-        case "DivergenceMask":
-            return f"δ {region.high:g}"
+    match mask.region:
+        case RatioClip(low, high, None):
+            return f"ε {low:g} / {high:g}"
+        case RatioClip(low, high, dual):
+            return f"ε {low:g} / {high:g}, c {dual:g}"
+        case WeightClip(max=most):
+            return f"w ≤ {most:g}"
+        case DivergenceMask(low=low, high=high):
+            return f"δ {high:g}" if low == high else f"δ {low:g} / {high:g}"
     return "w = ρ"
 
 
-def draw_scale(fig: Figure, sign: int, corner: tuple[float, float], height: float) -> None:
-    bar = fig.add_axes((*corner, 0.09 / fig.get_figwidth(), height))
-    scale = fig.colorbar(ScalarMappable(WEIGHTS, SHADES[sign]), cax=bar)
-    scale.set_ticks([0.1, 1, 10], labels=[".1", "1", "10"])
-    scale.ax.minorticks_off()
-    scale.ax.tick_params(labelsize=7.5, length=2, pad=2)
-    scale.outline.set_linewidth(0.5)
-    scale.ax.set_title("weight w", fontsize=7.5, weight="normal", color=MUTED, pad=5, loc="center")
+def draw_scale(ax: Axes, sign: int) -> None:
+    """What the colours of a row of planes mean."""
+    bar = ax.figure.colorbar(ScalarMappable(WEIGHTS, SHADES[sign]), cax=ax)
+    bar.set_ticks([0.1, 1, 10], labels=[".1", "1", "10"])
+    ax.minorticks_off()
+    ax.tick_params(labelsize=7.5, length=2, pad=2)
+    bar.outline.set_linewidth(0.5)
+    ax.set_title("weight", fontsize=8, weight="normal", color=MUTED, pad=5)
 
 
 def draw_window(ax: Axes, mask: Mask, completions: Completions) -> None:
-    """The answers' ratios s on one line, with the window of a mask that judges whole answers."""
-    region = mask.region
+    """The answers' ratios s on one line, and the window of a mask that asks for them."""
     s = sequence_ratio(completions.logp, completions.logp_old, completions.mask)[:, 0]
     keep = apply_mask(mask, completions).keep[:, 0]
-    good = completions.rewards > completions.rewards.mean()
-    if isinstance(region, RatioClip):
-        ax.axvspan(1 - region.low, 1 + region.high, color=mask.colour, lw=1.2)
+    good = advantages_of(completions)[:, 0] > 0
+    if isinstance(mask.region, RatioClip):
+        ax.axvspan(1 - mask.region.low, 1 + mask.region.high, color=mask.colour, lw=1.4)
     ax.axhline(0, color=FAINT, lw=1, zorder=0)
-    for n, name in enumerate(completions.names):
-        colour, learns = (GOOD if good[n] else BAD), bool(keep[n])
-        ax.plot(s[n], 0, "o", ms=6, mfc=colour if learns else "white", mec=colour, mew=1.4)
+    for rank, n in enumerate(s.argsort().tolist()):
+        learns, colour = bool(keep[n]), GOOD if good[n] else BAD
+        face = colour if learns else "white"
+        ax.plot(float(s[n]), 0, "o", ms=6, mfc=face, mec=colour, mew=1.5, zorder=4)
+        side = 1 if rank % 2 else -1
         ax.annotate(
-            f"{name[0]}  {s[n]:.3g}" + ("" if learns else " silenced"), (float(s[n]), 0),
-            xytext=(0, 6), textcoords="offset points", ha="center", fontsize=7.5,
-            color=readable(colour),
+            f"{completions.names[n][0]}: s = {s[n]:.3g}",
+            (float(s[n]), 0), xytext=(0, 6.5 * side), textcoords="offset points", ha="center",
+            va="bottom" if side > 0 else "top", fontsize=8, color=readable(colour),
         )  # fmt: skip
-    ax.set(xscale="log", xlim=(0.78, 1.5), ylim=(-1, 1))
+    reach = 1.08 * float(s.log().abs().max().clamp(min=0.05))
+    ax.set(xscale="log", xlim=(np.exp(-reach), np.exp(reach)), ylim=(-1, 1))
     ax.axis("off")
-    ax.set_title(
-        f"{mask.label} ({setting(mask)}) has no place in that plane: it asks for the ratio s of "
-        "the whole answer",
-        fontsize=8.5, color=readable(mask.colour), pad=14,
-    )  # fmt: skip
+    text = (
+        f"{mask.label}, {setting(mask)}: no wall, but a window for the ratio s of the whole answer"
+    )
+    ax.set_title(text, fontsize=9, color=readable(mask.colour), pad=14)
+
+
+def halo() -> withStroke:
+    return withStroke(linewidth=2.2, foreground="white")

@@ -18,13 +18,14 @@ from rlbook.objectives.specs import read_region, write_region
 from rlbook.viz.masks.rules import MASKS, Mask, advantages_of, find_mask, token_names
 
 UPDATES = 16
+PARTS = ("lab.css", "numbers.js", "paint.js", "plane.js", "charts.js", "lab.js")
 WIDGET_END = """
 export default { render({ model, el }) {
   const names = ["left", "right", "update", "token", "masks"];
-  const state = Object.fromEntries(["answers", "updates", ...names].map((n) => [n, model.get(n)]));
+  const given = ["answers", "updates", "hint", ...names].map((name) => [name, model.get(name)]);
   const host = document.createElement("div");
   el.append(host);
-  const lab = mountMaskLab(host, state, (choices) => {
+  const lab = mountMaskLab(host, Object.fromEntries(given), (choices) => {
     for (const [name, value] of Object.entries(choices)) model.set(name, value);
     model.save_changes();
   });
@@ -48,6 +49,7 @@ def mask_lab(
     *,
     token: str = "B2",
     update: int = UPDATES,
+    hint: str = "",
     masks: Mapping[str, Mask] = MASKS,
     completions: Completions = FOUR,
 ) -> "MaskLab":
@@ -59,7 +61,7 @@ def mask_lab(
     `left` and `right` name two of `masks`, `token` the one that is taken apart first (its
     completion's letter and position), `update` where the tokens stand: from 0, as sampled, to 16,
     as the completions have them, each on a straight line in its logit. Sliders move the limits of
-    the two masks; arrow keys walk over the tokens.
+    the two masks; arrow keys walk over the tokens. `hint` says what to try, in a line below.
     The drawing is made in the browser and answers at once. A stored notebook keeps it as HTML of
     its own, which a web page shows; GitHub takes scripts out, so put `mask_atlas` below.
     Raises `ValueError` for an unknown mask or token and an update outside [0, 16].
@@ -76,6 +78,7 @@ def mask_lab(
         right=right,
         token=token,
         update=update,
+        hint=hint,
         masks=[mask_as_data(key, mask) for key, mask in masks.items()],
         answers=answers_as_data(completions),
     )
@@ -88,6 +91,7 @@ class MaskLab(anywidget.AnyWidget):
     right = traitlets.Unicode().tag(sync=True)
     token = traitlets.Unicode().tag(sync=True)
     update = traitlets.Float().tag(sync=True)
+    hint = traitlets.Unicode().tag(sync=True)
     updates = traitlets.Int(UPDATES).tag(sync=True)
     masks = traitlets.List(traitlets.Dict()).tag(sync=True)
     answers = traitlets.List(traitlets.Dict()).tag(sync=True)
@@ -103,7 +107,7 @@ class MaskLab(anywidget.AnyWidget):
 
     def html(self) -> str:
         """The lab as it stands as HTML that needs no kernel, no network and no other file."""
-        names = ("left", "right", "token", "update", "updates", "masks", "answers")
+        names = ("left", "right", "token", "update", "updates", "hint", "masks", "answers")
         state = json.dumps({name: getattr(self, name) for name in names}, ensure_ascii=False)
         state = state.replace("<", "\\u003c")  # no </script> inside the script
         labels = {mask["key"]: mask["label"] for mask in self.masks}
@@ -155,11 +159,8 @@ def answers_as_data(completions: Completions) -> list[dict[str, Any]]:
 def front_end() -> str:
     """Numbers, drawing and style as one script, without comments and indentation."""
     folder = files("rlbook.viz.masks") / "front"
-    numbers, lab, style = (
-        (folder / name).read_text(encoding="utf-8") for name in ("numbers.js", "lab.js", "lab.css")
-    )
-    script = f"const STYLE = {json.dumps(lean(style), ensure_ascii=False)};\n{numbers}\n{lab}"
-    return lean(script)
+    style, *scripts = (lean((folder / name).read_text(encoding="utf-8")) for name in PARTS)
+    return "\n".join([f"const STYLE = {json.dumps(style, ensure_ascii=False)};", *scripts])
 
 
 def lean(source: str) -> str:

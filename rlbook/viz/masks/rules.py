@@ -44,9 +44,9 @@ def of_method(name: str, label: str) -> Mask:
 
 PPO = of_method("ppo", "PPO")
 MASKS: Mapping[str, Mask] = {
-    "none": Mask("no mask", NoTrustRegion(), METHOD_COLOURS["reinforce"]),
+    "none": Mask("No mask", NoTrustRegion(), METHOD_COLOURS["reinforce"]),
     "ppo": PPO,
-    "dual": Mask("dual clip", replace(cast(RatioClip, PPO.region), dual=3.0), "#b5651d"),
+    "dual": Mask("Dual clip", replace(cast(RatioClip, PPO.region), dual=3.0), "#7a1e00"),
     "dapo": of_method("dapo", "DAPO"),
     "cispo": of_method("cispo", "CISPO"),
     "dppo": of_method("dppo", "DPPO-TV"),

@@ -1,9 +1,10 @@
-// The numbers of the lab: the package's trust regions once more, equal over a grid (tests/viz).
+// The numbers: the package's trust regions once more, tested equal to them over a grid.
 
 const logit = (p) => Math.log(p) - Math.log1p(-p);
 const sigmoid = (z) => 1 / (1 + Math.exp(-z));
+const ratioOf = (mu, pi) => Math.exp(Math.log(pi) - Math.log(mu));
 
-// D(mu || pi) of "this token or any other", as binary_divergence has it.
+// D(mu || pi) of "this token or any other", in nats for kl: `binary_divergence`.
 function divergence(kind, mu, pi) {
   if (kind === "tv") return Math.abs(mu - pi);
   const eps = 1e-8;
@@ -11,47 +12,50 @@ function divergence(kind, mu, pi) {
   return mu * (Math.log(mu) - Math.log(pi)) + others;
 }
 
-// {keep, weight} of one token; the loss's gradient is -weight * advantage * grad log pi.
+// What a trust region does to one token: whether it keeps its gradient, and the weight in
+// d loss / d log pi = -weight * advantage.
 function applyRegion(region, { mu, pi, ratio, advantage }) {
   const up = advantage > 0, down = advantage < 0;
-  if (region.type === "NoTrustRegion") return { keep: true, weight: ratio };
+  const kept = (keep, weight) => ({ keep, weight: keep ? weight : 0 });
+  if (region.type === "NoTrustRegion") return kept(true, ratio);
   if (region.type === "WeightClip")
-    return { keep: true, weight: Math.min(Math.max(ratio, region.min), region.max) };
+    return kept(true, Math.min(Math.max(ratio, region.min), region.max));
   if (region.type === "RatioClip") {
-    const dual = region.dual !== null && down && ratio > region.dual;
-    const keep = !((up && ratio > 1 + region.high) || (down && ratio < 1 - region.low) || dual);
-    return { keep, weight: keep ? ratio : 0 };
+    const above = up && ratio > 1 + region.high, below = down && ratio < 1 - region.low;
+    const far = region.dual !== null && down && ratio > region.dual;
+    return kept(!(above || below || far), ratio);
   }
   if (region.type === "DivergenceMask") {
-    const far = divergence(region.kind, mu, pi);
-    const keep = !((up && ratio > 1 && far > region.high) || (down && ratio < 1 && far > region.low));
-    const weight = region.ratio_cap === null ? ratio : Math.min(ratio, region.ratio_cap);
-    return { keep, weight: keep ? weight : 0 };
+    const moved = divergence(region.kind, mu, pi);
+    const above = up && ratio > 1 && moved > region.high;
+    const below = down && ratio < 1 && moved > region.low;
+    return kept(!(above || below), Math.min(ratio, region.ratio_cap ?? Infinity));
   }
-  throw new Error("no trust region " + region.type);
+  throw new Error(`no trust region ${region.type}`);
 }
 
-const ratioOf = (mu, pi) => Math.exp(Math.log(pi) - Math.log(mu));
+// The same where a token sampled with probability mu now has probability pi; sign of the advantage.
+const regionAt = (region, mu, pi, sign) =>
+  applyRegion(region, { mu, pi, ratio: ratioOf(mu, pi), advantage: sign });
 
-// GSPO's ratio of a whole answer: the geometric mean of its tokens' ratios.
+// GSPO's ratio of a whole answer: the geometric mean of the ratios of its tokens.
 function sequenceRatio(tokens) {
-  const sum = tokens.reduce((s, t) => s + Math.log(t.pi) - Math.log(t.mu), 0);
+  const sum = tokens.reduce((total, { mu, pi }) => total + Math.log(pi) - Math.log(mu), 0);
   return Math.exp(sum / tokens.length);
 }
 
-// Answers after some of `updates` updates: every token on a straight line in its logit.
+// The answers after some of `updates` updates, every token on a straight line in its logit.
 function answersAt(answers, updates, update) {
   const part = update / updates;
+  const between = ({ mu, pi }) =>
+    part <= 0 ? mu : part >= 1 ? pi : sigmoid(logit(mu) + part * (logit(pi) - logit(mu)));
   return answers.map((answer) => {
-    const tokens = answer.tokens.map((token) => {
-      const { mu, pi: end } = token;
-      let pi = end;
-      if (part <= 0) pi = mu;
-      else if (part < 1) pi = sigmoid(logit(mu) + part * (logit(end) - logit(mu)));
-      return { ...token, pi, advantage: answer.advantage, answer: answer.name };
-    });
-    const sequence = sequenceRatio(tokens);
-    for (const token of tokens) Object.assign(token, { sequence, ratio: ratioOf(token.mu, token.pi) });
+    const moved = answer.tokens.map((token) => ({ ...token, pi: between(token) }));
+    const sequence = sequenceRatio(moved);
+    const tokens = moved.map((token, position) => ({
+      ...token, name: answer.name + (position + 1), advantage: answer.advantage,
+      ratio: ratioOf(token.mu, token.pi), sequence, length: moved.length,
+    }));
     return { ...answer, tokens, sequence };
   });
 }
@@ -59,79 +63,74 @@ function answersAt(answers, updates, update) {
 // What a mask does to a token of `answersAt`.
 function applyMask(mask, token) {
   const ratio = mask.ratio === "sequence" ? token.sequence : token.ratio;
-  return { ...applyRegion(mask.region, { ...token, ratio }), ratio };
+  return applyRegion(mask.region, { ...token, ratio });
 }
 
-// What the mask looks at and the interval in which this sign of the advantage keeps its gradient.
-function verdictOf(mask, token) {
-  const { region } = mask, up = token.advantage > 0;
-  const { keep, weight, ratio } = applyMask(mask, token);
-  const name = mask.ratio === "sequence" ? "s" : "ρ";
-  const found = { keep, weight, name, value: ratio, limit: "" };
-  if (region.type === "WeightClip") found.limit = `w ≤ ${short(region.max)}`;
+// The same token with another ratio, the rest of its answer left as it is.
+function withRatio(token, ratio) {
+  const sequence = token.sequence * (ratio / token.ratio) ** (1 / token.length);
+  return { ...token, ratio, pi: token.mu * ratio, sequence };
+}
+
+// What the mask looks at in a token, and what it lets tokens with this sign of advantage have.
+function verdict(mask, token) {
+  const { region } = mask, up = token.advantage > 0, sequence = mask.ratio === "sequence";
+  const seen = { ...applyMask(mask, token), name: sequence ? "s" : "ρ" };
+  seen.value = sequence ? token.sequence : token.ratio;
+  if (region.type === "NoTrustRegion") return { ...seen, limit: "all" };
+  if (region.type === "WeightClip") return { ...seen, limit: `all, w ≤ ${short(region.max)}` };
   if (region.type === "RatioClip") {
-    found.limit = up ? `≤ ${short(1 + region.high)}` : `≥ ${short(1 - region.low)}`;
-    if (!up && region.dual !== null) found.limit += `, ≤ ${short(region.dual)}`;
+    const dual = region.dual === null ? "" : ` … ${short(region.dual)}`;
+    const edge = up ? `≤ ${short(1 + region.high)}` : `≥ ${short(1 - region.low)}`;
+    return { ...seen, limit: !up && dual ? `${short(1 - region.low)}${dual}` : edge };
   }
-  if (region.type === "DivergenceMask") {
-    found.name = region.kind === "tv" ? "D TV" : "D KL";
-    found.value = divergence(region.kind, token.mu, token.pi);
-    const outward = up ? "ρ ≤ 1" : "ρ ≥ 1";
-    found.limit = `≤ ${short(up ? region.high : region.low)} or ${outward}`;
-  }
-  return found;
+  const limit = `≤ ${short(up ? region.high : region.low)}, or ρ ${up ? "≤" : "≥"} 1`;
+  const value = divergence(region.kind, token.mu, token.pi);
+  return { ...seen, name: region.kind === "tv" ? "TV" : "KL", value, limit };
 }
 
-// The probabilities now, [from, to], between which a mask silences tokens sampled with `mu`.
-function maskedRuns(region, mu, sign, low, high, steps = 56) {
-  const keepAt = (z) => {
-    const pi = sigmoid(z);
-    return applyRegion(region, { mu, pi, ratio: ratioOf(mu, pi), advantage: sign }).keep;
-  };
-  const middle = logit(mu), places = [];
-  for (let i = 0; i <= steps; i++) places.push(low + ((high - low) * i) / steps);
-  for (const z of [middle - 1e-9, middle + 1e-9]) if (z > low && z < high) places.push(z);
+// Where a condition changes between a and b.
+function edgeBetween(condition, a, b, halvings = 40) {
+  const atA = condition(a);
+  for (let n = 0; n < halvings; n++) {
+    const middle = (a + b) / 2;
+    if (condition(middle) === atA) a = middle;
+    else b = middle;
+  }
+  return [a, b];
+}
+
+// The logits of pi now, as [from, to], at which tokens sampled with `mu` are silenced.
+function maskedRuns(region, mu, sign, low, high, steps = 40) {
+  const keeps = (z) => regionAt(region, mu, sigmoid(z), sign).keep;
+  const places = Array.from({ length: steps + 1 }, (_, i) => low + ((high - low) * i) / steps);
+  const still = logit(mu); // a mask without width begins beside it
+  places.push(...[still - 1e-6, still + 1e-6].filter((z) => z > low && z < high));
   places.sort((a, b) => a - b);
   const runs = [];
-  let open = keepAt(low) ? null : low, kept = open === null;
+  let from = keeps(low) ? null : low;
   for (let i = 1; i < places.length; i++) {
-    const now = keepAt(places[i]);
-    if (now === kept) continue;
-    let [a, b] = [places[i - 1], places[i]];
-    for (let n = 0; n < 30; n++) {
-      const c = (a + b) / 2;
-      if (keepAt(c) === kept) a = c;
-      else b = c;
-    }
-    if (kept) open = b;
-    else { runs.push([open, a]); open = null; }
-    kept = now;
+    if (keeps(places[i]) === (from === null)) continue;
+    const [before, after] = edgeBetween(keeps, places[i - 1], places[i]);
+    if (from === null) from = after;
+    else runs.push([from, before]), (from = null);
   }
-  if (!kept) runs.push([open, high]);
-  return runs;
+  return from === null ? runs : [...runs, [from, high]];
 }
 
-// Ratio of a token sampled with `mu` at which its mask first stops it, moving with its advantage.
-function wallAt(region, mu, sign, reach = 30) {
-  const keepAt = (x) => {
-    const pi = mu * Math.exp(x);
-    return applyRegion(region, { mu, pi, ratio: Math.exp(x), advantage: sign }).keep;
-  };
-  const end = sign > 0 ? Math.min(reach, -Math.log(mu) - 1e-12) : -reach;
-  if (keepAt(end)) return null;
-  let [a, b] = [0, end];
-  for (let n = 0; n < 60; n++) {
-    const c = (a + b) / 2;
-    if (keepAt(c)) a = c;
-    else b = c;
-  }
-  return Math.exp(b);
+// The ratio at which a token sampled with `mu` is first stopped on its way; null: never.
+function wallOf(region, mu, sign) {
+  const keeps = (x) => regionAt(region, mu, mu * Math.exp(x), sign).keep;
+  const end = sign > 0 ? -Math.log(mu) - 1e-9 : -12;
+  return keeps(end) ? null : Math.exp(edgeBetween(keeps, 0, end)[1]);
 }
 
+// A number in at most three figures; near 1, where windows are narrow, in five.
 function short(x) {
-  if (x === 0) return "0";
   const size = Math.abs(x);
-  if (Math.abs(size - 1) < 0.009 && size !== 1) return String(Number(x.toFixed(4)));
-  const text = size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : size >= 0.1 ? x.toFixed(2) : x.toPrecision(2);
-  return text.includes("e") ? text : text.replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+  if (size === 0) return "0";
+  const near = Math.abs(size - 1) < 0.01 && size !== 1;
+  const text = near ? x.toFixed(4) : size >= 100 ? x.toFixed(0) : size < 0.1 ? x.toPrecision(2) : x.toPrecision(3);
+  return String(Number(text)).replace("-", "−");
 }
+const signed = (x) => (x > 0 ? "+" : "") + short(x);

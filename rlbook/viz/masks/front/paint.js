@@ -1,0 +1,54 @@
+// Elements and colours.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// A new element inside `parent`; attributes that begin with "on" are listeners.
+function put(parent, tag, attributes = {}, ...children) {
+  const svg = tag === "svg" || parent?.namespaceURI === SVG;
+  const node = svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes))
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null) node.setAttribute(name, value);
+  node.append(...children);
+  parent?.append(node);
+  return node;
+}
+
+// Pixels that an SVG has across; one unit of its drawing each.
+const widthOf = (svg, least) => Math.max(Math.floor(svg.getBoundingClientRect().width), least);
+
+function blank(svg, width, height) {
+  svg.replaceChildren();
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.setAttribute("height", height);
+}
+
+const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+
+// Relative luminance of an sRGB colour (WCAG 2.1).
+function luminance(rgb) {
+  const linear = rgb.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+}
+
+// The colour, moved away from the paper until it has this contrast ratio to it (WCAG 2.1).
+function contrasting(hex, paper, wanted) {
+  const back = luminance(paper), away = back > 0.3 ? 0 : 255;
+  const contrast = (rgb) => {
+    const [dark, light] = [luminance(rgb), back].sort((a, b) => a - b);
+    return (light + 0.05) / (dark + 0.05);
+  };
+  let rgb = channels(hex);
+  for (let n = 0; n < 60 && contrast(rgb) < wanted; n++) rgb = rgb.map((c) => c + (away - c) * 0.06);
+  return `rgb(${rgb.map(Math.round).join(" ")})`;
+}
+
+// The first opaque background behind a node.
+function paperUnder(node) {
+  for (let at = node; at; at = at.parentElement ?? at.getRootNode().host) {
+    const found = getComputedStyle(at).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
+    if (found.length > 2 && (found[3] ?? 1) > 0.5) return found.slice(0, 3);
+  }
+  return matchMedia("(prefers-color-scheme: dark)").matches && usesDark() ? [18, 18, 18] : [255, 255, 255];
+}
+const usesDark = () => getComputedStyle(document.documentElement).colorScheme.includes("dark");
