@@ -6,6 +6,7 @@ require("figures", "anywidget", "ipywidgets", "matplotlib", "pandas")
 
 from rlbook.viz.clip import clip_explorer, clip_figure
 from rlbook.viz.curves import compare_bars, learning_curves, load_results
+from rlbook.viz.evidence import scorecard
 from rlbook.viz.live import LivePlot
 from rlbook.viz.masks import MASKS, Mask, mask_atlas, mask_lab
 from rlbook.viz.style import (
@@ -35,6 +36,7 @@ __all__ = [
     "load_results",
     "mask_atlas",
     "mask_lab",
+    "scorecard",
     "setup",
     "slider",
     "use_style",

@@ -1,11 +1,38 @@
 """The evidence appendix: differences with their verdicts, and the stability study as a grid."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from matplotlib.axes import Axes
 
 from rlbook.stats.differences import paired_differences
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED
+
+SCORECARD = {
+    "claim": "claim",
+    "exact": "exact",
+    "pressing": "trained where it presses",
+    "control": "trained on the control",
+    "paper": "paper",
+}
+
+
+def scorecard(rows: Sequence[Mapping[str, str]]) -> Markdown:
+    """A chapter's last table: what it claims, and what became of it in each kind of evidence.
+
+    A row has the keys of `SCORECARD`; what was not looked at may be left out and is shown as "–".
+    Raises `ValueError` naming an unknown or missing key.
+    """
+    for row in rows:
+        if unknown := row.keys() - SCORECARD.keys():
+            raise ValueError(f"no column {sorted(unknown)}; a scorecard has {list(SCORECARD)}")
+        if not row.get("claim"):
+            raise ValueError(f"a row of a scorecard needs a claim: {dict(row)}")
+    lines = [list(SCORECARD.values()), ["---"] * len(SCORECARD)]
+    lines += [[row.get(key, "–").replace("|", "\\|") for key in SCORECARD] for row in rows]
+    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def difference_table(evaluations: pd.DataFrame, metric: str, against: str) -> pd.DataFrame:

@@ -2,7 +2,13 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from rlbook.viz.evidence import difference_table, draw_differences, draw_grid, stability_table
+from rlbook.viz.evidence import (
+    difference_table,
+    draw_differences,
+    draw_grid,
+    scorecard,
+    stability_table,
+)
 
 
 @pytest.fixture
@@ -45,3 +51,16 @@ def test_stability_labels_become_columns():
     ax = Figure().subplots()
     draw_grid(ax, table, base=0.35)
     assert [t.get_text() for t in ax.texts] == ["0.50"] * 8
+
+
+def test_a_scorecard_has_a_line_per_claim_and_a_dash_where_nothing_was_looked_at():
+    row = {"claim": "a clip holds rare tokens back", "exact": "15 | 13 batches", "paper": "DAPO"}
+    head, rule, line = scorecard([row]).data.splitlines()
+    assert head.startswith("| claim | exact | trained where it presses |") and set(rule) <= set(
+        "| -"
+    )
+    assert line == "| a clip holds rare tokens back | 15 \\| 13 batches | – | – | DAPO |"
+    with pytest.raises(ValueError, match=r"no column \['proof'\]"):
+        scorecard([{**row, "proof": "yes"}])
+    with pytest.raises(ValueError, match="needs a claim"):
+        scorecard([{"exact": "yes"}])
