@@ -1,9 +1,10 @@
 """Generalised advantage estimation on a walk whose true values are known.
 
-T steps of +1 (probability p) or -1; the reward is 1 if the sum ends at the goal or above. The
-policy has one logit per step, or one for all of them. The value of every state follows by
-dynamic programming, and so do the mean and variance of the gradient for any critic and any λ:
-backwards in time, the moments of the remaining advantages obey a recursion of their own.
+T steps of +1 (probability p) or -1; the reward is 1 if the sum ends at the goal or above. Every
+step counts the same, or one step decides and the others do not move. The policy has one logit per
+step, or one for all of them. The value of every state follows by dynamic programming, and so do the
+mean and variance of the gradient for any critic and any λ: backwards in time, the moments of the
+remaining advantages obey a recursion of their own.
 """
 
 from dataclasses import dataclass
@@ -17,11 +18,25 @@ LAMBDAS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """The walk; tables are indexed [time, position + T] with positions -T … T."""
+    """The walk; tables are indexed [time, position + T] with positions -T … T.
+
+    `decisive`: the one step, from 0, that moves; at every other the choice changes nothing. None:
+    all steps move. Raises `ValueError` for a step that the walk does not have.
+    """
 
     steps: int = 20
     p: float = 0.55
     goal: int = 4
+    decisive: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.decisive is not None and not 0 <= self.decisive < self.steps:
+            raise ValueError(f"decisive is a step from 0 to {self.steps - 1}, got {self.decisive}")
+
+    @classmethod
+    def one_step(cls, decisive: int, steps: int = 20, p: float = 0.55) -> "Walk":
+        """The walk in which one step alone earns the reward."""
+        return cls(steps, p, goal=1, decisive=decisive)
 
     @cached_property
     def values(self) -> Float[np.ndarray, "T1 X"]:
@@ -29,7 +44,7 @@ class Walk:
         values = np.zeros((self.steps + 1, 2 * self.steps + 1))
         values[-1] = np.arange(-self.steps, self.steps + 1) >= self.goal
         for t in reversed(range(self.steps)):
-            up, down = self._successors(values[t + 1])
+            up, down = self.successors(values[t + 1], t)
             values[t] = self.p * up + (1 - self.p) * down
         return values
 
@@ -39,6 +54,9 @@ class Walk:
         visits = np.zeros((self.steps + 1, 2 * self.steps + 1))
         visits[0, self.steps] = 1
         for t in range(self.steps):
+            if not self.moves(t):
+                visits[t + 1] = visits[t]
+                continue
             visits[t + 1, 1:] += self.p * visits[t, :-1]
             visits[t + 1, :-1] += (1 - self.p) * visits[t, 1:]
         return visits
@@ -50,7 +68,7 @@ class Walk:
     @cached_property
     def true_gradient(self) -> Float[np.ndarray, " T"]:
         """∂J/∂θ_t with p_t = sigmoid(θ_t): p (1 - p) E[V_{t+1}(x + 1) - V_{t+1}(x - 1)]."""
-        gains = [np.subtract(*self._successors(self.values[t + 1])) for t in range(self.steps)]
+        gains = [np.subtract(*self.successors(self.values[t + 1], t)) for t in range(self.steps)]
         return self.p * (1 - self.p) * (self.visits[:-1] * np.array(gains)).sum(1)
 
     def critics(self, noise: float = 0.1, seed: int = 0) -> dict[str, Float[np.ndarray, "T1 X"]]:
@@ -70,8 +88,19 @@ class Walk:
         """n sampled walks as steps of ±1."""
         return np.where(np.random.default_rng(seed).random((n, self.steps)) < self.p, 1, -1)
 
-    def _successors(self, row: Float[np.ndarray, " X"]):
-        """Value after +1 and after -1 from every position; the border is never reached."""
+    def moves(self, t: int) -> bool:
+        """Whether step t changes the position."""
+        return self.decisive is None or t == self.decisive
+
+    def successors(
+        self, row: Float[np.ndarray, " X"], t: int
+    ) -> tuple[Float[np.ndarray, " X"], Float[np.ndarray, " X"]]:
+        """Entries of `row` after +1 and after -1 at time t, from every position.
+
+        The border is never reached.
+        """
+        if not self.moves(t):
+            return row, row
         return np.append(row[1:], row[-1]), np.append(row[0], row[:-1])
 
 
@@ -104,7 +133,7 @@ def gae_moments(walk: Walk, critic: Float[np.ndarray, "T1 X"], lam: float) -> GA
     mean, variance = np.zeros((2, walk.steps))
     for t in reversed(range(walk.steps)):
         target = walk.values[-1] if t == walk.steps - 1 else critic[t + 1]
-        after = [walk._successors(row) for row in (target, a, aa, g, ag, gg)]
+        after = [walk.successors(row, t) for row in (target, a, aa, g, ag, gg)]
         moments = np.zeros((7, 2 * walk.steps + 1))
         for move, (chance, score) in enumerate(((walk.p, 1 - walk.p), (1 - walk.p, -walk.p))):
             v, a1, aa1, g1, ag1, gg1 = (pair[move] for pair in after)

@@ -7,6 +7,7 @@ from scipy.stats import binom
 from rlbook.exact import Walk, gae_moments, gae_table
 
 SMALL = Walk(steps=6, p=0.6, goal=2)
+DECIDED = Walk.one_step(3, steps=6, p=0.6)
 CRITIC = np.random.default_rng(0).normal(size=SMALL.values.shape)
 
 
@@ -14,7 +15,8 @@ def enumerate_gae(walk, critic, lam):
     """Every path with its chance and its pulls s_t Â_t, Â_t as the forward sum of λ^l δ_{t+l}."""
     for path in product((1, -1), repeat=walk.steps):
         chance = np.prod([walk.p if a == 1 else 1 - walk.p for a in path])
-        x = np.concatenate([[0], np.cumsum(path)])
+        moved = [a * (walk.decisive in (None, t)) for t, a in enumerate(path)]
+        x = np.concatenate([[0], np.cumsum(moved)])
         v = [critic[t, x[t] + walk.steps] for t in range(walk.steps)] + [float(x[-1] >= walk.goal)]
         delta = np.diff(v)
         advantage = [
@@ -24,10 +26,11 @@ def enumerate_gae(walk, critic, lam):
         yield chance, score * advantage
 
 
+@pytest.mark.parametrize("walk", [SMALL, DECIDED], ids=["all steps", "one step"])
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
-def test_moments_equal_enumeration_of_all_paths(lam):
-    chances, pulls = map(np.array, zip(*enumerate_gae(SMALL, CRITIC, lam), strict=True))
-    ours = gae_moments(SMALL, CRITIC, lam)
+def test_moments_equal_enumeration_of_all_paths(walk, lam):
+    chances, pulls = map(np.array, zip(*enumerate_gae(walk, CRITIC, lam), strict=True))
+    ours = gae_moments(walk, CRITIC, lam)
     mean, total = chances @ pulls, pulls.sum(1)
     np.testing.assert_allclose(ours.mean, mean, atol=1e-12)
     np.testing.assert_allclose(ours.variance, chances @ pulls**2 - mean**2, atol=1e-12)
@@ -79,11 +82,34 @@ def test_best_lambda_rises_as_the_critic_gets_worse():
     assert all(row["bias"] < 1e-12 for row in rows if row["lambda"] == 1)
 
 
-def test_one_shared_logit_removes_the_trade_off():
-    errors = {
-        row["lambda"]: row["shared_rmse"] for row in gae_table(Walk()) if row["critic"] == "exact"
-    }
+def shared_errors(walk, critic="exact"):
+    return {r["lambda"]: r["shared_rmse"] for r in gae_table(walk) if r["critic"] == critic}
+
+
+def test_steps_that_count_alike_leave_a_shared_logit_nothing_to_assign():
+    errors = shared_errors(Walk())
     assert errors[0.99] < errors[0.0]
+
+
+@pytest.mark.parametrize("decisive", [4, 9, 15])
+def test_one_decisive_step_is_found_by_an_exact_critic_alone(decisive):
+    """λ = 0 has the noise of that step; λ = 1 adds one of variance p(1 - p) for each before it."""
+    p, errors = 0.55, shared_errors(Walk.one_step(decisive))
+    signal = p * (1 - p)
+    own = signal * (1 - 2 * p) ** 2
+    assert errors[0.0] == pytest.approx((own / 64) ** 0.5 / signal, rel=1e-9)
+    assert errors[1.0] == pytest.approx(((own + decisive * signal**2) / 64) ** 0.5 / signal)
+    constant = shared_errors(Walk.one_step(decisive), "constant")
+    assert constant[0.0] > 1  # it sees no surprise before the reward, which the last step gets
+
+
+def test_a_walk_in_which_one_step_decides():
+    walk = Walk.one_step(3, steps=6, p=0.6)
+    assert walk.expected_reward == pytest.approx(0.6)
+    np.testing.assert_allclose(walk.true_gradient, [0, 0, 0, 0.24, 0, 0], atol=1e-12)
+    assert walk.visits.sum(1) == pytest.approx(np.ones(7))
+    with pytest.raises(ValueError, match="from 0 to 5"):
+        Walk.one_step(6, steps=6)
 
 
 def test_sampled_episodes_agree():
