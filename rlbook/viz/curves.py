@@ -11,7 +11,7 @@ from rlbook.manifest import READ_MARK, check_table, sha256
 from rlbook.paths import data_dir
 from rlbook.stats import t_interval
 from rlbook.viz.live import in_notebook
-from rlbook.viz.style import CYCLE, METHOD_COLOURS, label_lines
+from rlbook.viz.style import ARM_COLOURS, CYCLE, METHOD_COLOURS, label_lines
 
 
 def load_results(name: str) -> pd.DataFrame:
@@ -125,7 +125,7 @@ def arm_colours(
     arms = list(arms or present)
     if unknown := [arm for arm in arms if arm not in present]:
         raise ValueError(f"no arm {unknown}; there are {present}")
-    known = {**METHOD_COLOURS, **(colours or {})}
+    known = {**METHOD_COLOURS, **ARM_COLOURS, **(colours or {})}
     taken = {known[arm] for arm in arms if arm in known}
     free = iter([c for c in CYCLE if c not in taken] + list(CYCLE) * len(arms))
     return {arm: known[arm] if arm in known else next(free) for arm in arms}

@@ -38,6 +38,38 @@ METHOD_COLOURS = {
     "lite_ppo": "#E69F00",
     "gpg": "#6699CC",
 }
+# Arms of the experiments: one that is a method's own choice has the colour of that method.
+ARM_COLOURS = {
+    "no trust region": "#1b1b1b",
+    "clip 0.2": METHOD_COLOURS["ppo"],
+    "clip-higher 0.28": METHOD_COLOURS["dapo"],
+    "CISPO": METHOD_COLOURS["cispo"],
+    "GSPO": METHOD_COLOURS["gspo"],
+    "DPPO": METHOD_COLOURS["dppo"],
+    "DAPO": METHOD_COLOURS["dapo"],
+    "ScaleRL": METHOD_COLOURS["scalerl"],
+    "RLOO": METHOD_COLOURS["rloo"],
+    "GRPO": METHOD_COLOURS["grpo"],
+    "MaxRL": METHOD_COLOURS["maxrl"],
+    "mean per answer": METHOD_COLOURS["grpo"],
+    "mean over each answer": METHOD_COLOURS["grpo"],
+    "prompt mean": "#CC79A7",
+    "token mean": METHOD_COLOURS["dapo"],
+    "constant": METHOD_COLOURS["dr_grpo"],
+    "cliff": METHOD_COLOURS["grpo"],
+    "ramp": METHOD_COLOURS["dapo"],
+    "filter": "#E69F00",
+    "one update": "#1b1b1b",
+    "16 minibatches, no trust region": "#6b6b6b",
+    "16 minibatches, clip 0.2": METHOD_COLOURS["ppo"],
+    "4 passes of 4, no trust region": "#a8a8a8",
+    "4 passes of 4, clip 0.2": "#E69F00",
+    "GRPO, twice the batches": "#56B4E9",
+    "+ dynamic sampling": METHOD_COLOURS["dapo"],
+    "PPO, critic": METHOD_COLOURS["ppo"],
+    "PPO's loss, siblings": METHOD_COLOURS["lite_ppo"],
+    "batch mean": METHOD_COLOURS["reinforce_batch_mean"],
+}
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#6b6b6b", "#56B4E9", "#332288")
 
 STYLE = {
@@ -124,15 +156,17 @@ def inline_png() -> None:
 
 
 def colour_of(name: str, default: str | None = None) -> str:
-    """The book's colour of a method (`METHOD_COLOURS`), or `default`.
+    """The book's colour of a method (`METHOD_COLOURS`) or an arm (`ARM_COLOURS`), or `default`.
 
     Raises `ValueError` for an unknown name without a default.
     """
-    if name in METHOD_COLOURS:
-        return METHOD_COLOURS[name]
-    if default is None:
-        raise ValueError(f"no colour for {name!r}; methods: {', '.join(METHOD_COLOURS)}")
-    return default
+    colour = METHOD_COLOURS.get(name) or ARM_COLOURS.get(name) or default
+    if colour is None:
+        raise ValueError(
+            f"no colour for {name!r}; methods: {', '.join(METHOD_COLOURS)}; "
+            f"arms: {', '.join(ARM_COLOURS)}"
+        )
+    return colour
 
 
 def readable(colour: str, contrast: float = 4.5) -> str:

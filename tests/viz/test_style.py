@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from rlbook.experiments import EXPERIMENTS
+from rlbook.experiments.pressing import PRESSING
 from rlbook.objectives import METHODS
 from rlbook.viz import METHOD_COLOURS, colour_of, label_line, label_lines, use_style
 from rlbook.viz.style import CYCLE, luminance, readable, spread
@@ -54,13 +56,33 @@ def cielab(colour: str, vision: np.ndarray) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
+def assert_apart(colours, vision: str) -> None:
+    """CIE76 distance of at least 15, several times a just noticeable difference of about 2.3."""
+    for (a, one), (b, other) in combinations(colours.items(), 2):
+        seen = [cielab(colour, VISION[vision]) for colour in (one, other)]
+        assert np.linalg.norm(seen[0] - seen[1]) >= 15, (a, b)
+
+
 @pytest.mark.parametrize("vision", VISION)
 def test_methods_drawn_together_can_be_told_apart(vision):
-    """CIE76 distance of at least 15, several times a just noticeable difference of about 2.3."""
     for group in TOGETHER:
-        for a, b in combinations(group.split(), 2):
-            seen = [cielab(METHOD_COLOURS[name], VISION[vision]) for name in (a, b)]
-            assert np.linalg.norm(seen[0] - seen[1]) >= 15, (a, b)
+        assert_apart({name: METHOD_COLOURS[name] for name in group.split()}, vision)
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("name", [*PRESSING, "reuse", "siblings"])
+def test_arms_of_an_experiment_can_be_told_apart(name, vision):
+    assert_apart({arm.label: colour_of(arm.label) for arm in EXPERIMENTS[name].arms}, vision)
+
+
+def test_an_arm_that_is_a_methods_choice_has_its_colour():
+    for arm, method in (
+        ("clip 0.2", "ppo"),
+        ("CISPO", "cispo"),
+        ("DPPO", "dppo"),
+        ("RLOO", "rloo"),
+    ):
+        assert colour_of(arm) == colour_of(method)
 
 
 def test_every_method_has_a_colour():
