@@ -42,6 +42,13 @@ from rlbook.objectives.ratios import (
     token_ratio,
 )
 from rlbook.objectives.shaping import overlong_penalty, token_rewards
+from rlbook.objectives.soft_regions import (
+    DivergencePenalty,
+    SequenceGamma,
+    SequenceMask,
+    SoftGate,
+    TaperedWeight,
+)
 from rlbook.objectives.table import method_table, method_table_markdown, method_text
 from rlbook.objectives.trust_regions import (
     DivergenceMask,
@@ -62,6 +69,7 @@ __all__ = [
     "Aggregation",
     "BoundEstimator",
     "DivergenceMask",
+    "DivergencePenalty",
     "EMABaseline",
     "KLPenalty",
     "Loss",
@@ -69,7 +77,11 @@ __all__ = [
     "NoTrustRegion",
     "RatioClip",
     "SamplerCorrection",
+    "SequenceGamma",
+    "SequenceMask",
+    "SoftGate",
     "Surrogate",
+    "TaperedWeight",
     "Totals",
     "TrustRegion",
     "WeightClip",

@@ -16,10 +16,23 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from rlbook.importing import import_name, name_of
 from rlbook.objectives import advantages
 from rlbook.objectives.estimators import UNDECLARED, BoundEstimator, needs_of
+from rlbook.objectives.soft_regions import (
+    DivergencePenalty,
+    SequenceGamma,
+    SequenceMask,
+    SoftGate,
+    TaperedWeight,
+)
 from rlbook.objectives.trust_regions import DivergenceMask, NoTrustRegion, RatioClip, WeightClip
 
 Known = Mapping[str, Any]
-REGIONS: Known = {c.__name__: c for c in (NoTrustRegion, RatioClip, WeightClip, DivergenceMask)}
+REGIONS: Known = {
+    region.__name__: region
+    for region in (
+        *(NoTrustRegion, RatioClip, WeightClip, DivergenceMask),
+        *(SoftGate, DivergencePenalty, TaperedWeight, SequenceMask, SequenceGamma),
+    )
+}
 ADVANTAGES: Known = {
     name: function
     for name, function in vars(advantages).items()

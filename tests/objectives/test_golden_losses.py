@@ -11,6 +11,8 @@ from rlbook.objectives import (
     KLPenalty,
     Method,
     RatioClip,
+    SequenceGamma,
+    SoftGate,
     Totals,
     WeightClip,
     aggregate,
@@ -36,6 +38,10 @@ TRL = {
     "cispo": replace(METHODS["cispo"], aggregation="token_mean", trust_region=WeightClip(max=5.0)),
     "luspo": replace(PPO, ratio="sequence", aggregation="token_sum"),
     "gspo": METHODS["gspo"],
+    "sapo": replace(PPO, trust_region=SoftGate()),
+    "vespo": replace(
+        PPO, ratio="sequence_product", trust_region=SequenceGamma(), aggregation="token_mean"
+    ),
     "gspo_wideclip": replace(METHODS["gspo"], trust_region=WIDE),
     "grpo_cliphigher": replace(PPO, trust_region=WIDE, aggregation="token_mean"),
     "grpo_delta": replace(PPO, trust_region=RatioClip(0.2, 0.28, dual=2.0)),
