@@ -123,10 +123,10 @@ def elected() -> Iterator[Arm]:
 
 def mode_changed() -> Iterator[Arm]:
     """On-policy methods on the pupil whose greedy answer is wrong."""
-    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 50} | HABITS
+    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 40} | HABITS
     for label, name in (("RLOO", "rloo"), ("GRPO", "grpo"), ("MaxRL", "maxrl")):
         method = replace(METHODS[name], kl=None)
-        yield over(arm(label, method, **settings), lr=(1.5e-4, 3e-4, 6e-4))
+        yield over(arm(label, method, **settings), lr=(3e-4, 6e-4))
 
 
 PRESSING = {

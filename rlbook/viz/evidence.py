@@ -7,8 +7,20 @@ import pandas as pd
 from IPython.display import Markdown
 from matplotlib.axes import Axes
 
+from rlbook.stats import t_interval
 from rlbook.stats.differences import paired_differences
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED
+from rlbook.tasks.habits import FAMILIES
+from rlbook.viz.curves import learning_curves
+from rlbook.viz.style import (
+    BAD,
+    FAINT,
+    FAMILY_COLOURS,
+    GOOD,
+    INK,
+    MUTED,
+    colour_of,
+    label_lines,
+)
 
 SCORECARD = {
     "claim": "claim",
@@ -58,6 +70,50 @@ def draw_differences(ax: Axes, table: pd.DataFrame, against: str) -> None:
         label.set_color(INK if real else MUTED)
     ax.set(ylim=(len(table) - 0.4, -0.6), xlabel=f"{table.columns[0]}, minus that of {against}")
     ax.grid(axis="y", visible=False)
+
+
+def by_family(steps: pd.DataFrame, column: str = "accuracy") -> pd.DataFrame:
+    """A row per family of habits, step, arm and seed, from columns such as `accuracy_level_3`.
+
+    Families whose problems were not drawn in a step have no row there.
+    """
+    names = {f"{column}_level_{level}": family for level, family in enumerate(FAMILIES, 1)}
+    present = [name for name in names if name in steps]
+    long = steps.melt(["arm", "seed", "step"], present, "family", column)
+    return long.assign(family=long["family"].map(names)).dropna()
+
+
+def draw_families(
+    ax: Axes, steps: pd.DataFrame, arm: str, column: str = "accuracy", smooth: int = 3
+) -> None:
+    """One line per family of habits: how often it is right, step by step, mean over seeds."""
+    rows = by_family(steps[steps["arm"] == arm], column)
+    learning_curves(rows, column, ax, by="family", colours=FAMILY_COLOURS, smooth=smooth)
+    ax.set(ylim=(0, 1), xlabel="training step", ylabel="share of right answers")
+
+
+def draw_rate_map(
+    ax: Axes, sweep: pd.DataFrame, chosen: pd.DataFrame, metric: str = "pass@1"
+) -> None:
+    """Every arm over the learning rates tried for it, and at its best on seeds of its own.
+
+    Thin: mean over the tuning seeds. Dot with interval: the reported seeds, at the rate chosen.
+    """
+    lines = []
+    for arm, tried in sweep.groupby("arm", sort=False):
+        means, colour = tried.groupby("lr")[metric].mean(), colour_of(arm)
+        lines += ax.plot(means.index, means, "o-", color=colour, lw=1.4, ms=3.5, label=arm)
+        runs = chosen[chosen["arm"] == arm]
+        mean, low, high = t_interval(runs[metric])
+        rate = runs["lr"].iloc[0]
+        ax.plot([rate, rate], [low, high], color=colour, lw=3, alpha=0.5)
+        ax.plot(rate, mean, "o", color=colour, ms=9, mec="white", mew=1.2, zorder=4)
+    rates = sorted(sweep["lr"].unique())
+    ax.set_xscale("log")
+    ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    ax.minorticks_off()
+    ax.set(ylim=(0, 1), xlabel="learning rate", ylabel=metric)
+    label_lines(ax, lines)
 
 
 def stability_table(evaluations: pd.DataFrame, metric: str = "pass@1") -> pd.DataFrame:

@@ -70,6 +70,15 @@ ARM_COLOURS = {
     "PPO's loss, siblings": METHOD_COLOURS["lite_ppo"],
     "batch mean": METHOD_COLOURS["reinforce_batch_mean"],
 }
+# Families of habits, from the one that the base has right to the one it hardly ever has.
+FAMILY_COLOURS = {
+    "plain": "#a0c4d8",
+    "bracket": "#56a5c9",
+    "double minus": "#1b7fb0",
+    "precedence": "#c98a1b",
+    "power": "#b4491f",
+    "square": "#7a1032",
+}
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#6b6b6b", "#56B4E9", "#332288")
 
 STYLE = {

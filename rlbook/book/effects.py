@@ -1,0 +1,162 @@
+"""The book's effects as one table: what differs, in which world, on how many seeds, by how much."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from rlbook.stats.differences import paired_differences
+from rlbook.viz.curves import load_results
+
+Reading = Callable[[str], pd.DataFrame]
+
+
+def at_the_end(column: str) -> Reading:
+    """A column of the evaluation of every run."""
+
+    def read(name: str) -> pd.DataFrame:
+        return load_results(f"{name}_eval").rename(columns={column: "value"})
+
+    return read
+
+
+def in_step(column: str, step: int) -> Reading:
+    """A column of the metrics of one step of every run."""
+
+    def read(name: str) -> pd.DataFrame:
+        table = load_results(name)
+        return table[table["step"] == step].rename(columns={column: "value"})
+
+    return read
+
+
+def mean_over_steps(column: str, first: int, last: int) -> Reading:
+    """The mean of a column over the steps from `first` to `last`, run by run."""
+
+    def read(name: str) -> pd.DataFrame:
+        table = load_results(name)
+        steps = table[table["step"].between(first, last)]
+        return by_run(steps)[column].mean().rename("value").reset_index()
+
+    return read
+
+
+def steps_until(column: str, level: float) -> Reading:
+    """The first step after which a column exceeds a level; one more than all where none does."""
+
+    def read(name: str) -> pd.DataFrame:
+        table = load_results(name)
+        never = table["step"].max() + 1
+        reached = table["step"].where(table[column] > level, never)
+        return by_run(table.assign(value=reached))["value"].min().reset_index()
+
+    return read
+
+
+def by_run(steps: pd.DataFrame) -> Any:
+    """Rows of each run together: of an arm, at a learning rate where it varies, with a seed."""
+    return steps.groupby([c for c in ("arm", "lr", "seed") if c in steps], sort=False)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One arm minus another in one world, paired by seed, as a committed experiment measured it."""
+
+    claim: str
+    chapter: str
+    world: str
+    experiment: str
+    arm: str
+    against: str
+    reading: Reading
+    unit: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+    def measured(self) -> dict[str, Any]:
+        """Seeds, mean difference with its 95 % interval, and what would have been detected."""
+        rows = self.reading(self.experiment)
+        for column, value in self.where.items():
+            rows = rows[rows[column] == value]
+        runs = {
+            arm: dict(zip(some["seed"], some["value"], strict=True))
+            for arm, some in rows.groupby("arm")
+            if arm in (self.arm, self.against)
+        }
+        (row,) = paired_differences(runs, self.against)
+        return row
+
+
+def effects_table(effects: tuple[Effect, ...]) -> pd.DataFrame:
+    """A row per effect: where it is told, its world, seeds, difference with interval, power."""
+    rows = []
+    for effect in effects:
+        row = effect.measured()
+        rows.append(
+            {
+                "chapter": effect.chapter,
+                "effect": effect.claim,
+                "world": effect.world,
+                "seeds": row["seeds"],
+                "difference": row["mean"],
+                "low": row["low"],
+                "high": row["high"],
+                "detectable": row["detectable"],
+                "unit": effect.unit,
+                "clear": row["low"] > 0 or row["high"] < 0,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def rare_opening(claim: str, chapter: str, arm: str, against: str, lr: float) -> Effect:
+    """Batches until a rare opening is chosen every other time, at one of three learning rates."""
+    reading = steps_until("opens_rarely", 0.5)
+    world = f"rare opening, lr {lr:g}"
+    return Effect(
+        claim, chapter, world, "rare_opening", arm, against, reading, "batches", {"lr": lr}
+    )
+
+
+def lost(claim: str, arm: str, against: str, lr: float) -> Effect:
+    """Length of answers that start lost, in the last of 20 batches."""
+    reading, world = in_step("length_lost", 20), f"answers that start lost, lr {lr:g}"
+    return Effect(claim, "07", world, "lost_answers", arm, against, reading, "tokens", {"lr": lr})
+
+
+def limited(claim: str, arm: str, column: str, unit: str) -> Effect:
+    """A tight limit on the length, against the rule that a truncated answer earns nothing."""
+    world, reading = "limit of 32 tokens", at_the_end(column)
+    return Effect(claim, "08", world, "tight_limit", arm, "cliff", reading, unit)
+
+
+EFFECTS = (
+    *(
+        effect
+        for lr in (5e-5, 1e-4, 2e-4)
+        for effect in (
+            rare_opening(
+                "clip-higher frees a rare token", "08", "clip-higher 0.28", "clip 0.2", lr
+            ),
+            rare_opening("a clipped weight frees it sooner", "09", "CISPO", "clip 0.2", lr),
+            rare_opening("a divergence mask frees it as soon", "11", "DPPO", "clip 0.2", lr),
+            rare_opening(
+                "CISPO's cap itself does nothing here", "09", "CISPO", "no trust region", lr
+            ),
+        )
+    ),
+    *(
+        effect
+        for lr in (1.5e-4, 3e-4)
+        for effect in (
+            lost(
+                "dividing by its length lets a lost answer grow", "mean per answer", "constant", lr
+            ),
+            lost("a mean over the prompt does so too", "prompt mean", "constant", lr),
+            lost("a mean over all tokens, less", "token mean", "constant", lr),
+        )
+    ),
+    limited("the ramp gives up thinking", "ramp", "answers_at_once", "share"),
+    limited("what that costs when there is room", "ramp", "pass@1_limit_80", "pass@1"),
+    limited("the filter keeps it", "filter", "pass@1_limit_80", "pass@1"),
+)
