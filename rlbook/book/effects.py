@@ -160,3 +160,19 @@ EFFECTS = (
     limited("what that costs when there is room", "ramp", "pass@1_limit_80", "pass@1"),
     limited("the filter keeps it", "filter", "pass@1_limit_80", "pass@1"),
 )
+
+
+def markdown(effects: pd.DataFrame) -> str:
+    """`effects_table` as Markdown, for a notebook or a page."""
+    lines = [
+        "| chapter | effect | world | seeds | difference [95 %] | detectable |",
+        "|---" * 6 + "|",
+    ]
+    for row in effects.itertuples():
+        difference = f"{row.difference:+.2g} [{row.low:.2g}, {row.high:.2g}] {row.unit}"
+        difference = f"**{difference}**" if row.clear else difference
+        lines.append(
+            f"| {row.chapter} | {row.effect} | {row.world} | {row.seeds} | {difference} "
+            f"| {row.detectable:.2g} |"
+        )
+    return "\n".join(lines)
