@@ -7,20 +7,10 @@ import pandas as pd
 from IPython.display import Markdown
 from matplotlib.axes import Axes
 
-from rlbook.stats import t_interval
 from rlbook.stats.differences import paired_differences
 from rlbook.tasks.habits import FAMILIES
 from rlbook.viz.curves import learning_curves
-from rlbook.viz.style import (
-    BAD,
-    FAINT,
-    FAMILY_COLOURS,
-    GOOD,
-    INK,
-    MUTED,
-    colour_of,
-    label_lines,
-)
+from rlbook.viz.style import BAD, FAINT, FAMILY_COLOURS, GOOD, INK, MUTED
 
 SCORECARD = {
     "claim": "claim",
@@ -90,30 +80,6 @@ def draw_families(
     rows = by_family(steps[steps["arm"] == arm], column)
     learning_curves(rows, column, ax, by="family", colours=FAMILY_COLOURS, smooth=smooth)
     ax.set(ylim=(0, 1), xlabel="training step", ylabel="share of right answers")
-
-
-def draw_rate_map(
-    ax: Axes, sweep: pd.DataFrame, chosen: pd.DataFrame, metric: str = "pass@1"
-) -> None:
-    """Every arm over the learning rates tried for it, and at its best on seeds of its own.
-
-    Thin: mean over the tuning seeds. Dot with interval: the reported seeds, at the rate chosen.
-    """
-    lines = []
-    for arm, tried in sweep.groupby("arm", sort=False):
-        means, colour = tried.groupby("lr")[metric].mean(), colour_of(arm)
-        lines += ax.plot(means.index, means, "o-", color=colour, lw=1.4, ms=3.5, label=arm)
-        runs = chosen[chosen["arm"] == arm]
-        mean, low, high = t_interval(runs[metric])
-        rate = runs["lr"].iloc[0]
-        ax.plot([rate, rate], [low, high], color=colour, lw=3, alpha=0.5)
-        ax.plot(rate, mean, "o", color=colour, ms=9, mec="white", mew=1.2, zorder=4)
-    rates = sorted(sweep["lr"].unique())
-    ax.set_xscale("log")
-    ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
-    ax.minorticks_off()
-    ax.set(ylim=(0, 1), xlabel="learning rate", ylabel=metric)
-    label_lines(ax, lines)
 
 
 def stability_table(evaluations: pd.DataFrame, metric: str = "pass@1") -> pd.DataFrame:
