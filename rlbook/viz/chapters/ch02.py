@@ -25,14 +25,6 @@ from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from rlbook.viz.widgets import Explorer, slider
 
 COLOURS = {"none": MUTED, "mean": BAD, "optimal": GOOD}
-FAMILY_COLOURS = {
-    "plain": "#9a9a9a",
-    "bracket": "#56B4E9",
-    "double minus": "#0072B2",
-    "precedence": "#D55E00",
-    "power": "#882255",
-    "square": "#332288",
-}
 SOLVE_RATES = tuple(i / 26 for i in range(1, 26))
 STEP = 2.5  # learning rate of the steps drawn in the triangle
 CORNERS = np.array([(0.5, 3**0.5 / 2), (0.0, 0.0), (1.0, 0.0)])
