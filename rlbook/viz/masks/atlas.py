@@ -62,7 +62,7 @@ def mask_atlas(
     title = finding(chosen, completions) if title is None else title
     planes = [mask for mask in chosen if mask.ratio == "token"]
     lines = [mask for mask in chosen if mask.ratio == "sequence"]
-    columns = max(len(planes), 3 if lines else 2)
+    columns = max(len(planes), 4 if lines else 2)
     width = LEFT + columns * (PLANE + GAP) + RIGHT
     top = TITLE if title else 0.0
     planes_high = HEAD + 2 * PLANE + GAP + FOOT if planes else 0.0
@@ -226,9 +226,7 @@ def draw_window(ax: Axes, mask: Mask, completions: Completions) -> None:
     reach = 1.08 * float(s.log().abs().max().clamp(min=0.05))
     ax.set(xscale="log", xlim=(np.exp(-reach), np.exp(reach)), ylim=(-1, 1))
     ax.axis("off")
-    text = (
-        f"{mask.label}, {setting(mask)}: no wall, but a window for the ratio s of the whole answer"
-    )
+    text = f"{mask.label}, {setting(mask)}: no wall, but a window for each answer's ratio s"
     ax.set_title(text, fontsize=9, color=readable(mask.colour), pad=14)
 
 

@@ -172,6 +172,7 @@ function mountMaskLab(host, given, changed = () => {}) {
     headline.textContent = finding();
     for (const [sign, svg] of plane) drawPlane(svg, sign, view);
     play.textContent = view.moving ? "❚❚ pause" : "▶ play";
+    play.setAttribute("aria-label", view.moving ? "pause" : "play the updates");
     slider.value = Math.round(state.update);
     showPart(slider);
     slider.setAttribute("aria-valuetext", `update ${slider.value} of ${state.updates}`);
@@ -212,7 +213,7 @@ function mountMaskLab(host, given, changed = () => {}) {
       if (Math.abs(Number(input.value) - place) > input.step / 2) input.value = place;
       showPart(input);
       output.textContent = short(value);
-      input.setAttribute("aria-label", `${symbol} ${index ?? ""} of ${mask.label}`);
+      input.setAttribute("aria-label", [symbol, ...(index ? [index] : []), "of", mask.label].join(" "));
       input.setAttribute("aria-valuetext", short(value));
     });
   }
