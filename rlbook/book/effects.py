@@ -130,7 +130,23 @@ def limited(claim: str, arm: str, column: str, unit: str) -> Effect:
     return Effect(claim, "08", world, "tight_limit", arm, "cliff", reading, unit)
 
 
+def solvable(claim: str, arm: str, against: str) -> Effect:
+    """Accuracy on plain sums after training where three problems in four have no right answer."""
+    reading = at_the_end("pass@1_solvable")
+    world = "3 of 4 prompts unsolvable"
+    return Effect(claim, "08", world, "unsolvable", arm, against, reading, "pass@1")
+
+
+def reused(claim: str, arm: str, against: str) -> Effect:
+    """Plain sums, 12 batches of 128 answers, every arm at the best of four learning rates."""
+    reading = at_the_end("pass@1")
+    return Effect(claim, "03", "plain sums, own rates", "reuse", arm, against, reading, "pass@1")
+
+
 EFFECTS = (
+    reused("sixteen clipped updates against one", "16 minibatches, clip 0.2", "one update"),
+    reused("sixteen without a clip against one", "16 minibatches, no trust region", "one update"),
+    reused("four passes against one", "4 passes of 4, clip 0.2", "16 minibatches, clip 0.2"),
     *(
         effect
         for lr in (5e-5, 1e-4, 2e-4)
@@ -159,6 +175,8 @@ EFFECTS = (
     limited("the ramp gives up thinking", "ramp", "answers_at_once", "share"),
     limited("what that costs when there is room", "ramp", "pass@1_limit_80", "pass@1"),
     limited("the filter keeps it", "filter", "pass@1_limit_80", "pass@1"),
+    solvable("dynamic sampling, at equal updates", "+ dynamic sampling", "GRPO"),
+    solvable("... against twice the updates", "+ dynamic sampling", "GRPO, twice the batches"),
 )
 
 

@@ -1,7 +1,7 @@
-"""The README's picture, from the reference experiment `reuse`, and its table, from the benchmarks.
+"""The README's pictures, from the reference experiments, and its table, from the benchmarks.
 
-`python -m rlbook.book.readme` writes `data/results/reuse.png` and the part of README.md between the
-two marks.
+`python -m rlbook.book.readme` writes `data/results/habits.png`, `reuse.png` and the part of
+README.md between the two marks.
 """
 
 import json
@@ -14,26 +14,33 @@ from matplotlib.figure import Figure
 from rlbook.bench.figures import learning_gap
 from rlbook.manifest import SUFFIX
 from rlbook.paths import ROOT, data_dir
-from rlbook.viz.curves import learning_curves, load_results
-from rlbook.viz.style import BAD, GOOD, MUTED, use_style
+from rlbook.viz.chapters.ch03 import reuse_figure
+from rlbook.viz.curves import load_results
+from rlbook.viz.evidence import draw_families
+from rlbook.viz.style import use_style
 
 README = ROOT / "README.md"
+BASE = 0.38  # of the tiny model on the 96 held-out sums of every evaluation
 BEGIN, END = "<!-- performance: python -m rlbook.book.readme -->", "<!-- end of performance -->"
-COLOURS = {"one update per batch": MUTED, "no trust region": BAD, "clip 0.2": GOOD}
 
 
-def reuse_figure() -> Figure:
-    """Accuracy over rollout batches with 16 updates each, with and without PPO's clip."""
+def habits_figure() -> Figure:
+    """How often each family of habits is answered rightly, step by step, under MaxRL and RLOO."""
     use_style()
-    figure, ax = plt.subplots(figsize=(8, 3.6))
-    table = load_results("reuse")
-    learning_curves(table, "accuracy", ax, arms=list(COLOURS), colours=COLOURS, smooth=3)
-    seeds = table["seed"].nunique()
-    ax.set_title("Sixteen updates on every batch: the clip keeps what the ratio alone destroys")
-    ax.set_xlabel(f"batches of 128 rollouts (mean and 95 % interval of {seeds} seeds)")
-    ax.set_ylabel("share of right answers")
-    ax.set_ylim(0, 1)
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), sharey=True)
+    table = load_results("habits")
+    for ax, arm in zip(axes, ("RLOO", "MaxRL"), strict=True):
+        draw_families(ax, table, arm)
+        ax.set_title(f"{arm}, {table['seed'].nunique()} seeds")
+    axes[1].set_ylabel("")
     return figure
+
+
+def map_figure() -> Figure:
+    """Learning rates tried for one update on a batch and for sixteen, and each arm at its best."""
+    use_style()
+    sweep, chosen = load_results("reuse_sweep"), load_results("reuse_eval")
+    return reuse_figure(sweep, chosen, base=BASE)
 
 
 def performance_section() -> str:
@@ -116,10 +123,12 @@ def with_performance(readme: str) -> str:
 
 
 def main() -> list[Path]:
-    picture = data_dir() / "results" / "reuse.png"
-    reuse_figure().savefig(picture, dpi=120, metadata={"Software": None})
+    pictures = {"habits": habits_figure, "reuse": map_figure}
+    paths = [data_dir() / "results" / f"{name}.png" for name in pictures]
+    for path, draw in zip(paths, pictures.values(), strict=True):
+        draw().savefig(path, dpi=120, metadata={"Software": None})
     README.write_text(with_performance(README.read_text()))
-    return [picture, README]
+    return [*paths, README]
 
 
 if __name__ == "__main__":
