@@ -12,10 +12,10 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from rlbook.book.hygiene import MAX_IMAGE_BYTES, WIDGET, machine_paths
+from rlbook.book.hygiene import MAX_IMAGE_BYTES, WIDGET, cell_problems, machine_paths
 from rlbook.book.runner import clean, small_png
 from rlbook.exact import FOUR
-from rlbook.objectives import METHODS, RatioClip, WeightClip
+from rlbook.objectives import METHODS, RatioClip, SoftGate, WeightClip
 from rlbook.viz import MASKS, METHOD_COLOURS, Mask, mask_atlas, mask_lab
 from rlbook.viz.masks.atlas import finding
 from rlbook.viz.masks.rules import apply_mask, token_names
@@ -128,6 +128,10 @@ def test_own_masks_and_unknown_ones():
         mask_atlas("pppo")
     with pytest.raises(ValueError, match="no mask 'tight'"):
         mask_lab("tight")
+    soft = {**MASKS, "sapo": Mask("SAPO", SoftGate(), "#123456")}
+    assert "SAPO" not in mask_lab("ppo", "dapo", masks=soft).html()
+    with pytest.raises(ValueError, match=r"cannot draw SoftGate: see mask_atlas\('sapo'\)"):
+        mask_lab("ppo", "sapo", masks=soft)
     with pytest.raises(ValueError, match="no token 'E1': choose from A1"):
         mask_lab(token="E1")
     with pytest.raises(ValueError, match="update is from 0 to 16, got 17"):
@@ -198,6 +202,7 @@ def test_a_stored_notebook_keeps_the_page_and_no_model():
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("lab", outputs=[output])])
     clean(notebook, "03")
     assert set(output.data) == {"text/html", "text/plain"}
+    assert not list(cell_problems(notebook))
     assert output.data["text/html"] == mask_lab().html()
 
 

@@ -13,11 +13,18 @@ import traitlets
 
 from rlbook.exact import FOUR
 from rlbook.exact.four_completions import Completions
-from rlbook.objectives import TrustRegion
+from rlbook.objectives import (
+    DivergenceMask,
+    NoTrustRegion,
+    RatioClip,
+    TrustRegion,
+    WeightClip,
+)
 from rlbook.objectives.specs import read_region, write_region
 from rlbook.viz.masks.rules import MASKS, Mask, advantages_of, find_mask, token_names
 
 UPDATES = 16
+DRAWN = (NoTrustRegion, RatioClip, WeightClip, DivergenceMask)  # what numbers.js can calculate
 PARTS = ("lab.css", "numbers.js", "paint.js", "plane.js", "charts.js", "lab.js")
 WIDGET_END = """
 export default { render({ model, el }) {
@@ -64,10 +71,14 @@ def mask_lab(
     the two masks; arrow keys walk over the tokens. `hint` says what to try, in a line below.
     The drawing is made in the browser and answers at once. A stored notebook keeps it as HTML of
     its own, which a web page shows; GitHub takes scripts out, so put `mask_atlas` below.
-    Raises `ValueError` for an unknown mask or token and an update outside [0, 16].
+    Of `masks` it has those with a region of `trust_regions`; the others are for the atlas.
+    Raises `ValueError` for a mask or token that it does not have, and an update outside [0, 16].
     """
+    drawn = {key: mask for key, mask in masks.items() if isinstance(mask.region, DRAWN)}
     for name in (left, right):
-        find_mask(name, masks)
+        region = type(find_mask(name, masks).region)
+        if name not in drawn:
+            raise ValueError(f"the lab cannot draw {region.__name__}: see mask_atlas({name!r})")
     known = [name for names in token_names(completions) for name in names]
     if token not in known:
         raise ValueError(f"no token {token!r}: choose from {', '.join(known)}")
@@ -79,7 +90,7 @@ def mask_lab(
         token=token,
         update=update,
         hint=hint,
-        masks=[mask_as_data(key, mask) for key, mask in masks.items()],
+        masks=[mask_as_data(key, mask) for key, mask in drawn.items()],
         answers=answers_as_data(completions),
     )
 

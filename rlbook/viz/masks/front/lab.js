@@ -35,7 +35,7 @@ function mountMaskLab(host, given, changed = () => {}) {
   const state = structuredClone(given), root = host.attachShadow({ mode: "open" });
   const memory = new Map();
   const view = { state, moving: false, labels: {}, choose, remember };
-  let paper = [255, 255, 255], frame = null;
+  let paper = [], width = null, frame = null;
 
   put(root, "style", {}, STYLE);
   const lab = put(root, "div", { class: "lab", role: "group", "aria-label": "Mask lab", "data-lm-suppress-shortcuts": "true" });
@@ -313,7 +313,10 @@ function mountMaskLab(host, given, changed = () => {}) {
   // ---- surroundings ----
 
   function look() {
+    const before = String(paper), size = lab.clientWidth;
     paper = paperUnder(host);
+    if (String(paper) === before && size === width) return;
+    width = size;
     lab.dataset.theme = luminance(paper) < 0.3 ? "dark" : "light";
     lab.style.setProperty("--paper", `rgb(${paper.join(" ")})`);
     draw();
@@ -322,12 +325,7 @@ function mountMaskLab(host, given, changed = () => {}) {
   for (const node of [document.documentElement, document.body]) themes.observe(node, { attributes: true });
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   scheme.addEventListener("change", look);
-  let width = 0;
-  const sizes = new ResizeObserver(() => {
-    if (lab.clientWidth === width) return;
-    width = lab.clientWidth;
-    look();
-  });
+  const sizes = new ResizeObserver(look);
   sizes.observe(lab);
   look();
   return {
