@@ -27,10 +27,11 @@ def tables(monkeypatch):
     ]
     rows += [{"arm": "new", "lr": 2e-4, "seed": 0, "step": s, "p": 1.0} for s in (1, 2, 3)]
     monkeypatch.setattr(effects, "load_results", lambda name: pd.DataFrame(rows))
+    return effects.load_results
 
 
 def test_steps_until_is_one_more_than_all_where_the_level_is_not_reached(tables):
-    found = steps_until("p", 0.5)("any")
+    found = steps_until("p", 0.5)(tables, "any")
     found = found[found["lr"] == 1e-4].set_index(["arm", "seed"])["value"]
     assert found.to_dict() == {
         ("new", 0): 2, ("new", 1): 3, ("new", 2): 1, ("old", 0): 3, ("old", 1): 4, ("old", 2): 2,
@@ -38,7 +39,7 @@ def test_steps_until_is_one_more_than_all_where_the_level_is_not_reached(tables)
 
 
 def test_a_mean_over_steps_includes_both_ends(tables):
-    found = mean_over_steps("p", 2, 3)("any")
+    found = mean_over_steps("p", 2, 3)(tables, "any")
     assert found.query("arm == 'new' and seed == 1 and lr == 1e-4")[
         "value"
     ].item() == pytest.approx(0.6)

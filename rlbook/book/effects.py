@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -9,14 +10,15 @@ import pandas as pd
 from rlbook.stats.differences import paired_differences
 from rlbook.viz.curves import load_results
 
-Reading = Callable[[str], pd.DataFrame]
+Load = Callable[[str], pd.DataFrame]
+Reading = Callable[[Load, str], pd.DataFrame]
 
 
 def at_the_end(column: str) -> Reading:
     """A column of the evaluation of every run."""
 
-    def read(name: str) -> pd.DataFrame:
-        return load_results(f"{name}_eval").rename(columns={column: "value"})
+    def read(load: Load, name: str) -> pd.DataFrame:
+        return load(f"{name}_eval").rename(columns={column: "value"})
 
     return read
 
@@ -24,8 +26,8 @@ def at_the_end(column: str) -> Reading:
 def in_step(column: str, step: int) -> Reading:
     """A column of the metrics of one step of every run."""
 
-    def read(name: str) -> pd.DataFrame:
-        table = load_results(name)
+    def read(load: Load, name: str) -> pd.DataFrame:
+        table = load(name)
         return table[table["step"] == step].rename(columns={column: "value"})
 
     return read
@@ -34,8 +36,8 @@ def in_step(column: str, step: int) -> Reading:
 def mean_over_steps(column: str, first: int, last: int) -> Reading:
     """The mean of a column over the steps from `first` to `last`, run by run."""
 
-    def read(name: str) -> pd.DataFrame:
-        table = load_results(name)
+    def read(load: Load, name: str) -> pd.DataFrame:
+        table = load(name)
         steps = table[table["step"].between(first, last)]
         return by_run(steps)[column].mean().rename("value").reset_index()
 
@@ -45,8 +47,8 @@ def mean_over_steps(column: str, first: int, last: int) -> Reading:
 def steps_until(column: str, level: float) -> Reading:
     """The first step after which a column exceeds a level; one more than all where none does."""
 
-    def read(name: str) -> pd.DataFrame:
-        table = load_results(name)
+    def read(load: Load, name: str) -> pd.DataFrame:
+        table = load(name)
         never = table["step"].max() + 1
         reached = table["step"].where(table[column] > level, never)
         return by_run(table.assign(value=reached))["value"].min().reset_index()
@@ -73,9 +75,9 @@ class Effect:
     unit: str
     where: Mapping[str, Any] = field(default_factory=dict)
 
-    def measured(self) -> dict[str, Any]:
+    def measured(self, load: Load = load_results) -> dict[str, Any]:
         """Seeds, mean difference with its 95 % interval, and what would have been detected."""
-        rows = self.reading(self.experiment)
+        rows = self.reading(load, self.experiment)
         for column, value in self.where.items():
             rows = rows[rows[column] == value]
         runs = {
@@ -89,9 +91,9 @@ class Effect:
 
 def effects_table(effects: tuple[Effect, ...]) -> pd.DataFrame:
     """A row per effect: where it is told, its world, seeds, difference with interval, power."""
-    rows = []
+    rows, load = [], cache(load_results)
     for effect in effects:
-        row = effect.measured()
+        row = effect.measured(load)
         rows.append(
             {
                 "chapter": effect.chapter,
@@ -146,7 +148,11 @@ def reused(claim: str, arm: str, against: str) -> Effect:
 EFFECTS = (
     reused("sixteen clipped updates against one", "16 minibatches, clip 0.2", "one update"),
     reused("sixteen without a clip against one", "16 minibatches, no trust region", "one update"),
-    reused("four passes against one", "4 passes of 4, clip 0.2", "16 minibatches, clip 0.2"),
+    reused(
+        "four passes over a batch against one",
+        "4 passes of 4, clip 0.2",
+        "16 minibatches, clip 0.2",
+    ),
     *(
         effect
         for lr in (5e-5, 1e-4, 2e-4)
