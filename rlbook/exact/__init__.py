@@ -27,6 +27,7 @@ from rlbook.exact.estimators import (
 from rlbook.exact.four_completions import FOUR, Completions, four_table
 from rlbook.exact.gae_walk import GAEMoments, Walk, gae_moments, gae_table
 from rlbook.exact.policies import EnumerablePolicy, FillerPolicy, SoftmaxPolicy, TokenTree
+from rlbook.exact.rough_bandit import RoughRun, rough_bandit
 
 __all__ = [
     "FOUR",
@@ -38,6 +39,7 @@ __all__ = [
     "GradientMoments",
     "KLEstimator",
     "ReuseRun",
+    "RoughRun",
     "SoftmaxPolicy",
     "TokenTree",
     "Walk",
@@ -61,4 +63,5 @@ __all__ = [
     "reuse_batches",
     "reuse_sampled",
     "rollouts_needed",
+    "rough_bandit",
 ]
