@@ -1,20 +1,34 @@
-"""Chapter 03: the clip over the tokens of a real batch, and what a critic sees in a completion."""
+"""Chapter 03: the clip over the tokens of a real batch, walks, what a critic sees, the map."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import floor, log10
 
-from jaxtyping import Float
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from rlbook.exact import Walk, gae_table
 from rlbook.objectives import RatioClip, Surrogate, token_ratio
+from rlbook.tasks import SumsTask
 from rlbook.training import Batch, Rollout, Trainer
+from rlbook.viz.curves import compare_bars
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, readable
+from rlbook.viz.texts import tint, token_texts
 from rlbook.viz.widgets import Explorer, slider
 
 ROW_CHARACTERS = 68
 OUTSIDE = "#fbe3b5"
+WORTH = LinearSegmentedColormap.from_list("worth", [BAD, "#f7f7f7", GOOD])
+STEP = re.compile(r"(\d+)([+-]\d+)=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -153,32 +167,268 @@ def draw_ratios(ax: Axes, prob, ratio, keep, chosen) -> None:
     )  # fmt: skip
 
 
+def masked_by_probability(
+    trace: ReuseTrace, passes: int, edges: Sequence[float] = (0, 0.1, 0.5, 0.9, 1)
+) -> pd.DataFrame:
+    """Tokens whose gradient PPO's clip masks, counted by their probability when sampled.
+
+    A column per interval of π_old: the tokens, those masked above the window and below it, and the
+    extreme ratios.
+    """
+    batch, ratio = trace.batch, trace.ratio(passes)
+    masked = ~trace.surrogate(passes, RatioClip(0.2, 0.2)).keep & batch.mask
+    columns = {}
+    for low, high in pairwise(edges):
+        prob = batch.logp_old.exp()
+        here = batch.mask & (prob >= low) & ((prob < high) | (high == 1))
+        columns[f"{low:g} to {high:g}"] = {
+            "tokens": int(here.sum()),
+            "good, masked above": int((here & masked & (trace.advantages > 0)).sum()),
+            "bad, masked below": int((here & masked & (trace.advantages < 0)).sum()),
+            "largest ratio": f"{ratio[here].max():.2g}",
+            "smallest ratio": f"{ratio[here].min():.1g}",
+        }
+    return pd.DataFrame(columns).rename_axis(columns="probability when sampled")
+
+
+# --- walks ---------------------------------------------------------------------------------------
+
+
+def draw_walk(ax: Axes, walk: Walk, seed: int = 0) -> None:
+    """Every state of a walk, coloured by its value and as large as it is likely; one episode."""
+    t, x = np.nonzero(walk.visits > 1e-4)
+    size = 4 + 60 * walk.visits[t, x] ** 0.7
+    value = walk.values[t, x]
+    ax.scatter(t, x - walk.steps, s=size, c=value, cmap=WORTH, vmin=0, vmax=1, ec=MUTED, lw=0.3)
+    taken = walk.episodes(1, seed)[0]
+    moves = [step if walk.moves(t) else 0 for t, step in enumerate(taken)]
+    ax.plot(range(walk.steps + 1), np.cumsum([0, *moves]), color=INK, lw=1.3, zorder=0)
+    ax.axhline(
+        walk.goal - (0.5 if walk.decisive is not None else 1), color=GOOD, lw=1, ls=(0, (4, 3))
+    )
+    ax.set(xlabel="step", xlim=(-0.8, walk.steps + 0.8))
+    ax.grid(visible=False)
+
+
+def draw_lambda(ax: Axes, walk: Walk, column: str = "shared_rmse", points: int = 51) -> None:
+    """The error of a 64-episode gradient over λ, a line per critic V, its best λ as a dot."""
+    table = pd.DataFrame(gae_table(walk, lambdas=tuple(np.linspace(0, 1, points))))
+    shades = dict(zip(table.critic.unique(), (GOOD, "#56B4E9", "#E69F00", MUTED), strict=True))
+    for name, rows in table.groupby("critic", sort=False):
+        ax.plot(rows["lambda"], rows[column], color=shades[name])
+        start = rows[column].iloc[0]
+        x = 0.35 if name == "exact" else 0.03  # two lines may begin side by side
+        ax.text(x, start + 0.02, f"{name} V", color=readable(shades[name]), fontsize=9)
+        best = rows.loc[rows[column].idxmin()]
+        ax.plot(best["lambda"], best[column], "o", color=shades[name], ms=6, zorder=4)
+    ax.set(xlabel="λ", ylim=(0, 1.1), xlim=(-0.02, 1.02))
+
+
+def walks_figure(every: Walk, one: Walk) -> Figure:
+    """Two walks drawn above the error of their gradients, with one logit for all steps."""
+    fig, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), height_ratios=(1, 1.25))
+    for (above, below), walk in zip(axes.T, (every, one), strict=True):
+        draw_walk(above, walk)
+        draw_lambda(below, walk)
+    axes[0, 0].set(ylabel="position", ylim=(-9.5, 13.5), title="Every step counts the same")
+    axes[0, 1].set(ylim=(-4, 4), yticks=(-1, 0, 1), title=f"Step {one.decisive + 1} alone decides")
+    axes[1, 0].set(ylabel="error of the gradient (RMSE)", title="λ near 1 is best for every V")
+    axes[1, 1].set_title("λ near 1 wastes a good V")
+    return fig
+
+
+# --- what a critic sees --------------------------------------------------------------------------
+
+
+def slip_of(text: str) -> tuple[int, int] | None:
+    """Where in a worked sum the first wrong result stands, as (start, end); None without one."""
+    for step in STEP.finditer(text):
+        if int(step[1]) + int(step[2]) != int(step[3]):
+            return step.span(3)
+    return None
+
+
+def tokens_between(texts: Sequence[str], span: tuple[int, int]) -> list[int]:
+    """Indices of the tokens that begin inside a span of characters."""
+    starts = np.cumsum([0, *map(len, texts)])[:-1]
+    return [i for i, start in enumerate(starts) if span[0] <= start < span[1]]
+
+
+def change_at_slips(
+    rollouts: Sequence[Rollout], values: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], tokenizer
+) -> dict[str, float]:
+    """Mean change of V over the digits of a right and of a wrong result, and how many there are."""
+    changes: dict[str, list[float]] = {"right": [], "wrong": []}
+    for rollout, row, on in zip(rollouts, values, mask, strict=True):
+        own, texts = row[on].tolist(), token_texts(tokenizer, rollout)
+        for step in STEP.finditer("".join(texts)):
+            place = tokens_between(texts, step.span(3))
+            kind = "right" if int(step[1]) + int(step[2]) == int(step[3]) else "wrong"
+            if place and place[-1] + 1 < len(own):
+                changes[kind].append(own[place[-1] + 1] - own[place[0]])
+    means = {f"after a {kind} result": float(np.mean(found)) for kind, found in changes.items()}
+    return means | {f"{kind} results": len(found) for kind, found in changes.items()}
+
+
+def explained_by(rollouts: Sequence[Rollout], task: SumsTask) -> pd.Series:
+    """Share of the reward's variance that simple facts explain: the mean of those that share them.
+
+    Every rollout is predicted from the others like it, one that has none by the mean. The facts:
+    how many operands the prompt has, the strategy of the answer, and whether a result in its
+    working is wrong.
+    """
+    rows = [
+        {
+            "operands": r.problem.level,
+            "strategy": task.label(r.problem, r.text, not r.truncated),
+            "slip": slip_of(r.text) is not None,
+            "reward": r.reward,
+        }
+        for r in rollouts
+    ]
+    table, explained = pd.DataFrame(rows), {}
+    for facts in (["operands"], ["operands", "strategy"], ["operands", "strategy", "slip"]):
+        alike = table.groupby(facts)["reward"]
+        others = (alike.transform("sum") - table.reward) / (alike.transform("size") - 1)
+        error = (table.reward - others.fillna(table.reward.mean())).var(ddof=0)
+        explained[", ".join(facts)] = 1 - error / table.reward.var(ddof=0)
+    return pd.Series(explained)
+
+
 def draw_values(
-    ax: Axes, tokens: Sequence[str], values: Float[Tensor, " T"], reward: float
+    ax: Axes, texts: Sequence[str], critics: Mapping[str, Sequence[float]], reward: float
 ) -> None:
-    """The critic's value before each token of one completion, as a staircase under the text."""
-    x = range(len(tokens))
-    colour = GOOD if reward else BAD
-    ax.step(x, values, where="mid", color=colour)
-    ax.axhline(reward, color=colour, lw=1, ls=(0, (4, 3)))
-    labels = [{"<think>": "‹t›", "</think>": "‹/t›"}.get(t, t) for t in tokens]
-    labels = [t.replace("<answer>", "‹a›").replace("</answer>", "‹/a›") for t in labels]
-    ax.set_xticks(x, [t.replace("<eos>", "■") for t in labels], fontsize=7.5, family="monospace")
-    for label in ax.get_xticklabels():
-        label.set_rotation(90 if len(label.get_text()) > 1 else 0)
-    ax.set(ylim=(-0.08, 1.08), yticks=(0, 0.5, 1), xlim=(-0.7, len(tokens) - 0.3))
-    ax.grid(axis="x", visible=False)
+    """An answer once per critic, each token in the colour of V once it is read, δ as a bar.
+
+    `critics`: V before each token, by the critic's name. The first wrong result is framed.
+    """
+    wide = sum(map(len, texts))
+    span = slip_of("".join(texts))
+    slip = tokens_between(texts, span) if span else []
+    starts = np.cumsum([0, *map(len, texts)])
+    for line, (name, values) in enumerate(critics.items()):
+        y = -1.9 * line
+        steps = np.diff([*values, reward])
+        ax.text(-1, y, f"{name}  {values[0]:.2f}", ha="right", va="center", fontsize=8.5)
+        for t, text in enumerate(texts):
+            x, after = starts[t], [*values, reward][t + 1]
+            face = tint(2 * after - 1) or "white"
+            box = Rectangle((x + 0.06, y - 0.42), len(text) - 0.12, 0.84, fc=face, ec=FAINT, lw=0.5)
+            ax.add_patch(box)
+            style = {"family": "monospace", "fontsize": 7.2, "ha": "center", "va": "center"}
+            for offset, character in enumerate(text):
+                ax.text(x + offset + 0.5, y, character, **style)
+            colour = GOOD if steps[t] > 0 else BAD
+            ax.add_patch(Rectangle((x + 0.2, y + 0.55), len(text) - 0.4, steps[t], color=colour))
+        ax.plot([0, wide], [y + 0.55] * 2, color=MUTED, lw=0.6, zorder=0)
+        if slip:
+            left, right = starts[slip[0]], starts[slip[-1] + 1]
+            ax.add_patch(
+                Rectangle(
+                    (left - 0.1, y - 0.5), right - left + 0.2, 1.0, fill=False, ec=INK, lw=1.6
+                )
+            )
+    ax.set(xlim=(-17, max(wide, ROW_CHARACTERS) + 0.5), ylim=(-1.9 * len(critics) + 1, 1.6))
+    ax.axis("off")
 
 
-def typical_pair(rollouts: Sequence[Rollout], shortest: int = 24, longest: int = 44) -> list[int]:
-    """A right and a wrong completion of one prompt, both of readable length.
+def values_figure(
+    rollouts: Sequence[Rollout],
+    critics: Mapping[str, Float[Tensor, "N T"]],
+    mask: Bool[Tensor, "N T"],
+    tokenizer,
+) -> Figure:
+    """Two answers to one prompt, as two critics see them."""
+    fig, axes = plt.subplots(2, 1, figsize=(8.2, 3.6))
+    for ax, row in zip(axes, typical_pair(rollouts), strict=True):
+        rollout = rollouts[row]
+        seen = {name: values[row][mask[row]].tolist() for name, values in critics.items()}
+        draw_values(ax, token_texts(tokenizer, rollout), seen, rollout.reward)
+        verdict = "right" if rollout.correct else "wrong"
+        ax.set_title(f"{rollout.problem.prompt}  {verdict}", fontsize=9.5)
+    return fig
+
+
+def typical_pair(rollouts: Sequence[Rollout], longest: int = ROW_CHARACTERS) -> list[int]:
+    """A right answer and one with a slip in its working, to one prompt and of readable length.
 
     Raises `ValueError` if no prompt has such a pair.
     """
-    fits = [i for i, r in enumerate(rollouts) if shortest <= r.length <= longest]
+    fits = [i for i, r in enumerate(rollouts) if len(r.text) <= longest - 5 and STEP.search(r.text)]
     for i in fits:
         for j in fits:
             same = rollouts[i].group == rollouts[j].group
-            if same and rollouts[i].correct and not rollouts[j].correct:
+            if (
+                same
+                and rollouts[i].correct
+                and not rollouts[j].correct
+                and slip_of(rollouts[j].text)
+            ):
                 return [i, j]
-    raise ValueError("no prompt with a right and a wrong completion of this length: sample more")
+    raise ValueError("no prompt with a right answer and one with a slip: sample more")
+
+
+# --- the map -------------------------------------------------------------------------------------
+
+
+def reuse_figure(sweep: pd.DataFrame, final: pd.DataFrame, base: float) -> Figure:
+    """Left: what each arm reaches at each learning rate it was tried with, its best framed. Right:
+    each arm at its best, on seeds that did not choose it. `base`: accuracy before training.
+    """
+    fig, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.0), width_ratios=(1.5, 1))
+    draw_map(left, sweep, base)
+    compare_bars(final, "pass@1", right, arms=list(dict.fromkeys(sweep.arm)), within=(0, 1))
+    right.axvline(base, color=MUTED, lw=1, ls=(0, (4, 3)))
+    right.set(yticklabels=[], xlim=(0, 1))
+    return fig
+
+
+def draw_map(ax: Axes, sweep: pd.DataFrame, base: float) -> None:
+    """A row per arm, a column per learning rate: mean pass@1, blue above `base`, orange below."""
+    table = rates_table(sweep)
+    norm = TwoSlopeNorm(base, 0, 1)
+    ax.imshow(np.ma.masked_invalid(table), cmap=WORTH, norm=norm, aspect="auto")
+    for (row, column), value in np.ndenumerate(table.to_numpy()):
+        if np.isnan(value):
+            continue
+        strong = abs(norm(value) - 0.5) > 0.3
+        best = value == np.nanmax(table.to_numpy()[row])
+        ax.text(
+            column, row, f"{value:.2f}", ha="center", va="center", fontsize=9.5,
+            color="white" if strong else INK, weight="bold" if best else "normal",
+        )  # fmt: skip
+        if best:
+            frame = Rectangle((column - 0.46, row - 0.44), 0.92, 0.88, fill=False, ec=INK, lw=1.8)
+            ax.add_patch(frame)
+    ax.set_xticks(range(table.shape[1]), [short(lr) for lr in table.columns])
+    ax.set_yticks(range(len(table)), list(table.index))
+    ax.set_xlabel("learning rate")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.grid(visible=False)
+
+
+def rates_table(sweep: pd.DataFrame, column: str = "pass@1") -> pd.DataFrame:
+    """Mean over seeds, a row per arm in the order of the table, a column per learning rate."""
+    table = sweep.pivot_table(index="arm", columns="lr", values=column, sort=False)
+    return table.sort_index(axis=1)
+
+
+def usable(sweep: pd.DataFrame, column: str = "pass@1") -> pd.DataFrame:
+    """What each arm reaches at half, at once and at twice its best learning rate."""
+    rows = {}
+    for arm, values in rates_table(sweep, column).iterrows():
+        tried = values.dropna()
+        best = tried.idxmax()
+        near = {name: best * f for name, f in (("half", 0.5), ("best", 1), ("twice", 2))}
+        found = {name: tried[np.isclose(tried.index, lr)] for name, lr in near.items()}
+        rows[arm] = {"best learning rate": short(best)} | {
+            name: part.iloc[0] if len(part) else np.nan for name, part in found.items()
+        }
+    return pd.DataFrame(rows).T
+
+
+def short(rate: float) -> str:
+    """A learning rate as 2.5e-5."""
+    exponent = floor(log10(rate) + 1e-9)
+    return f"{rate / 10**exponent:.3g}e{exponent}"
