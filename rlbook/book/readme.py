@@ -29,9 +29,13 @@ def habits_figure() -> Figure:
     use_style()
     figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), sharey=True)
     table = load_results("habits")
-    for ax, arm in zip(axes, ("RLOO", "MaxRL"), strict=True):
+    findings = {
+        "RLOO": "the likelier the right rule, the sooner",
+        "MaxRL": "rare rules sooner, and plain sums pay",
+    }
+    for ax, (arm, finding) in zip(axes, findings.items(), strict=True):
         draw_families(ax, table, arm)
-        ax.set_title(f"{arm}, {table['seed'].nunique()} seeds")
+        ax.set_title(f"{arm}: {finding}")
     axes[1].set_ylabel("")
     return figure
 

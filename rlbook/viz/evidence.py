@@ -69,12 +69,13 @@ def by_family(steps: pd.DataFrame, column: str = "accuracy") -> pd.DataFrame:
     """
     names = {f"{column}_level_{level}": family for level, family in enumerate(FAMILIES, 1)}
     present = [name for name in names if name in steps]
-    long = steps.melt(["arm", "seed", "step"], present, "family", column)
+    runs = ["arm", "seed", "step"]
+    long = steps[[*runs, *present]].melt(runs, present, "family", column)
     return long.assign(family=long["family"].map(names)).dropna()
 
 
 def draw_families(
-    ax: Axes, steps: pd.DataFrame, arm: str, column: str = "accuracy", smooth: int = 3
+    ax: Axes, steps: pd.DataFrame, arm: str, column: str = "accuracy", smooth: int = 5
 ) -> None:
     """One line per family of habits: how often it is right, step by step, mean over seeds."""
     rows = by_family(steps[steps["arm"] == arm], column)
