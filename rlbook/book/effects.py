@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from rlbook.stats.differences import paired_differences
+from rlbook.tasks.habits import FAMILIES
 from rlbook.viz.curves import load_results
 
 Load = Callable[[str], pd.DataFrame]
@@ -145,6 +146,19 @@ def reused(claim: str, arm: str, against: str) -> Effect:
     return Effect(claim, "03", "plain sums, own rates", "reuse", arm, against, reading, "pass@1")
 
 
+def found(claim: str, level: int, arm: str, against: str) -> Effect:
+    """Accuracy on one family of habits in steps 6 to 15 of 40, every arm at its own rate."""
+    world = f"habits, {list(FAMILIES)[level - 1]}, steps 6–15"
+    reading = mean_over_steps(f"accuracy_level_{level}", 6, 15)
+    return Effect(claim, "10", world, "habits", arm, against, reading, "accuracy")
+
+
+def at_last(claim: str, arm: str, against: str) -> Effect:
+    """Greedy accuracy on the rarest family of habits after 40 steps."""
+    reading = at_the_end("greedy_level_6")
+    return Effect(claim, "10", "habits, square", "habits", arm, against, reading, "accuracy")
+
+
 EFFECTS = (
     reused("sixteen clipped updates against one", "16 minibatches, clip 0.2", "one update"),
     reused("sixteen without a clip against one", "16 minibatches, no trust region", "one update"),
@@ -183,6 +197,11 @@ EFFECTS = (
     limited("the filter keeps it", "filter", "pass@1_limit_80", "pass@1"),
     solvable("dynamic sampling, at equal updates", "+ dynamic sampling", "GRPO"),
     solvable("... against twice the updates", "+ dynamic sampling", "GRPO, twice the batches"),
+    found("MaxRL finds rare rules sooner", 4, "MaxRL", "RLOO"),
+    found("... the rarer the rule, the more", 5, "MaxRL", "RLOO"),
+    found("... and what is known pays meanwhile", 1, "MaxRL", "RLOO"),
+    found("σ does some of that", 5, "GRPO", "RLOO"),
+    at_last("MaxRL finds the rarest rule more often", "MaxRL", "RLOO"),
 )
 
 
