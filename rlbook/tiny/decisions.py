@@ -7,13 +7,16 @@ probabilities below can be followed through a whole run.
 from collections.abc import Sequence
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlbook.policy import logprobs
 from rlbook.tasks import Problem, SumsTask
+from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.tasks.sums import terms_of
 
 HMMS_BEFORE_STOP = 5
-PROBE_SEED, PROBE_PROBLEMS = 99, 32
+PROBE_SEED, PROBE_PROBLEMS, PROBES_PER_FAMILY = 99, 32, 16
 
 
 @torch.no_grad()
@@ -57,3 +60,23 @@ def _questions(problem: Problem) -> list[tuple[str, str, str]]:
         ("gives_up", f"{step}?;", "hmm "),
         ("stops_when_lost", lost, "</think>"),
     ]
+
+
+@torch.no_grad()
+def right_rules(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+    """Mean probability of beginning by the right rule, for each family of `HabitsTask`.
+
+    The product of the probabilities of the tokens from `<think>` to the first `=`, on the same 16
+    problems of a family every time. Chapter 05.
+    """
+    task, begun, families = HabitsTask(), [], list(FAMILIES)
+    for level in task.levels:
+        for problem in task.sample(PROBE_SEED, PROBES_PER_FAMILY, (level,)):
+            prompt = tokenizer(problem.prompt).input_ids
+            step = tokenizer(f"<think>{problem.meta['right']}=", add_special_tokens=False)
+            begun.append((len(prompt), torch.tensor(prompt + step.input_ids)))
+    ids = pad_sequence([row for _, row in begun], batch_first=True).to(model.device)
+    place = torch.arange(ids.shape[1])
+    mask = torch.stack([(start <= place) & (place < len(row)) for start, row in begun])
+    probability = logprobs(model, ids, mask.to(ids.device)).sum(1).exp().view(len(families), -1)
+    return dict(zip(families, probability.mean(1).tolist(), strict=True))
