@@ -26,7 +26,8 @@ class LivePlot:
 
     Redraws in place, at most `frames` times a run; `close` leaves the final picture without times
     in it. `history[label]` holds the metrics of every step. Outside a notebook nothing is drawn
-    until `figure()` is asked for. Usable as a context manager.
+    until `figure()` is asked for. `limits[metric]` fixes the axis of a metric, so that two plots
+    can be compared. Usable as a context manager.
     """
 
     def __init__(
@@ -36,9 +37,11 @@ class LivePlot:
         colours: Mapping[str, str] | None = None,
         frames: int = 12,
         smooth: int = 1,
+        limits: Mapping[str, tuple[float, float]] | None = None,
     ):
         self.metrics = metrics or ("reward",)
         self.title, self.colours, self.frames, self.smooth = title, colours or {}, frames, smooth
+        self.limits = limits or {}
         self.history: dict[str, list[Mapping[str, float]]] = {}
         self.drawn = 0
         self.expected: dict[str, int] = {}
@@ -143,6 +146,8 @@ class LivePlot:
         ax.set_title(metric.replace("_", " "), fontweight="normal", fontsize=10)
         ax.set_xlabel("step")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if metric in self.limits:
+            ax.set_ylim(*self.limits[metric])
         if self.expected:
             ax.set_xlim(0, max(self.expected.values()) * 1.02)
         if len(self.history) > 1:

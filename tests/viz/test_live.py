@@ -134,3 +134,12 @@ def test_steps_left_of_a_resumed_trainer():
 
 def test_moving_mean_looks_back_only():
     assert moving_mean([1, 2, 3, 4], 2) == [1, 1.5, 2.5, 3.5]
+
+
+def test_two_plots_can_share_an_axis():
+    live = LivePlot("accuracy", "kl", limits={"kl": (0, 0.2)})
+    for _ in live.watch([{"accuracy": 0.1, "kl": 0.001}, {"accuracy": 0.9, "kl": 0.002}], "a run"):
+        pass
+    accuracy, kl = live.figure().axes
+    assert kl.get_ylim() == (0, 0.2)
+    assert accuracy.get_ylim()[1] < 1

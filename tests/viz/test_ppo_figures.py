@@ -120,7 +120,7 @@ def test_every_state_of_a_walk_is_drawn(ax):
 
 def test_a_slip_is_framed_and_every_token_has_a_box(ax):
     texts = ["<think>", "3", "-", "3", "=", "1", ";"]
-    draw_values(ax, texts, {"V": [0.5] * 7}, 0.0)
+    draw_values(ax, texts, [0.5] * 7, 0.0)
     framed = [p for p in ax.patches if not p.get_fill()]
     assert len(framed) == 1 and framed[0].get_x() == pytest.approx(11 - 0.1)
     assert len(ax.patches) == 2 * len(texts) + 1

@@ -1,9 +1,9 @@
 """Chapter 03: the clip over the tokens of a real batch, walks, what a critic sees, the map."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, permutations
 from math import floor, log10
 
 import matplotlib.pyplot as plt
@@ -216,9 +216,9 @@ def draw_lambda(ax: Axes, walk: Walk, column: str = "shared_rmse", points: int =
     shades = dict(zip(table.critic.unique(), (GOOD, "#56B4E9", "#E69F00", MUTED), strict=True))
     for name, rows in table.groupby("critic", sort=False):
         ax.plot(rows["lambda"], rows[column], color=shades[name])
-        start = rows[column].iloc[0]
-        x = 0.35 if name == "exact" else 0.03  # two lines may begin side by side
-        ax.text(x, start + 0.02, f"{name} V", color=readable(shades[name]), fontsize=9)
+        x = 0.45 if name == "exact" else 0.03  # two lines may begin side by side
+        height = np.interp(x, rows["lambda"], rows[column]) + 0.035
+        ax.text(x, height, f"{name} V", color=readable(shades[name]), fontsize=9)
         best = rows.loc[rows[column].idxmin()]
         ax.plot(best["lambda"], best[column], "o", color=shades[name], ms=6, zorder=4)
     ax.set(xlabel="λ", ylim=(0, 1.1), xlim=(-0.02, 1.02))
@@ -295,77 +295,64 @@ def explained_by(rollouts: Sequence[Rollout], task: SumsTask) -> pd.Series:
     return pd.Series(explained)
 
 
-def draw_values(
-    ax: Axes, texts: Sequence[str], critics: Mapping[str, Sequence[float]], reward: float
-) -> None:
-    """An answer once per critic, each token in the colour of V once it is read, δ as a bar.
+def draw_values(ax: Axes, texts: Sequence[str], values: Sequence[float], reward: float) -> None:
+    """An answer, each token in the colour of V once it is read; above it δ, V's change, as a bar.
 
-    `critics`: V before each token, by the critic's name. The first wrong result is framed.
+    `values`: V before each token. The first wrong result is framed.
     """
-    wide = sum(map(len, texts))
-    span = slip_of("".join(texts))
-    slip = tokens_between(texts, span) if span else []
     starts = np.cumsum([0, *map(len, texts)])
-    for line, (name, values) in enumerate(critics.items()):
-        y = -1.9 * line
-        steps = np.diff([*values, reward])
-        ax.text(-1, y, f"{name}  {values[0]:.2f}", ha="right", va="center", fontsize=8.5)
-        for t, text in enumerate(texts):
-            x, after = starts[t], [*values, reward][t + 1]
-            face = tint(2 * after - 1) or "white"
-            box = Rectangle((x + 0.06, y - 0.42), len(text) - 0.12, 0.84, fc=face, ec=FAINT, lw=0.5)
-            ax.add_patch(box)
+    after = [*values[1:], reward]
+    ax.text(-1, 0, f"V = {values[0]:.2f}", ha="right", va="center", fontsize=8.5)
+    ax.text(-1, 1.1, "δ", ha="right", va="center", fontsize=8.5)
+    ax.plot([0, starts[-1]], [1.1, 1.1], color=MUTED, lw=0.6, zorder=0)
+    for x, text, before, now in zip(starts, texts, values, after, strict=False):
+        box = {"fc": tint(2 * now - 1) or "white", "ec": FAINT, "lw": 0.5}
+        ax.add_patch(Rectangle((x + 0.06, -0.42), len(text) - 0.12, 0.84, **box))
+        for offset, character in enumerate(text):
             style = {"family": "monospace", "fontsize": 7.2, "ha": "center", "va": "center"}
-            for offset, character in enumerate(text):
-                ax.text(x + offset + 0.5, y, character, **style)
-            colour = GOOD if steps[t] > 0 else BAD
-            ax.add_patch(Rectangle((x + 0.2, y + 0.55), len(text) - 0.4, steps[t], color=colour))
-        ax.plot([0, wide], [y + 0.55] * 2, color=MUTED, lw=0.6, zorder=0)
-        if slip:
-            left, right = starts[slip[0]], starts[slip[-1] + 1]
-            ax.add_patch(
-                Rectangle(
-                    (left - 0.1, y - 0.5), right - left + 0.2, 1.0, fill=False, ec=INK, lw=1.6
-                )
-            )
-    ax.set(xlim=(-17, max(wide, ROW_CHARACTERS) + 0.5), ylim=(-1.9 * len(critics) + 1, 1.6))
+            ax.text(x + offset + 0.5, 0, character, **style)
+        colour, rise = (GOOD if now > before else BAD), 0.6 * (now - before)
+        ax.add_patch(Rectangle((x + 0.2, 1.1), len(text) - 0.4, rise, color=colour))
+    if span := slip_of("".join(texts)):
+        slip = tokens_between(texts, span)
+        left, right = starts[slip[0]], starts[slip[-1] + 1]
+        frame = {"fill": False, "ec": INK, "lw": 1.6}
+        ax.add_patch(Rectangle((left - 0.1, -0.55), right - left + 0.2, 1.1, **frame))
+    ax.set(xlim=(-9, max(starts[-1], ROW_CHARACTERS) + 0.5), ylim=(-0.7, 1.8))
     ax.axis("off")
 
 
 def values_figure(
-    rollouts: Sequence[Rollout],
-    critics: Mapping[str, Float[Tensor, "N T"]],
-    mask: Bool[Tensor, "N T"],
-    tokenizer,
+    rollouts: Sequence[Rollout], values: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], tokenizer
 ) -> Figure:
-    """Two answers to one prompt, as two critics see them."""
-    fig, axes = plt.subplots(2, 1, figsize=(8.2, 3.6))
+    """A right answer and one with a slip, to one prompt, as a critic sees them."""
+    fig, axes = plt.subplots(2, 1, figsize=(8.2, 2.6))
     for ax, row in zip(axes, typical_pair(rollouts), strict=True):
         rollout = rollouts[row]
-        seen = {name: values[row][mask[row]].tolist() for name, values in critics.items()}
-        draw_values(ax, token_texts(tokenizer, rollout), seen, rollout.reward)
+        texts = token_texts(tokenizer, rollout)
+        draw_values(ax, texts, values[row][mask[row]].tolist(), rollout.reward)
         verdict = "right" if rollout.correct else "wrong"
-        ax.set_title(f"{rollout.problem.prompt}  {verdict}", fontsize=9.5)
+        ax.set_title(f"{rollout.problem.prompt}  {verdict}", fontsize=9.5, pad=2)
     return fig
 
 
 def typical_pair(rollouts: Sequence[Rollout], longest: int = ROW_CHARACTERS) -> list[int]:
-    """A right answer and one with a slip in its working, to one prompt and of readable length.
+    """A right answer and one with a slip, to one prompt and as long as fits a line.
 
     Raises `ValueError` if no prompt has such a pair.
     """
-    fits = [i for i, r in enumerate(rollouts) if len(r.text) <= longest - 5 and STEP.search(r.text)]
-    for i in fits:
-        for j in fits:
-            same = rollouts[i].group == rollouts[j].group
-            if (
-                same
-                and rollouts[i].correct
-                and not rollouts[j].correct
-                and slip_of(rollouts[j].text)
-            ):
-                return [i, j]
-    raise ValueError("no prompt with a right answer and one with a slip: sample more")
+    fits = [i for i, r in enumerate(rollouts) if len(r.text) <= longest and STEP.search(r.text)]
+    pairs = [
+        (i, j)
+        for i, j in permutations(fits, 2)
+        if rollouts[i].group == rollouts[j].group
+        and rollouts[i].correct
+        and slip_of(rollouts[j].text)
+        and not rollouts[j].correct
+    ]
+    if not pairs:
+        raise ValueError("no prompt with a right answer and one with a slip: sample more")
+    return list(max(pairs, key=lambda pair: len(rollouts[pair[1]].text)))
 
 
 # --- the map -------------------------------------------------------------------------------------
