@@ -61,18 +61,6 @@ def reuse() -> Iterator[Arm]:
             yield over(replace(many, label=label), lr=(2.5e-5, 5e-5, 1e-4, 2e-4))
 
 
-def siblings() -> Iterator[Arm]:
-    """Is it the critic, or how tokens are averaged, that separates PPO from GRPO?"""
-    settings = FEW_UPDATES | {"steps": 20}
-    arms = (
-        arm("PPO, critic", "ppo", lam=0.95, **settings),
-        arm("PPO's loss, siblings", replace(GRPO, aggregation="token_mean"), **settings),
-        arm("GRPO", GRPO, **settings),
-    )
-    for one in arms:
-        yield over(one, lr=(7.5e-5, 1.5e-4, 3e-4))
-
-
 MANY_UPDATES = REUSE | {"prompts": 8, "steps": 20}
 AS_PUBLISHED = {
     "reinforce": ON_POLICY,
@@ -190,11 +178,6 @@ CONTROL = {
     "reuse": Experiment(
         "What do sixteen updates on a batch buy, in one pass or in four, with and without a clip?",
         tuple(reuse()),
-        tuning_seeds=(100, 101),
-    ),
-    "siblings": Experiment(
-        "Do the siblings of an answer replace the critic, and what does 1/|o| cost?",
-        tuple(siblings()),
         tuning_seeds=(100, 101),
     ),
     "critic": Experiment(

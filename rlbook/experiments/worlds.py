@@ -12,12 +12,9 @@ from rlbook.training import Rollout, RunConfig, Trainer
 from rlbook.training.metrics import group_by, mean
 from rlbook.troubles import (
     LostIsWrong,
-    OpeningTask,
     RareOpening,
-    RoughSampler,
     StartsLost,
     Unsolvable,
-    shared_choice,
 )
 
 HABITS = {"policy": "tiny-habits", "task": "habits"}
@@ -77,17 +74,6 @@ def at_two_limits(trainer: Trainer) -> dict[str, float]:
         row[f"pass@1_limit_{limit}"] = mean(r.correct for r in rollouts)
         row[f"truncated_limit_{limit}"] = mean(r.truncated for r in rollouts)
     return row
-
-
-def one_choice(config: RunConfig) -> Trainer:
-    """All prompts share one opening, and nothing else can be trained."""
-    return Trainer(config, shared_choice(load_policy(config.model.policy)), task=OpeningTask())
-
-
-def rough_sampler(bits: int, config: RunConfig) -> Trainer:
-    """Rollouts come from a copy of the policy rounded to few bits."""
-    policy = load_policy(config.model.policy)
-    return Trainer(config, policy, engine=RoughSampler(policy[1], bits=bits))
 
 
 def families(trainer: Trainer, rollouts: Iterable[Rollout]) -> dict[str, float]:
