@@ -1,11 +1,28 @@
-"""The divergence figure counts the tokens that the two trust regions stop."""
+"""The divergence figure counts what two trust regions stop; the family's weights are theirs."""
 
+import math
+
+import pandas as pd
+import pytest
 import torch
 from matplotlib.figure import Figure
 
 from rlbook.exact import FOUR
 from rlbook.objectives import DivergenceMask, RatioClip
-from rlbook.viz.chapters.ch11 import divergence_explorer, divergence_figure, stopped
+from rlbook.viz import METHOD_COLOURS, mask_atlas
+from rlbook.viz.chapters.ch11 import (
+    ATLAS,
+    FAMILY,
+    SHOWN_MU,
+    batches_until,
+    best_of_each,
+    divergence_explorer,
+    divergence_figure,
+    draw_family,
+    draw_weight,
+    stopped,
+)
+from rlbook.viz.style import readable
 
 ADVANTAGES = (FOUR.rewards - 0.5)[:, None].expand(4, 8)
 TOKENS = tuple(x[FOUR.mask] for x in (FOUR.logp, FOUR.logp_old, ADVANTAGES))
@@ -36,3 +53,81 @@ def test_explorer_reacts_to_each_control():
         before = explorer.image.value
         explorer.controls[name].value = value
         assert explorer.image.value != before
+
+
+def test_colours_are_those_of_the_methods():
+    fig = Figure(figsize=(7.6, 4.4))
+    divergence_figure(fig, TOKENS, "tv", 0.15)
+    clip, _, dppo = fig.texts[1:]
+    assert clip.get_color() == readable(METHOD_COLOURS["dapo"])
+    assert dppo.get_color() == readable(METHOD_COLOURS["dppo"])
+
+
+def title_of(ax):
+    """Its title, wherever the style has put it."""
+    return ax.get_title() or ax.get_title(loc="left")
+
+
+def weights(name):
+    """{(sign, μ): (ratios, weights)} of a member's panel."""
+    region = {member: region for member, region, _ in FAMILY}[name]
+    ax = Figure().subplots()
+    draw_weight(ax, region, SHOWN_MU)
+    lines = [line for line in ax.lines if len(line.get_xdata()) > 2]
+    keys = [(sign, mu) for sign in (1, -1) for mu, _ in SHOWN_MU]
+    return {key: line.get_xydata().T for key, line in zip(keys, lines, strict=True)}
+
+
+def wall(curve):
+    """The first ratio above 1 from which a token learns nothing."""
+    ratios, values = curve
+    return float(ratios[(ratios > 1) & (values == 0)].min())
+
+
+def test_the_walls_of_the_family():
+    """PPO's wall stands at one ratio, DPPO's at a difference: it moves with μ."""
+    ppo, dppo = weights("PPO"), weights("DPPO-TV")
+    assert wall(ppo[1, 0.5]) == pytest.approx(1.2, abs=0.02)
+    assert wall(ppo[1, 0.02]) == pytest.approx(1.2, abs=0.02)
+    assert wall(dppo[1, 0.5]) == pytest.approx(1.3, abs=0.02)
+    assert (dppo[1, 0.02][1] > 0).all()  # 0.02 + 0.15 is a ratio of 8.5: beyond the panel
+
+
+def test_only_drpo_pulls_back():
+    below = {
+        name
+        for name, _, of in FAMILY
+        if "token" in of and any((values < 0).any() for _, values in weights(name).values())
+    }
+    assert below == {"DRPO"}
+
+
+def test_the_page_has_a_panel_for_every_member():
+    fig = draw_family()
+    titles = [title_of(ax) for ax in fig.axes]
+    assert titles[: len(FAMILY) + 2] == [name for name, *_ in FAMILY] + ["TIS", "IcePop"]
+
+
+def test_the_atlas_shows_where_a_token_is_pulled_back():
+    """Two layers of colour in DRPO's planes, one in DPPO's."""
+    fig = mask_atlas("dppo", "drpo", masks=ATLAS)
+    planes = {title_of(ax): len(ax.images) for ax in fig.axes if ax.images and title_of(ax)}
+    planes.pop("weight", None)
+    assert planes == {"DPPO-TV": 1, "DRPO": 2}
+
+
+def test_batches_until_the_opening_is_likely():
+    steps = pd.DataFrame(
+        {"arm": "a", "lr": 1e-4, "seed": [0] * 3 + [1] * 3, "step": [1, 2, 3] * 2,
+         "opens_rarely": [0.1, 0.6, 0.7, 0.2, 0.3, 0.5]}
+    )  # fmt: skip
+    until = batches_until(steps)["batches"]
+    assert until[0] == 2 and math.isnan(until[1])
+
+
+def test_each_place_is_judged_at_its_own_best_rate():
+    runs = pd.DataFrame(
+        {"region": "tv", "lasting": False, "place": "here", "lr": [0.5, 0.5, 1.0, 1.0],
+         "seed": [0, 1, 0, 1], "best": [0.2, 0.4, 0.9, 0.5]}
+    )  # fmt: skip
+    assert best_of_each(runs).to_numpy().tolist() == [["0.70 (1)"]]

@@ -14,7 +14,15 @@ from matplotlib.patheffects import withStroke
 
 from rlbook.exact import FOUR
 from rlbook.exact.four_completions import Completions
-from rlbook.objectives import DivergenceMask, NoTrustRegion, RatioClip, WeightClip, sequence_ratio
+from rlbook.objectives import (
+    DivergenceMask,
+    DivergencePenalty,
+    NoTrustRegion,
+    RatioClip,
+    SoftGate,
+    WeightClip,
+    sequence_ratio,
+)
 from rlbook.viz.masks.rules import (
     MASKS,
     Mask,
@@ -50,7 +58,8 @@ def mask_atlas(
 
     Across: π when the token was sampled; up: π now; both on a logit scale, so that a ratio clip is
     a wedge along the diagonal. The colour is the weight w of the token's gradient, −w·Â·∇log π,
-    white and hatched where it is masked; a dashed line is where w meets a cap. The dots are the
+    white and hatched where it is masked, the other row's where w < 0 and the token is pulled back;
+    a dashed line is where w meets a cap. The dots are the
     tokens of the completions, hollow and named where this mask silences them. A mask on the ratio
     of the whole answer has no place in that plane: it is a line below, the answers' ratios against
     its window.
@@ -114,15 +123,11 @@ def draw_plane(
     ratio = (now - sampled).exp()
     surrogate = mask.region(now, sampled, ratio, torch.full_like(now, float(sign)))
     weight = np.where(surrogate.keep, surrogate.weight, np.nan)
-    extent = (LOW, HIGH, LOW, HIGH)
-    ax.imshow(
-        weight,
-        origin="lower",
-        extent=extent,
-        norm=WEIGHTS,
-        cmap=SHADES[sign],
-        interpolation="nearest",
-    )
+    grid = {"origin": "lower", "extent": (LOW, HIGH, LOW, HIGH), "interpolation": "nearest"}
+    for way in (1, -1):  # a weight below 0 pulls the token back: the colour of the other row
+        strength = np.where(way * weight > 0, way * weight, np.nan)
+        if not np.isnan(strength).all():
+            ax.imshow(strength, norm=WEIGHTS, cmap=SHADES[way * sign], **grid)
     masked = (~surrogate.keep).double().numpy()
     if masked.any():
         area = {"levels": [0.5, 1.5], "colors": ["#ffffff"], "hatches": ["/////"]}
@@ -192,6 +197,10 @@ def setting(mask: Mask) -> str:
             return f"w ≤ {most:g}"
         case DivergenceMask(low=low, high=high):
             return f"δ {high:g}" if low == high else f"δ {low:g} / {high:g}"
+        case DivergencePenalty(delta):
+            return f"δ {delta:g}"
+        case SoftGate(low, high):
+            return f"τ {low:g} / {high:g}"
     return "w = ρ"
 
 
