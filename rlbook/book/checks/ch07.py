@@ -135,7 +135,7 @@ def check_configs(answer: Mapping[str, tuple[str, bool]] | None) -> None:
     elif wrong:
         not_yet(f"({wrong[0]}) {HINTS[wrong[0]]}")
     else:
-        right("two of the four are called GRPO, and only one of them is its Eq. 3")
+        right("all four go by the name of GRPO or Dr. GRPO, and one of them is GRPO's Eq. 3")
 
 
 def check_lab(

@@ -1,6 +1,6 @@
 """Chapter 07: what a token weighs, and what that does to the length of right and wrong answers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from matplotlib.axes import Axes
@@ -8,14 +8,23 @@ from matplotlib.figure import Figure
 
 from rlbook.exact.stopping import StopPolicy, follow
 from rlbook.objectives import token_weights
-from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, label_lines, readable
+from rlbook.viz.style import (
+    ARM_COLOURS,
+    BAD,
+    FAINT,
+    GOOD,
+    METHOD_COLOURS,
+    MUTED,
+    label_lines,
+    readable,
+)
 from rlbook.viz.widgets import Explorer, choice, slider
 
 BUDGET, GROUP = 80, 8
 COLOURS = {
     "sequence_mean": METHOD_COLOURS["grpo"],
     "token_mean": METHOD_COLOURS["dapo"],
-    "prompt_mean": METHOD_COLOURS["cispo"],
+    "prompt_mean": ARM_COLOURS["prompt mean"],
     "constant": METHOD_COLOURS["dr_grpo"],
     "token_sum": METHOD_COLOURS["rloo"],
 }
@@ -122,3 +131,86 @@ def draw_pushes(
         ax.text(0.97, s=name, color=readable(colour), transform=ax.transAxes, ha="right", **place)
     ax.axhline(0, color=MUTED, lw=0.8)
     ax.set_xlabel("tokens of the answer")
+
+
+SIGMA = {
+    "no σ": (METHOD_COLOURS["dr_grpo"], "-", "s"),
+    "σ, G = 8": (METHOD_COLOURS["grpo"], "--", "o"),
+    "σ, G = 64": (METHOD_COLOURS["grpo"], "-", "o"),
+}
+
+
+def draw_measured_weights(
+    ax: Axes,
+    rates: Sequence[float],
+    measured: Mapping[str, Sequence[float]],
+    exact: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+) -> None:
+    """Weight of a problem's gradient against its solve rate: exact curves, measured dots."""
+    for name, (p, w) in exact.items():
+        colour, style, _ = SIGMA[name]
+        order = torch.as_tensor(p).argsort(descending=True)  # labels where the hard problems are
+        x, y = torch.as_tensor(p)[order], torch.as_tensor(w)[order]
+        ax.plot(x, y, ls=style, color=colour, label=name, zorder=1)
+    for name, weights in measured.items():
+        colour, style, marker = SIGMA[name]
+        face = colour if style == "-" else "white"
+        ax.plot(rates, weights, marker, color=colour, mfc=face, ms=7, zorder=3)
+    ticks = (0.9, 0.5, 0.1, 0.02)
+    ax.set_xscale("logit")
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.set_xticks([], minor=True)
+    ax.set(xlim=(0.95, 0.009), ylim=(0, 8), xlabel="share of right answers (harder →)")
+    ax.set_ylabel("weight of the gradient")
+    label_lines(ax)
+
+
+def draw_shares(ax: Axes, shares: Mapping[str, Mapping[str, float]]) -> None:
+    """Share of each family in the gradients, a row per family, a mark per arm of `SIGMA`."""
+    families = list(next(iter(shares.values())))
+    for name, by_family in shares.items():
+        colour, style, marker = SIGMA[name]
+        face = colour if style == "-" else "white"
+        places = range(len(families))
+        ax.plot([by_family[f] for f in families], places, marker, color=colour, mfc=face, ms=7)
+    for row, family in enumerate(families):
+        ends = [by_family[family] for by_family in shares.values()]
+        ax.plot([min(ends), max(ends)], [row, row], color=FAINT, lw=2, zorder=0)
+    ax.set_yticks(range(len(families)), families)
+    ax.set(
+        ylim=(len(families) - 0.5, -0.5), xlim=(0, None), xlabel="share of the gradient's length"
+    )
+    ax.grid(axis="y", visible=False)
+
+
+def scores(ends_at: Mapping[str, int], control: float) -> list[dict[str, str]]:
+    """The chapter's claims: tokens of lost answers by arm, and tokens apart on plain sums."""
+    mean, prompt, token, constant = ends_at.values()
+    return [
+        {
+            "claim": "the mean over each answer teaches lost answers to go on",
+            "exact": "drift −p(1−p)·(G−1)/G·κ of the logit of “stop”",
+            "pressing": f"{mean} tokens at the end, against {constant} with the constant",
+            "control": f"plain sums: {abs(control):.0f} tokens, gone when nobody is lost",
+            "paper": "wrong answers much shorter without it (Fig. 5)",
+        },
+        {
+            "claim": "prompt mean and token mean keep a part of it",
+            "exact": "a twelfth with one group; the token mean's part falls with the batch",
+            "pressing": f"{prompt} and {token} tokens",
+            "paper": "not compared",
+        },
+        {
+            "claim": "a constant has no length bias",
+            "exact": "exactly 0",
+            "pressing": "the mean of the seeds stays near its start, the seeds scatter",
+            "control": "wrong answers grow there too: guesses vanish",
+            "paper": "both denominators dropped (App. A)",
+        },
+        {
+            "claim": "σ moves weight to easy and hard questions, more so in large groups",
+            "exact": "the curve w(p); flat for G = 2",
+            "pressing": "a network's gradients on habits lie on the curve",
+            "paper": "“too easy or too hard”, not measured per question",
+        },
+    ]
