@@ -72,12 +72,13 @@ def check_order(estimator: Callable[..., Tensor | None], n: int = 8) -> None:
     p = torch.tensor([0.01, 0.1, 0.5, 0.95], dtype=torch.float64)
     for order in (1, 3, n - 1):
         weight = estimator_weight(partial(estimator, order=order), n)(p)
+        shorter = likelihood_weight(p, order - 1) if order > 1 else torch.zeros_like(p)
         close = partial(torch.allclose, rtol=1e-4, atol=1e-5)
         if close(weight, likelihood_weight(p, order)):
             continue
         if close(weight, likelihood_weight(p, order + 1)):
             not_yet(f"T = {order}: one term too many; at which k does the sum begin?")
-        elif order > 1 and close(weight, likelihood_weight(p, order - 1)):
+        elif close(weight, shorter):
             not_yet(f"T = {order}: one term is missing; the first is k = 0")
         elif order > 1 and close(weight, order * (1 - p) ** (order - 1)):
             not_yet(f"T = {order}: that is pass@{order} alone, PKPO; J_T adds up all up to T")
