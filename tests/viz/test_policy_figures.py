@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from rlbook.exact import FOUR, TokenTree
@@ -22,6 +23,7 @@ from rlbook.viz.chapters.ch01 import (
     measured_troubles,
     temperature_explorer,
 )
+from rlbook.viz.style import BAD, GOOD
 
 
 @pytest.fixture
@@ -88,19 +90,20 @@ def test_learned_runs_stand_at_temperature_one(ax):
     assert texts(ax) == ["the base, cooled", "mine"]
 
 
-def test_shares_fill_their_bars_and_are_named_once(ax):
-    shares = pd.DataFrame({"old": [0.95, 0.3], "new": [0.05, 0.7]}, index=["before", "after"])
+def test_shares_fill_their_bars_in_the_colours_of_their_kinds(ax):
+    shares = pd.DataFrame({"misconception": [0.95, 0.3], "right": [0.05, 0.7]}, ["before", "after"])
     draw_shares(ax, shares)
-    assert texts(ax) == ["old\n0.95", "0.30", "new\n0.70"]
+    assert texts(ax) == ["0.95", "0.30", "0.70"]
     assert sum(bar.get_width() for bar in ax.patches) == pytest.approx(2)
+    assert [to_hex(c[0].get_facecolor()) for c in ax.containers] == [BAD.lower(), GOOD.lower()]
 
 
 def test_intervals_of_a_strategy_hold_its_accuracy(ax):
     part = {"share": 0.1, "accuracy_by_level": {"2": 1.0, "3": 0.25}}
     draw_strategies(
         ax,
-        {"settings": {"per_level": 4, "samples": 100}, "strategies": {"one": part}},
-        ["one"],
+        {"settings": {"per_level": 4, "samples": 100}, "strategies": {"terse": part}},
+        ["terse"],
     )
     low, high = np.array([s[:, 1] for s in ax.collections[0].get_segments()]).T
     assert 0 < low[0] < 1 == pytest.approx(high[0])

@@ -30,7 +30,7 @@ from rlbook.troubles import (
     shared_choice,
     tight_limit,
 )
-from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED, label_lines, luminance, readable
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, luminance, readable
 from rlbook.viz.widgets import Explorer, choice, slider
 
 TREE_CHARACTER = 0.054  # width of a character of the tree, in columns
@@ -40,6 +40,18 @@ WAYS = {  # of asking a policy
     "one sample": BAD,
     "majority of 16": "#009E73",
     "any of 16": GOOD,
+}
+KINDS = {  # of answers: by strategy in sums, by rule in habits
+    "direct": "#E69F00",
+    "terse": "#882255",
+    "verbose": "#009E73",
+    "ramble": "#D55E00",
+    "careful": "#0072B2",
+    "broken": MUTED,
+    "truncated": FAINT,
+    "misconception": BAD,
+    "right": GOOD,
+    "other": FAINT,
 }
 
 
@@ -166,7 +178,7 @@ def draw_token_tree(ax: Axes, tree: TokenTree, symbols: str = "ab") -> None:
     for sequence, total in zip(tree.sequences, tree.probs.tolist(), strict=True):
         ended = sequence[-1] == tree.stop
         ax.text(
-            len(sequence) - 0.16 + (0.24 if ended else 0.08), height[sequence],
+            len(sequence) - 0.16 + (0.18 if ended else 0.08), height[sequence],
             f"{total:.3f}" + ("" if ended else " cut off"), va="center", fontsize=8,
             color=INK if ended else readable(BAD),
         )  # fmt: skip
@@ -180,7 +192,7 @@ def draw_cooling(
     """The base's accuracy at every temperature; beside it what an arm's runs reached at T = 1."""
     ax.plot(cooling.index, cooling, "o-", color=INK, ms=4.5)
     ax.annotate(
-        "the base, cooled", (cooling.index[1], cooling.iloc[1]), (0, -14), va="top",
+        "the base, cooled", (cooling.index[1], cooling.iloc[1]), (6, 13),
         textcoords="offset points", fontsize=9,
     )  # fmt: skip
     for name, values in learned.items():
@@ -194,19 +206,19 @@ def draw_cooling(
     ax.set_xticks((0, 0.5, 1.0))
 
 
-def draw_shares(ax: Axes, shares: pd.DataFrame, colours: Sequence[str] = CYCLE) -> None:
-    """Stacked bars, a row of the table each; a part is named where it first has room."""
-    left, named = np.zeros(len(shares)), set()
-    for (part, values), colour in zip(shares.items(), colours, strict=False):
-        ax.barh(shares.index, values, left=left, color=colour, height=0.62, edgecolor="white")
-        for row, value in enumerate(values):
-            if value > 0.09:
-                label = f"{value:.2f}" if part in named else f"{part}\n{value:.2f}"
-                named.add(part)
-                ax.text(left[row] + value / 2, row, label, ha="center", va="center",
-                        fontsize=8, color=ink_on(colour))  # fmt: skip
-        left += values.to_numpy()
+def draw_shares(ax: Axes, shares: pd.DataFrame) -> None:
+    """Stacked bars of `KINDS`, a row of the table each, with the larger shares as numbers."""
+    left = np.zeros(len(shares))
+    for kind in (kind for kind in KINDS if kind in shares):
+        values = shares[kind].to_numpy()
+        ax.barh(shares.index, values, 0.62, left, color=KINDS[kind], edgecolor="white", label=kind)
+        for row in np.flatnonzero(values > 0.07):
+            x = left[row] + values[row] / 2
+            ax.text(x, row, f"{values[row]:.2f}", ha="center", va="center", fontsize=8,
+                    color=ink_on(KINDS[kind]))  # fmt: skip
+        left += values
     ax.set(xlim=(0, 1), xticks=(), ylim=(len(shares) - 0.5, -0.5))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=4, handlelength=0.8)
     ax.grid(visible=False)
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
@@ -230,8 +242,8 @@ def draw_strategies(ax: Axes, card: Mapping[str, Any], names: Sequence[str]) -> 
         n = round(part["share"] * answers)
         _, low, high = wilson_interval(np.round(rates * n), n)
         x = levels + 0.09 * (i - (len(names) - 1) / 2)
-        ax.plot(x, rates, "o-", ms=4, color=CYCLE[i], label=f"{name} ({part['share']:.0%})")
-        ax.vlines(x, low, high, color=CYCLE[i], lw=1, alpha=0.7)
+        ax.plot(x, rates, "o-", ms=4, color=KINDS[name], label=f"{name} ({part['share']:.0%})")
+        ax.vlines(x, low, high, color=KINDS[name], lw=1, alpha=0.7)
     ax.set(ylim=(0, 1), xlabel="operands", ylabel="share right", xticks=levels)
     label_lines(ax)
 
