@@ -47,9 +47,10 @@ def essence(source: str, name: str) -> str:
 
 
 class Essence(ast.NodeTransformer):
-    """Drops docstrings, annotations, decorators and leading guards.
+    """Drops docstrings, annotations, decorators, leading guards, and a class's own guard.
 
-    A guard is a bare call of a function named `check_…`, or an `if` that only raises.
+    A guard is a bare call of a function named `check_…`, or an `if` that only raises; a class's own
+    is a `__post_init__` of nothing but guards.
     """
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -63,7 +64,8 @@ class Essence(ast.NodeTransformer):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         node.decorator_list = []
-        node.body = without_docstring(node.body) or [ast.Pass()]
+        body = [part for part in without_docstring(node.body) if not only_guards(part)]
+        node.body = body or [ast.Pass()]
         return self.generic_visit(node)
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
@@ -80,6 +82,11 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     first = body[0] if body else None
     is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     return body[1:] if is_text and isinstance(first.value.value, str) else body
+
+
+def only_guards(statement: ast.stmt) -> bool:
+    is_check = isinstance(statement, ast.FunctionDef) and statement.name == "__post_init__"
+    return is_check and all(map(is_guard, without_docstring(statement.body)))
 
 
 def is_guard(statement: ast.stmt) -> bool:

@@ -226,6 +226,15 @@ def test_a_guard_in_the_middle_is_compared():
     assert dropped == "def f(x):\n    return x"
 
 
+def test_a_class_that_only_checks_its_settings_may_leave_that_out():
+    shown = essence("class A:\n    x: float = 1\n\n    def f(self):\n        return self.x", "A")
+    check = "        if self.x < 0:\n            raise ValueError"
+    assert essence(f"class A:\n    x: float = 1\n\n    def __post_init__(self):\n{check}\n\n"
+                   "    def f(self):\n        return self.x", "A") == shown  # fmt: skip
+    acts = "class A:\n    def __post_init__(self):\n        self.x = 1"
+    assert "self.x = 1" in essence(acts, "A")
+
+
 def test_an_export_that_is_not_defined_is_an_error():
     with pytest.raises(ValueError, match="does not define 'group_center'"):
         export_difference("rlbook.objectives.advantages.group_center", "x = 1")
