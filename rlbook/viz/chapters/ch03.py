@@ -407,12 +407,12 @@ def usable(sweep: pd.DataFrame, column: str = "pass@1") -> pd.DataFrame:
     for arm, values in rates_table(sweep, column).iterrows():
         tried = values.dropna()
         best = tried.idxmax()
-        near = {name: best * f for name, f in (("half", 0.5), ("best", 1), ("twice", 2))}
-        found = {name: tried[np.isclose(tried.index, lr)] for name, lr in near.items()}
-        rows[arm] = {"best learning rate": short(best)} | {
-            name: part.iloc[0] if len(part) else np.nan for name, part in found.items()
-        }
-    return pd.DataFrame(rows).T
+        row = {"best learning rate": short(best)}
+        for name, factor in (("half", 0.5), ("best", 1), ("twice", 2)):
+            near = tried[np.isclose(tried.index, factor * best)]
+            row[name] = float(near.iloc[0]) if len(near) else np.nan
+        rows[arm] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def short(rate: float) -> str:
