@@ -196,7 +196,7 @@ def masked_by_probability(
 
 def draw_walk(ax: Axes, walk: Walk, seed: int = 0) -> None:
     """Every state of a walk, coloured by its value and as large as it is likely; one episode."""
-    t, x = np.nonzero(walk.visits > 1e-4)
+    t, x = np.nonzero(walk.visits > 1e-3)
     size = 4 + 60 * walk.visits[t, x] ** 0.7
     value = walk.values[t, x]
     ax.scatter(t, x - walk.steps, s=size, c=value, cmap=WORTH, vmin=0, vmax=1, ec=MUTED, lw=0.3)
@@ -226,11 +226,11 @@ def draw_lambda(ax: Axes, walk: Walk, column: str = "shared_rmse", points: int =
 
 def walks_figure(every: Walk, one: Walk) -> Figure:
     """Two walks drawn above the error of their gradients, with one logit for all steps."""
-    fig, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), height_ratios=(1, 1.25))
+    fig, axes = plt.subplots(2, 2, figsize=(7.2, 4.5), height_ratios=(1, 1.3))
     for (above, below), walk in zip(axes.T, (every, one), strict=True):
         draw_walk(above, walk)
         draw_lambda(below, walk)
-    axes[0, 0].set(ylabel="position", ylim=(-9.5, 13.5), title="Every step counts the same")
+    axes[0, 0].set(ylabel="position", ylim=(-9.5, 12.5), title="Every step counts the same")
     axes[0, 1].set(ylim=(-4, 4), yticks=(-1, 0, 1), title=f"Step {one.decisive + 1} alone decides")
     axes[1, 0].set(ylabel="error of the gradient (RMSE)", title="λ near 1 is best for every V")
     axes[1, 1].set_title("λ near 1 wastes a good V")
