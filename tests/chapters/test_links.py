@@ -1,0 +1,30 @@
+"""A relative link leads to a file of the repository, from chapters and from the documents."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rlbook.book import terms
+from rlbook.book.runner import chapters
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*chapters(), *sorted(ROOT.glob("*.md")), *sorted((ROOT / "data").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s]+)\)")
+
+
+def dead_links(text, folder):
+    """Targets of relative links that are not there."""
+    targets = (target.partition("#")[0] for target in LINK.findall(text))
+    return [target for target in targets if not (folder / target).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_relative_link_is_dead(page):
+    assert dead_links(terms.written(page), page.parent) == []
+
+
+def test_a_dead_link_is_found(tmp_path):
+    (tmp_path / "03_ppo.ipynb").touch()
+    text = "[there](03_ppo.ipynb#6) [web](https://example.org/x) [above](#two) [gone](04_x.ipynb)"
+    assert dead_links(text, tmp_path) == ["04_x.ipynb"]
