@@ -5,6 +5,7 @@ import json
 import re
 import tomllib
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
 from rlbook.paths import data_dir
@@ -41,6 +42,24 @@ def citations(text: str) -> set[str]:
     """Keys of the papers a text cites, by arXiv number, DOI, or a link."""
     papers = {f"arXiv:{number}" if number else doi for number, doi in PAPER.findall(text)}
     return papers | {link for link in LINK.findall(text) if "arxiv.org/" not in link}
+
+
+def cited_by_chapter(notebooks: Iterable[Path]) -> dict[str, set[str]]:
+    """Citations by chapter, "01" or "appendix_errata"; its solutions count as the chapter."""
+    found: dict[str, set[str]] = {}
+    for path in notebooks:
+        number = path.stem.partition("_")[0]
+        chapter = number if number.isdigit() else path.stem
+        found.setdefault(chapter, set()).update(citations(written(path)))
+    return found
+
+
+def written(path: str | Path) -> str:
+    """What somebody wrote: a notebook's cells without their outputs, any other file as it is."""
+    text = Path(path).read_text()
+    if Path(path).suffix != ".ipynb":
+        return text
+    return "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
 
 
 def prose(notebook: str | Path) -> str:

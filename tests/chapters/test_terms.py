@@ -1,5 +1,6 @@
 """Chapters and docstrings keep to the notation, the vocabulary and the bibliography."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_docstrings_keep_to_the_notation(path):
 
 
 def cited():
-    return {key for path in [*chapters(), *MODULES] for key in terms.citations(path.read_text())}
+    return {key for path in [*chapters(), *MODULES] for key in terms.citations(terms.written(path))}
 
 
 def test_every_cited_paper_is_in_the_bibliography():
@@ -37,6 +38,19 @@ def test_every_cited_paper_is_in_the_bibliography():
 
 def test_every_entry_of_the_bibliography_is_cited():
     assert set(terms.bibliography()) - cited() == set()
+
+
+def test_every_numbered_chapter_cites_a_paper():
+    """With its solutions, whose notebook has the same number and comes later."""
+    found = terms.cited_by_chapter(chapters())
+    assert {path.stem[:2] for path in chapters() if path.stem[:2].isdigit()} <= set(found)
+    assert [chapter for chapter, keys in found.items() if chapter.isdigit() and not keys] == []
+
+
+def test_the_bibliography_says_where_a_paper_is_cited():
+    page = (ROOT / "chapters" / "appendix_bibliography.ipynb").read_text()
+    row = next(line for line in page.splitlines() if "2602.04879" in line)
+    assert "11" in re.split(r"[ ,]+", row.split("|")[3])
 
 
 def test_entries_are_complete():
