@@ -2,36 +2,34 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 
-from rlbook.experiments.design import Arm, Experiment, arm, over
-from rlbook.experiments.pressing import PRESSING
+from rlbook.experiments.design import Arm, Experiment, arm, over, over_methods
+from rlbook.experiments.pressing import AGGREGATIONS, CENTRED, GRPO, PRESSING, REGIONS
 from rlbook.objectives import (
     METHODS,
-    DivergenceMask,
     Method,
     NoTrustRegion,
     RatioClip,
-    WeightClip,
     batch_mean_baseline,
     group_center,
 )
 
-ON_POLICY = {"minibatches": 1, "lr": 4e-4, "steps": 40}
-FEW_UPDATES = {"minibatches": 4, "lr": 1.5e-4, "steps": 30}
-REUSE = {"minibatches": 4, "epochs": 4, "lr": 1e-4, "steps": 16}
-
-GRPO = replace(METHODS["grpo"], kl=None)
 BATCH_MEAN_PPO = replace(METHODS["ppo"], advantage=batch_mean_baseline)
-OVERLONG = {"reward_shaping": "overlong", "reward_values": (-1.0, 1.0)}
 
 
-def shifted_rewards(label: str, method: str) -> tuple[Arm, ...]:
+def baselines() -> Iterator[Arm]:
     """One arm per pair of (wrong, right) rewards: the same preferences, another zero."""
-    return tuple(
-        arm(f"{label}, {w}/{r}", rewarded(method, w, r), **ON_POLICY)
-        for w, r in ((0, 1), (1, 2), (-1, 1))
-    )
+    settings = {"minibatches": 1, "steps": 24}
+    arms = [
+        *(
+            arm(f"none, {w}/{r}", rewarded("reinforce", w, r), **settings)
+            for w, r in ((0, 1), (1, 2), (-1, 1))
+        ),
+        arm("batch mean", "reinforce_batch_mean", **settings),
+        arm("EMA, 1/2", rewarded("reinforce_ema", 1, 2), **settings),
+    ]
+    for one in arms:
+        yield over(one, lr=(1e-4, 2e-4, 4e-4, 8e-4))
 
 
 def rewarded(method: str, wrong: float, right: float) -> Method:
@@ -43,7 +41,7 @@ def clipped(width: float, **settings) -> Arm:
     """PPO's clip of ±`width` on batch-mean advantages; no trust region for width 0."""
     region = RatioClip(width, width) if width else NoTrustRegion()
     label = f"clip {width:g}" if width else "no trust region"
-    return arm(label, replace(BATCH_MEAN_PPO, trust_region=region), **REUSE | settings)
+    return arm(label, replace(BATCH_MEAN_PPO, trust_region=region), **settings)
 
 
 def reuse() -> Iterator[Arm]:
@@ -61,82 +59,101 @@ def reuse() -> Iterator[Arm]:
             yield over(replace(many, label=label), lr=(2.5e-5, 5e-5, 1e-4, 2e-4))
 
 
-MANY_UPDATES = REUSE | {"prompts": 8, "steps": 20}
+def siblings() -> Iterator[Arm]:
+    """From PPO to GRPO: critic, siblings, how tokens are averaged, σ, KL."""
+    settings = {"minibatches": 4, "steps": 16}
+    token_mean = replace(GRPO, aggregation="token_mean")
+    arms = (
+        arm("batch mean", BATCH_MEAN_PPO, **settings),
+        arm("PPO, critic, λ = 1", "ppo", lam=1.0, **settings),
+        arm("PPO, critic, λ = 0.95", "ppo", lam=0.95, **settings),
+        arm("PPO's loss, siblings", token_mean, **settings),
+        arm("GRPO", GRPO, **settings),
+        arm("GRPO, no σ", replace(GRPO, advantage=group_center), **settings),
+        arm("GRPO + KL", "grpo", **settings),
+    )
+    for one in arms:
+        yield over(one, lr=(1e-4, 2e-4, 4e-4))
+
+
+def group_sizes() -> Iterator[Arm]:
+    """RLOO with 128 answers a batch, in groups of two, four, eight and sixteen."""
+    method = replace(METHODS["rloo"], kl=None)
+    for size in (2, 4, 8, 16):
+        settings = {"prompts": 128 // size, "group_size": size, "minibatches": 1, "steps": 15}
+        yield over(arm(f"k = {size}", method, **settings), lr=(2e-4, 4e-4, 8e-4))
+
+
+def averages() -> Iterator[Arm]:
+    """The four ways to average tokens where no answer starts lost."""
+    for label, aggregation in AGGREGATIONS.items():
+        method = replace(GRPO, advantage=group_center, aggregation=aggregation)
+        yield over(arm(label, method, minibatches=4, steps=15), lr=(1.5e-4, 3e-4))
+
+
+ONE_UPDATE = {"minibatches": 1}, (2e-4, 4e-4, 8e-4)
+FOUR_UPDATES = {"minibatches": 4}, (1e-4, 2e-4, 4e-4)
+SIXTEEN_UPDATES = {"minibatches": 16}, (5e-5, 1e-4, 2e-4)
 AS_PUBLISHED = {
-    "reinforce": ON_POLICY,
-    "reinforce_batch_mean": ON_POLICY,
-    "reinforce_ema": ON_POLICY,
-    "ppo": MANY_UPDATES | {"lam": 0.95},
-    "grpo": FEW_UPDATES,
-    "rloo": ON_POLICY,
-    "remax": ON_POLICY,
-    "reinforce_plus_plus": FEW_UPDATES | {"prompts": 128, "group_size": 1},
-    "opo": ON_POLICY,
-    "dr_grpo": FEW_UPDATES,
-    "dapo": MANY_UPDATES,
-    "cispo": MANY_UPDATES,
-    "gspo": FEW_UPDATES,
-    "maxrl": ON_POLICY,
-    "dppo": MANY_UPDATES,
-    "dppo_kl": MANY_UPDATES,
-    "scalerl": MANY_UPDATES,
-    "lite_ppo": FEW_UPDATES,
-    "gpg": ON_POLICY,
+    "reinforce": ONE_UPDATE,
+    "reinforce_batch_mean": ONE_UPDATE,
+    "reinforce_ema": ONE_UPDATE,
+    "ppo": ({"lam": 0.95} | SIXTEEN_UPDATES[0], SIXTEEN_UPDATES[1]),
+    "grpo": FOUR_UPDATES,
+    "rloo": ONE_UPDATE,
+    "remax": ONE_UPDATE,
+    "reinforce_plus_plus": (
+        {"minibatches": 4, "prompts": 128, "group_size": 1},
+        (1e-4, 2e-4, 4e-4),
+    ),
+    "opo": ONE_UPDATE,
+    "dr_grpo": FOUR_UPDATES,
+    "dapo": SIXTEEN_UPDATES,
+    "cispo": SIXTEEN_UPDATES,
+    "gspo": SIXTEEN_UPDATES,
+    "maxrl": ONE_UPDATE,
+    "dppo": SIXTEEN_UPDATES,
+    "dppo_kl": SIXTEEN_UPDATES,
+    "scalerl": ({"minibatches": 1, "sync_every": 4}, (2e-4, 4e-4, 8e-4)),
+    "lite_ppo": FOUR_UPDATES,
+    "gpg": ONE_UPDATE,
 }
 
 
-def shared_setting() -> Iterator[Arm]:
-    """Every row without its KL term, all at one learning rate and number of updates."""
-    for name in AS_PUBLISHED:
-        yield arm(name, replace(METHODS[name], kl=None), **FEW_UPDATES | {"lam": 0.95})
+def methods() -> Iterator[Arm]:
+    """Every row without its KL term, with the updates per batch that its paper has in mind."""
+    for name, (settings, rates) in AS_PUBLISHED.items():
+        one = arm(name, replace(METHODS[name], kl=None), steps=12, **settings)
+        if name == "gspo":
+            one = over_methods(one, "width", gspo_widths(3e-4, 0.03))
+        yield over(one, lr=rates)
 
 
-def own_settings() -> Iterator[Arm]:
-    """Every row as published, with the updates per batch its paper has in mind."""
-    for name, settings in AS_PUBLISHED.items():
-        yield arm(name, name, **settings)
+def gspo_widths(*widths: float) -> dict[float, Method]:
+    """GSPO with other widths: its copied window suits answers of thousands of tokens."""
+    row = replace(METHODS["gspo"], kl=None)
+    return {width: replace(row, trust_region=RatioClip(width, width)) for width in widths}
 
 
-TRUST_REGIONS = {
-    "none": {"trust_region": NoTrustRegion()},
-    "clip": {"trust_region": RatioClip(0.2, 0.2)},
-    "CISPO": {"trust_region": WeightClip(max=5.0)},
-    "GSPO": {"trust_region": RatioClip(3e-4, 4e-4), "ratio": "sequence"},
-    "DPPO": {"trust_region": DivergenceMask("tv", 0.15, 0.15)},
+USES = {
+    "16 minibatches": {"minibatches": 16, "steps": 10},
+    "4 passes of 4": {"minibatches": 4, "epochs": 4, "steps": 10},
+    "4 batches old": {"minibatches": 4, "sync_every": 4, "steps": 12},
 }
 
 
-def stability() -> Iterator[Arm]:
-    """Trust regions alone, over updates per batch, age of the sampler's weights, learning rate."""
-    base = replace(METHODS["grpo"], kl=None, advantage=group_center, aggregation="token_mean")
-    for (name, region), epochs, refresh, lr in product(
-        TRUST_REGIONS.items(), (1, 4), (1, 4), (1e-4, 3e-4)
-    ):
-        yield arm(
-            f"{name}, {4 * epochs} updates, refresh {refresh}, lr {lr:g}",
-            replace(base, **region),
-            prompts=8,
-            steps=12,
-            epochs=epochs,
-            sync_every=refresh,
-            lr=lr,
-        )
-
-
-def dapo_parts() -> Iterator[Arm]:
-    """GRPO, each of DAPO's parts added alone, and all together."""
-    parts = {
-        "GRPO": {},
-        "+ clip-higher": {"trust_region": RatioClip(0.2, 0.28)},
-        "+ token mean": {"aggregation": "token_mean"},
-        "+ overlong ramp": OVERLONG,
-        "+ overlong filter": {"reward_shaping": "overlong_filter"},
-        "+ dynamic sampling": {"prompt_filter": "resample_zero_variance"},
+def regions(use: str) -> Iterator[Arm]:
+    """Trust regions alone, each at its own learning rate and GSPO's at its own width as well."""
+    settings = {"prompts": 16, "group_size": 4} | USES[use]
+    for name, region in REGIONS.items():
+        method = replace(CENTRED, trust_region=region)
+        yield over(arm(name, method, **settings), lr=(5e-5, 1e-4, 2e-4))
+    by_sequence = {
+        width: replace(CENTRED, trust_region=RatioClip(width, width), ratio="sequence")
+        for width in (3e-4, 0.01, 0.03, 0.08)
     }
-    settings = {"prompts": 8, "minibatches": 4, "epochs": 4, "lr": 1e-4, "steps": 20}
-    for label, change in parts.items():
-        yield arm(label, replace(GRPO, **change), **settings)
-    yield arm("DAPO", "dapo", **settings)
+    one = over_methods(arm("GSPO", by_sequence[0.03], **settings), "width", by_sequence)
+    yield over(one, lr=(5e-5, 1e-4, 2e-4))
 
 
 # Where solved prompts retire, the accuracy of the training prompts says little.
@@ -168,60 +185,55 @@ FIVE = (0, 1, 2, 3, 4)
 CONTROL = {
     "baselines": Experiment(
         "Does REINFORCE need a baseline, and when?",
-        (
-            *shifted_rewards("none", "reinforce"),
-            arm("batch mean", "reinforce_batch_mean", **ON_POLICY),
-            arm("EMA, 1/2", rewarded("reinforce_ema", 1, 2), **ON_POLICY),
-        ),
+        tuple(baselines()),
         seeds=FIVE,
+        tuning_seeds=(100, 101),
     ),
     "reuse": Experiment(
         "What do sixteen updates on a batch buy, in one pass or in four, with and without a clip?",
         tuple(reuse()),
         tuning_seeds=(100, 101),
     ),
-    "critic": Experiment(
-        "Does a critic with GAE beat the mean reward of the batch?",
-        (
-            arm("batch mean", BATCH_MEAN_PPO, **FEW_UPDATES),
-            arm("critic, λ = 1", "ppo", lam=1.0, **FEW_UPDATES),
-            arm("critic, λ = 0.95", "ppo", lam=0.95, **FEW_UPDATES),
-        ),
-        seeds=FIVE,
+    "siblings": Experiment(
+        "Do the siblings of an answer replace the critic, and what do 1/|o|, σ and KL change?",
+        tuple(siblings()),
+        tuning_seeds=(100, 101),
     ),
-    "groups": Experiment(
-        "What do a baseline per group, its σ and a KL penalty change?",
-        (
-            arm("batch mean", replace(GRPO, advantage=batch_mean_baseline), **FEW_UPDATES),
-            arm("group mean", replace(GRPO, advantage=group_center), **FEW_UPDATES),
-            arm("GRPO (÷ σ)", GRPO, **FEW_UPDATES),
-            arm("GRPO + KL", "grpo", **FEW_UPDATES),
-        ),
-        seeds=FIVE,
+    "group_sizes": Experiment(
+        "Which group size uses a budget of answers best?",
+        tuple(group_sizes()),
+        tuning_seeds=(100, 101),
     ),
-    "length": Experiment(
-        "What does dividing by a completion's own length teach?",
-        (
-            arm("mean over each answer", GRPO, lr=2e-4, steps=20),
-            arm("constant", replace(GRPO, aggregation="constant", constant=80), lr=2e-4, steps=20),
-        ),
+    "lost_answers_control": Experiment(
+        "What do the four ways to average tokens teach where no answer starts lost?",
+        tuple(averages()),
         seeds=FIVE,
+        chosen_by=None,
     ),
-    "dapo": Experiment("What does each part of DAPO change?", tuple(dapo_parts()), seeds=FIVE),
     "methods": Experiment(
-        "Which methods differ when everything else is equal?", tuple(shared_setting()), seeds=FIVE
-    ),
-    "methods_own": Experiment(
-        "Which methods differ when each runs as published?", tuple(own_settings()), seeds=FIVE
+        "Which methods differ when each has its own learning rate?",
+        tuple(methods()),
+        seeds=FIVE,
+        tuning_seeds=(100, 101),
     ),
     "scalerl": Experiment(
         "Which part of ScaleRL's recipe carries it?",
         tuple(leave_one_out()),
         seeds=(0, 1, 2),
     ),
-    "stability": Experiment(
-        "When does a trust region matter, and which?", tuple(stability()), seeds=(0, 1, 2)
-    ),
+    **{
+        name: Experiment(
+            f"Which trust region, and how wide: {use}?",
+            tuple(regions(use)),
+            seeds=FIVE,
+            tuning_seeds=(100, 101),
+        )
+        for name, use in (
+            ("regions_minibatches", "16 minibatches"),
+            ("regions_passes", "4 passes of 4"),
+            ("regions_stale", "4 batches old"),
+        )
+    },
 }
 
 EXPERIMENTS: dict[str, Experiment] = CONTROL | PRESSING

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from rlbook.experiments.design import Arm, Experiment, arm, over
+from rlbook.experiments.design import Arm, Experiment, arm, nothing, over
 from rlbook.experiments.worlds import (
     HABITS,
     at_two_limits,
@@ -13,6 +13,7 @@ from rlbook.experiments.worlds import (
     lost_answers,
     lost_half,
     on_plain_sums,
+    one_choice,
     rare_decision,
     rare_opening,
     unsolvable,
@@ -39,6 +40,12 @@ REGIONS = {
     "CISPO": WeightClip(max=5.0),
     "DPPO": DivergenceMask("tv", 0.15, 0.15),
 }
+AGGREGATIONS = {
+    "mean per answer": "sequence_mean",
+    "prompt mean": "prompt_mean",
+    "token mean": "token_mean",
+    "constant": "constant",
+}
 FEW = {"prompts": 8, "n": 2, "ks": (1,)}
 
 
@@ -54,15 +61,17 @@ def rare() -> Iterator[Arm]:
         yield over(arm(name, bounded(name), **settings), lr=(5e-5, 1e-4, 2e-4))
 
 
+def rare_habits() -> Iterator[Arm]:
+    """The same trust regions where the rare token is a right rule."""
+    settings = {"prompts": 16, "group_size": 16, "steps": 12, "levels": (1, 2, 3, 4, 5)}
+    for name in REGIONS:
+        yield over(arm(name, bounded(name), **settings, **ONCE, **HABITS), lr=(1e-4, 2e-4))
+
+
 def lost(**settings: Any) -> Iterator[Arm]:
     """The four ways to average tokens, with half of every group lost from the start."""
     shared = {"levels": (2, 3), "steps": 20} | settings
-    for label, aggregation in (
-        ("mean per answer", "sequence_mean"),
-        ("prompt mean", "prompt_mean"),
-        ("token mean", "token_mean"),
-        ("constant", "constant"),
-    ):
+    for label, aggregation in AGGREGATIONS.items():
         method = replace(GRPO, advantage=group_center, aggregation=aggregation)
         yield over(arm(label, method, **shared), lr=(1.5e-4, 3e-4))
 
@@ -102,6 +111,15 @@ def silent_prompts(**settings: Any) -> Iterator[Arm]:
     )
     for one in arms:
         yield over(one, lr=(7.5e-5, 1.5e-4, 3e-4))
+
+
+def elected() -> Iterator[Arm]:
+    """Which opening do RLOO, GRPO and MaxRL elect when short and long sums must share one?"""
+    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 30}
+    settings |= {"levels": (3, 6, 7), "max_new_tokens": 28}
+    for label, name in (("RLOO", "rloo"), ("GRPO", "grpo"), ("MaxRL", "maxrl")):
+        method = replace(METHODS[name], kl=None)
+        yield over(arm(label, method, **settings), lr=(0.03, 0.1))
 
 
 def mode_changed() -> Iterator[Arm]:
@@ -161,5 +179,23 @@ PRESSING = {
         measure=by_family,
         watch=families,
         evaluation={"prompts": 96, "n": 16, "ks": (1, 4, 8, 16)},
+    ),
+    "shared_choice": Experiment(
+        "Which opening is elected when short and long sums must share one?",
+        tuple(elected()),
+        chosen_by=None,
+        seeds=tuple(range(6)),
+        world=one_choice,
+        measure=nothing,
+        evaluation={"prompts": 48, "n": 128, "ks": (1, 4, 16, 64)},
+    ),
+    "rare_habits": Experiment(
+        "Which trust region lets a rare right rule grow?",
+        tuple(rare_habits()),
+        chosen_by=None,
+        seeds=tuple(range(5)),
+        measure=by_family,
+        watch=families,
+        evaluation=FEW,
     ),
 }

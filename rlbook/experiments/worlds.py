@@ -12,9 +12,11 @@ from rlbook.training import Rollout, RunConfig, Trainer
 from rlbook.training.metrics import group_by, mean
 from rlbook.troubles import (
     LostIsWrong,
+    OpeningTask,
     RareOpening,
     StartsLost,
     Unsolvable,
+    shared_choice,
 )
 
 HABITS = {"policy": "tiny-habits", "task": "habits"}
@@ -74,6 +76,11 @@ def at_two_limits(trainer: Trainer) -> dict[str, float]:
         row[f"pass@1_limit_{limit}"] = mean(r.correct for r in rollouts)
         row[f"truncated_limit_{limit}"] = mean(r.truncated for r in rollouts)
     return row
+
+
+def one_choice(config: RunConfig) -> Trainer:
+    """All prompts share one opening, and nothing else can be trained."""
+    return Trainer(config, shared_choice(load_policy(config.model.policy)), task=OpeningTask())
 
 
 def families(trainer: Trainer, rollouts: Iterable[Rollout]) -> dict[str, float]:
