@@ -19,7 +19,7 @@ BATCH_MEAN_PPO = replace(METHODS["ppo"], advantage=batch_mean_baseline)
 
 def baselines() -> Iterator[Arm]:
     """One arm per pair of (wrong, right) rewards: the same preferences, another zero."""
-    settings = {"minibatches": 1, "steps": 24}
+    settings = {"minibatches": 1, "steps": 20}
     arms = [
         *(
             arm(f"none, {w}/{r}", rewarded("reinforce", w, r), **settings)
@@ -136,8 +136,8 @@ def gspo_widths(*widths: float) -> dict[float, Method]:
 
 
 USES = {
-    "16 minibatches": {"minibatches": 16, "steps": 10},
-    "4 passes of 4": {"minibatches": 4, "epochs": 4, "steps": 10},
+    "16 minibatches": {"minibatches": 16, "steps": 8},
+    "4 passes of 4": {"minibatches": 4, "epochs": 4, "steps": 6},
     "4 batches old": {"minibatches": 4, "sync_every": 4, "steps": 12},
 }
 

@@ -1,6 +1,7 @@
-"""The evidence appendix: differences with their verdicts, and the stability study as a grid."""
+"""The evidence appendix: differences with their verdicts, and what was tried as a grid."""
 
 from collections.abc import Mapping, Sequence
+from math import floor, log10
 
 import numpy as np
 import pandas as pd
@@ -83,19 +84,31 @@ def draw_families(
     ax.set(ylim=(0, 1), xlabel="training step", ylabel="share of right answers")
 
 
-def stability_table(evaluations: pd.DataFrame, metric: str = "pass@1") -> pd.DataFrame:
-    """Mean over seeds, a row per trust region, a column per (updates, refresh, learning rate).
+def rates_table(sweeps: Mapping[str, pd.DataFrame], metric: str = "pass@1") -> pd.DataFrame:
+    """Mean over seeds of everything tried: a row per arm, a column per (sweep, learning rate).
 
-    Labels are those of the `stability` experiment: "clip, 16 updates, refresh 4, lr 0.0003".
+    An arm whose width varies too has a row per width, "GSPO 0.03".
     """
-    parts = evaluations["arm"].str.extract(
-        r"^(?P<region>[^,]+), (?P<updates>\d+) updates, refresh (?P<refresh>\d+), lr (?P<lr>\S+)$"
+    long = pd.concat(
+        [table.assign(sweep=name, row=with_width(table)) for name, table in sweeps.items()]
     )
-    parts = parts.astype({"updates": int, "refresh": int, "lr": float})
-    long = pd.concat([parts, evaluations[[metric]]], axis=1)
-    return long.pivot_table(
-        index="region", columns=["updates", "refresh", "lr"], values=metric, sort=False
-    ).sort_index(axis=1)
+    table = long.pivot_table(index="row", columns=["sweep", "lr"], values=metric, sort=False)
+    rates = sorted(long["lr"].unique())
+    return table[[(name, lr) for name in sweeps for lr in rates if (name, lr) in table]]
+
+
+def with_width(table: pd.DataFrame) -> pd.Series:
+    """The arm's name, with its width where that varies."""
+    if "width" not in table:
+        return table["arm"]
+    width = table["width"].map(lambda value: "" if pd.isna(value) else f" {value:g}")
+    return table["arm"] + width
+
+
+def short(rate: float) -> str:
+    """A learning rate as 2.5e-5."""
+    exponent = floor(log10(rate) + 1e-9)
+    return f"{rate / 10**exponent:.3g}e{exponent}"
 
 
 def draw_grid(ax: Axes, table: pd.DataFrame, base: float) -> None:
@@ -109,7 +122,7 @@ def draw_grid(ax: Axes, table: pd.DataFrame, base: float) -> None:
             column, row, f"{value:.2f}", ha="center", va="center",
             color="white" if strong else INK, fontsize=9,
         )  # fmt: skip
-    names = [f"{updates} upd.\nrefresh {refresh}\n{lr:g}" for updates, refresh, lr in table.columns]
+    names = [f"{name}\n{short(lr)}" for name, lr in table.columns]
     ax.set_xticks(range(len(names)), names, fontsize=8.5)
     ax.set_yticks(range(len(table)), table.index)
     ax.grid(visible=False)

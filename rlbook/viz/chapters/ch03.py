@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, permutations
-from math import floor, log10
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -21,6 +20,7 @@ from rlbook.objectives import RatioClip, Surrogate, token_ratio
 from rlbook.tasks import SumsTask
 from rlbook.training import Batch, Rollout, Trainer
 from rlbook.viz.curves import compare_bars
+from rlbook.viz.evidence import short
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, readable
 from rlbook.viz.texts import tint, token_texts
 from rlbook.viz.widgets import Explorer, slider
@@ -413,9 +413,3 @@ def usable(sweep: pd.DataFrame, column: str = "pass@1") -> pd.DataFrame:
             row[name] = float(near.iloc[0]) if len(near) else np.nan
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def short(rate: float) -> str:
-    """A learning rate as 2.5e-5."""
-    exponent = floor(log10(rate) + 1e-9)
-    return f"{rate / 10**exponent:.3g}e{exponent}"
