@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from rlbook.bench.figures import learning_gap
 from rlbook.manifest import SUFFIX
 from rlbook.paths import ROOT, data_dir
-from rlbook.viz.chapters.ch03 import reuse_figure
 from rlbook.viz.curves import load_results
 from rlbook.viz.evidence import draw_families
+from rlbook.viz.rates import map_figure
 from rlbook.viz.style import use_style
 
 README = ROOT / "README.md"
@@ -40,11 +40,11 @@ def habits_figure() -> Figure:
     return figure
 
 
-def map_figure() -> Figure:
+def reuse_figure() -> Figure:
     """Learning rates tried for one update on a batch and for sixteen, and each arm at its best."""
     use_style()
     sweep, chosen = load_results("reuse_sweep"), load_results("reuse_eval")
-    return reuse_figure(sweep, chosen, base=BASE)
+    return map_figure(sweep, chosen, base=BASE)
 
 
 def performance_section() -> str:
@@ -127,7 +127,7 @@ def with_performance(readme: str) -> str:
 
 
 def main() -> list[Path]:
-    pictures = {"habits": habits_figure, "reuse": map_figure}
+    pictures = {"habits": habits_figure, "reuse": reuse_figure}
     paths = [data_dir() / "results" / f"{name}.png" for name in pictures]
     for path, draw in zip(paths, pictures.values(), strict=True):
         draw().savefig(path, dpi=120, metadata={"Software": None})

@@ -1,7 +1,6 @@
-"""The evidence appendix: differences with their verdicts, and what was tried as a grid."""
+"""Evidence: a chapter's scorecard, differences with their verdicts, families of habits."""
 
 from collections.abc import Mapping, Sequence
-from math import floor, log10
 
 import numpy as np
 import pandas as pd
@@ -82,47 +81,3 @@ def draw_families(
     rows = by_family(steps[steps["arm"] == arm], column)
     learning_curves(rows, column, ax, by="family", colours=FAMILY_COLOURS, smooth=smooth)
     ax.set(ylim=(0, 1), xlabel="training step", ylabel="share of right answers")
-
-
-def rates_table(sweeps: Mapping[str, pd.DataFrame], metric: str = "pass@1") -> pd.DataFrame:
-    """Mean over seeds of everything tried: a row per arm, a column per (sweep, learning rate).
-
-    An arm whose width varies too has a row per width, "GSPO 0.03".
-    """
-    long = pd.concat(
-        [table.assign(sweep=name, row=with_width(table)) for name, table in sweeps.items()]
-    )
-    table = long.pivot_table(index="row", columns=["sweep", "lr"], values=metric, sort=False)
-    rates = sorted(long["lr"].unique())
-    return table[[(name, lr) for name in sweeps for lr in rates if (name, lr) in table]]
-
-
-def with_width(table: pd.DataFrame) -> pd.Series:
-    """The arm's name, with its width where that varies."""
-    if "width" not in table:
-        return table["arm"]
-    width = table["width"].map(lambda value: "" if pd.isna(value) else f" {value:g}")
-    return table["arm"] + width
-
-
-def short(rate: float) -> str:
-    """A learning rate as 2.5e-5."""
-    exponent = floor(log10(rate) + 1e-9)
-    return f"{rate / 10**exponent:.3g}e{exponent}"
-
-
-def draw_grid(ax: Axes, table: pd.DataFrame, base: float) -> None:
-    """The table as coloured cells with their numbers; `base` is where the scale turns."""
-    values = table.to_numpy()
-    reach = max(abs(values - base).max(), 1e-9)
-    ax.imshow(values, cmap="RdBu", vmin=base - reach, vmax=base + reach, aspect="auto")
-    for (row, column), value in np.ndenumerate(values):
-        strong = abs(value - base) > 0.6 * reach
-        ax.text(
-            column, row, f"{value:.2f}", ha="center", va="center",
-            color="white" if strong else INK, fontsize=9,
-        )  # fmt: skip
-    names = [f"{name}\n{short(lr)}" for name, lr in table.columns]
-    ax.set_xticks(range(len(names)), names, fontsize=8.5)
-    ax.set_yticks(range(len(table)), table.index)
-    ax.grid(visible=False)

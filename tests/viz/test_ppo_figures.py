@@ -1,9 +1,8 @@
-"""Figures of chapter 03: the slip of an answer, what V does there, the map of learning rates."""
+"""Figures of chapter 03: the slip of an answer and what V does there."""
 
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -14,17 +13,13 @@ from rlbook.training import RunConfig, Trainer
 from rlbook.viz.chapters.ch03 import (
     ReuseTrace,
     change_at_slips,
-    draw_map,
     draw_values,
     draw_walk,
     explained_by,
     masked_by_probability,
-    rates_table,
-    short,
     slip_of,
     tokens_between,
     typical_pair,
-    usable,
 )
 from rlbook.viz.texts import token_texts
 
@@ -42,18 +37,6 @@ def trainer():
 @pytest.fixture(scope="module")
 def rollouts(trainer):
     return trainer.collect()
-
-
-@pytest.fixture
-def sweep():
-    """Arm A is best at 2e-4, B at the lowest rate it was tried with."""
-    found = {"A": {1e-4: 0.5, 2e-4: 0.8, 4e-4: 0.2}, "B": {1e-4: 0.6, 2e-4: 0.5}}
-    return pd.DataFrame(
-        {"arm": arm, "lr": lr, "seed": seed, "pass@1": value + 0.01 * (seed - 100.5)}
-        for arm, values in found.items()
-        for lr, value in values.items()
-        for seed in (100, 101)
-    )
 
 
 @pytest.mark.parametrize(
@@ -133,23 +116,3 @@ def test_a_pair_is_right_and_slipped(rollouts, trainer):
     assert slip_of(rollouts[wrong].text)
     with pytest.raises(ValueError, match="sample more"):
         typical_pair([r for r in rollouts if r.correct])
-
-
-def test_the_map_frames_each_arm_at_its_best(ax, sweep):
-    draw_map(ax, sweep, base=0.35)
-    frames = {(round(p.get_y() + 0.44), round(p.get_x() + 0.46)) for p in ax.patches}
-    assert frames == {(0, 1), (1, 0)}
-    assert {t.get_text() for t in ax.texts} == {"0.50", "0.80", "0.20", "0.60"}
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["1e-4", "2e-4", "4e-4"]
-
-
-def test_what_is_left_at_twice_the_best_rate(sweep):
-    table = usable(sweep)
-    assert table.loc["A"].tolist()[1:] == pytest.approx([0.5, 0.8, 0.2])
-    assert np.isnan(table.loc["B", "half"]) and table.loc["B", "twice"] == pytest.approx(0.5)
-    assert rates_table(sweep).isna().sum().sum() == 1
-
-
-@pytest.mark.parametrize(("rate", "text"), [(2.5e-5, "2.5e-5"), (1e-4, "1e-4"), (8e-4, "8e-4")])
-def test_a_rate_is_short(rate, text):
-    assert short(rate) == text
