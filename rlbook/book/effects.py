@@ -10,6 +10,7 @@ import pandas as pd
 from rlbook.stats.differences import paired_differences
 from rlbook.tasks.habits import FAMILIES
 from rlbook.viz.curves import load_results
+from rlbook.viz.rates import short
 
 Load = Callable[[str], pd.DataFrame]
 Reading = Callable[[Load, str], pd.DataFrame]
@@ -115,7 +116,7 @@ def effects_table(effects: tuple[Effect, ...]) -> pd.DataFrame:
 def rare_opening(claim: str, chapter: str, arm: str, against: str, lr: float) -> Effect:
     """Batches until a rare opening is chosen every other time, at one of three learning rates."""
     reading = steps_until("opens_rarely", 0.5)
-    world = f"rare opening, lr {lr:g}"
+    world = f"rare opening, lr {short(lr)}"
     return Effect(
         claim, chapter, world, "rare_opening", arm, against, reading, "batches", {"lr": lr}
     )
@@ -123,7 +124,7 @@ def rare_opening(claim: str, chapter: str, arm: str, against: str, lr: float) ->
 
 def lost(claim: str, arm: str, against: str, lr: float) -> Effect:
     """Length of answers that start lost, in the last of 20 batches."""
-    reading, world = in_step("length_lost", 20), f"answers that start lost, lr {lr:g}"
+    reading, world = in_step("length_lost", 20), f"answers that start lost, lr {short(lr)}"
     return Effect(claim, "07", world, "lost_answers", arm, against, reading, "tokens", {"lr": lr})
 
 
@@ -140,10 +141,31 @@ def solvable(claim: str, arm: str, against: str) -> Effect:
     return Effect(claim, "08", world, "unsolvable", arm, against, reading, "pass@1")
 
 
-def reused(claim: str, arm: str, against: str) -> Effect:
-    """Plain sums, 12 batches of 128 answers, every arm at the best of four learning rates."""
-    reading = at_the_end("pass@1")
-    return Effect(claim, "03", "plain sums, own rates", "reuse", arm, against, reading, "pass@1")
+def at_best(
+    claim: str, chapter: str, experiment: str, arm: str, against: str, use: str = ""
+) -> Effect:
+    """Plain sums, every arm at the best of the learning rates (and widths) it was tried with."""
+    world, reading = f"plain sums, own rates{use}", at_the_end("pass@1")
+    return Effect(claim, chapter, world, experiment, arm, against, reading, "pass@1")
+
+
+def never_lost(claim: str, column: str, unit: str, lr: float) -> Effect:
+    """Plain sums, where no answer starts lost: dividing by its length against a constant."""
+    world, reading = f"plain sums, lr {short(lr)}", at_the_end(column)
+    name, arm, against = "lost_answers_control", "mean per answer", "constant"
+    return Effect(claim, "07", world, name, arm, against, reading, unit, {"lr": lr})
+
+
+def shared(claim: str, column: str, arm: str, lr: float) -> Effect:
+    """One opening for short and long sums: coverage after 30 batches, against RLOO."""
+    world, reading = f"a shared opening, lr {short(lr)}", at_the_end(column)
+    return Effect(claim, "10", world, "shared_choice", arm, "RLOO", reading, column, {"lr": lr})
+
+
+def rare_rule(claim: str, chapter: str, arm: str, against: str, lr: float) -> Effect:
+    """Share of answers by the right rule in the fourth family, in the last of 12 batches."""
+    world, reading = f"habits, 16 minibatches, lr {short(lr)}", in_step("right_rule_level_4", 12)
+    return Effect(claim, chapter, world, "rare_habits", arm, against, reading, "share", {"lr": lr})
 
 
 def found(claim: str, level: int, arm: str, against: str) -> Effect:
@@ -160,12 +182,42 @@ def at_last(claim: str, arm: str, against: str) -> Effect:
 
 
 EFFECTS = (
-    reused("sixteen clipped updates against one", "16 minibatches, clip 0.2", "one update"),
-    reused("sixteen without a clip against one", "16 minibatches, no trust region", "one update"),
-    reused(
-        "four passes over a batch against one",
-        "4 passes of 4, clip 0.2",
-        "16 minibatches, clip 0.2",
+    at_best("one point more for every answer costs", "02", "baselines", "none, 1/2", "none, 0/1"),
+    at_best("a batch mean against no baseline", "02", "baselines", "batch mean", "none, 0/1"),
+    *(
+        at_best(claim, "03", "reuse", arm, against)
+        for claim, arm, against in (
+            ("sixteen clipped updates against one", "16 minibatches, clip 0.2", "one update"),
+            ("sixteen without a clip", "16 minibatches, no trust region", "one update"),
+            ("four passes or one", "4 passes of 4, clip 0.2", "16 minibatches, clip 0.2"),
+        )
+    ),
+    *(
+        at_best(claim, chapter, "siblings", arm, against)
+        for claim, chapter, arm, against in (
+            ("λ = 0.95 against 1", "03", "PPO, critic, λ = 0.95", "PPO, critic, λ = 1"),
+            ("siblings against a critic", "05", "PPO's loss, siblings", "PPO, critic, λ = 1"),
+            ("siblings against the batch mean", "05", "PPO's loss, siblings", "batch mean"),
+            ("a mean per answer costs", "05", "GRPO", "PPO's loss, siblings"),
+            ("a KL penalty", "05", "GRPO + KL", "GRPO"),
+            ("σ where nothing is hard", "07", "GRPO", "GRPO, no σ"),
+        )
+    ),
+    at_best("groups of two against eight", "06", "group_sizes", "k = 2", "k = 8"),
+    *(
+        at_best(claim, chapter, f"regions_{use}", arm, against, f", {words}")
+        for use, words in (
+            ("minibatches", "16 minibatches"),
+            ("passes", "4 passes of 4"),
+            ("stale", "sampler 4 batches old"),
+        )
+        for claim, chapter, arm, against in (
+            ("a clip where nothing is rare", "03", "clip 0.2", "no trust region"),
+            ("clip-higher where nothing is rare", "08", "clip-higher 0.28", "clip 0.2"),
+            ("CISPO where nothing is rare", "09", "CISPO", "clip 0.2"),
+            ("GSPO at its own width", "09", "GSPO", "clip 0.2"),
+            ("DPPO where nothing is rare", "11", "DPPO", "clip 0.2"),
+        )
     ),
     *(
         effect
@@ -192,6 +244,23 @@ EFFECTS = (
             lost("a mean over all tokens, less", "token mean", "constant", lr),
         )
     ),
+    *(
+        effect
+        for lr in (1.5e-4, 3e-4)
+        for effect in (
+            never_lost("... and where none starts lost, the answers", "length", "tokens", lr),
+            never_lost("... and their accuracy", "pass@1", "pass@1", lr),
+        )
+    ),
+    *(
+        effect
+        for lr in (1e-4, 2e-4)
+        for effect in (
+            rare_rule("clip-higher on a rare rule", "08", "clip-higher 0.28", "clip 0.2", lr),
+            rare_rule("CISPO on a rare rule", "09", "CISPO", "clip 0.2", lr),
+            rare_rule("DPPO on a rare rule", "11", "DPPO", "clip 0.2", lr),
+        )
+    ),
     limited("the ramp gives up thinking", "ramp", "answers_at_once", "share"),
     limited("what that costs when there is room", "ramp", "pass@1_limit_80", "pass@1"),
     limited("the filter keeps it", "filter", "pass@1_limit_80", "pass@1"),
@@ -201,6 +270,15 @@ EFFECTS = (
     found("... the rarer the rule, the more", 5, "MaxRL", "RLOO"),
     found("... and what is known pays meanwhile", 1, "MaxRL", "RLOO"),
     found("σ does some of that", 5, "GRPO", "RLOO"),
+    *(
+        effect
+        for lr in (0.03, 0.1)
+        for effect in (
+            shared("MaxRL keeps what RLOO gives up", "pass@64", "MaxRL", lr),
+            shared("GRPO keeps some of it", "pass@64", "GRPO", lr),
+            shared("... and pays in one try", "pass@1", "MaxRL", lr),
+        )
+    ),
     at_last("MaxRL finds the rarest rule more often", "MaxRL", "RLOO"),
 )
 

@@ -77,9 +77,9 @@ def siblings() -> Iterator[Arm]:
 
 
 def group_sizes() -> Iterator[Arm]:
-    """RLOO with 128 answers a batch, in groups of two, four, eight and sixteen."""
+    """RLOO with 128 answers a batch, in groups of two, four and eight."""
     method = replace(METHODS["rloo"], kl=None)
-    for size in (2, 4, 8, 16):
+    for size in (2, 4, 8):
         settings = {"prompts": 128 // size, "group_size": size, "minibatches": 1, "steps": 15}
         yield over(arm(f"k = {size}", method, **settings), lr=(2e-4, 4e-4, 8e-4))
 
@@ -227,6 +227,7 @@ CONTROL = {
             tuple(regions(use)),
             seeds=FIVE,
             tuning_seeds=(100, 101),
+            evaluation={"prompts": 96, "n": 4, "ks": (1, 4)},
         )
         for name, use in (
             ("regions_minibatches", "16 minibatches"),
