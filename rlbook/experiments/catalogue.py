@@ -77,9 +77,9 @@ def siblings() -> Iterator[Arm]:
 
 
 def group_sizes() -> Iterator[Arm]:
-    """RLOO with 128 answers a batch, in groups of two, four and eight."""
+    """RLOO with 128 answers a batch, in groups of two, four, eight and sixteen."""
     method = replace(METHODS["rloo"], kl=None)
-    for size in (2, 4, 8):
+    for size in (2, 4, 8, 16):
         settings = {"prompts": 128 // size, "group_size": size, "minibatches": 1, "steps": 15}
         yield over(arm(f"k = {size}", method, **settings), lr=(2e-4, 4e-4, 8e-4))
 
