@@ -1,14 +1,16 @@
-"""Chapter 06: what each baseline costs in rollouts, exactly."""
+"""Chapter 06: two ways to work, what each baseline costs, where a trained model has its noise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import pandas as pd
 import torch
+from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from rlbook.exact import cost
-from rlbook.viz.style import FAINT, MUTED, colour_of, label_lines
+from rlbook.viz.style import FAINT, INK, MUTED, colour_of, label_lines, readable
 from rlbook.viz.widgets import Explorer, slider
 
 COLOURS = {
@@ -16,7 +18,13 @@ COLOURS = {
     "siblings": colour_of("rloo"),
     "greedy": colour_of("remax"),
 }
-TINTS = {"none": "#c9c9c9", "siblings": "#3d3d3d", "greedy": "#CC79A7"}
+SIZE_COLOURS = dict(
+    zip(
+        ("k = 2", "k = 4", "k = 8", "k = 16"),
+        ("#b5b5b5", "#8a8a8a", "#5a5a5a", "#1b1b1b"),
+        strict=True,
+    )
+)
 SOLVE_RATES = tuple(i / 40 for i in range(1, 40))
 
 
@@ -41,9 +49,9 @@ def cost_figure(fig: Figure, n: int, shift: float, fillers: int) -> None:
     for name, curve in curves.items():
         ax.plot(SOLVE_RATES, curve, color=COLOURS[name], label=name)
     ax.axhline(1, color=FAINT, lw=1.5, zorder=0)
-    ax.text(0.01, 0.96, "best constant", color=MUTED, fontsize=9, va="top")
+    ax.text(0.01, 0.94, "best constant", color=MUTED, fontsize=9, va="center")
     top = max(max(curve) for curve in curves.values())
-    ax.set(yscale="log", ylim=(0.85, max(4.5, 1.2 * top)), xlim=(0, 1))
+    ax.set(yscale="log", ylim=(0.87, max(4.5, 1.2 * top)), xlim=(0, 1))
     ticks = [t for t in (1, 2, 3, 5, 10, 20, 50, 100, 300) if t < max(4.5, 1.2 * top)]
     ax.set_yticks(ticks, [str(t) for t in ticks])
     ax.set_yticks([], minor=True)
@@ -56,22 +64,42 @@ def cost_figure(fig: Figure, n: int, shift: float, fillers: int) -> None:
     label_lines(ax)
 
 
-def draw_winners(
-    ax: Axes, sizes: Sequence[int], shift: float, fillers: int, free: bool = False
-) -> None:
-    """The cheapest baseline as a colour, for every solve rate (across) and n (up)."""
+def draw_borders(ax: Axes, sizes: Sequence[int], fillers: int = 6) -> None:
+    """Up to which solve rate is no baseline cheaper than siblings, for each zero of the rewards?"""
+    rates = torch.tensor(SOLVE_RATES)
+    lines = []
+    for shift, shade in ((0.0, "#1b1b1b"), (0.1, "#8a8a8a")):
+        borders = []
+        for n in sizes:
+            cheaper = [cost("none", p, n, shift, fillers) < cost("siblings", p, n, 0.0, fillers)
+                       for p in SOLVE_RATES]  # fmt: skip
+            borders.append(rates[torch.tensor(cheaper)].max().item() if any(cheaper) else 0.0)
+        words = "rewards 0 and 1" if not shift else f"rewards {shift:g} and {1 + shift:g}"
+        lines += ax.plot(sizes, borders, "o-", ms=4, color=shade, label=words)
+    arrow = {"arrowstyle": "-", "color": MUTED, "lw": 0.8}
+    ax.annotate(
+        "below: 'none' is cheaper", (2.6, 0.2), (4.2, 0.36), fontsize=9, color=MUTED,
+        arrowprops=arrow,
+    )  # fmt: skip
+    ax.text(7, 0.6, "siblings are cheaper", fontsize=9, color=MUTED)
+    ax.set(xlabel="completions n a prompt", ylabel="solve rate p", ylim=(-0.03, 1))
+    ax.set_xlim(sizes[0] - 0.3, sizes[-1])
+    label_lines(ax, lines)
 
-    def at(p: float, n: int) -> list[float]:
-        return [cost(name, p, n, shift, fillers, free) for name in COLOURS]
 
-    grid = torch.tensor(
-        [[costs.index(min(costs)) for p in SOLVE_RATES if (costs := at(p, n))] for n in sizes]
-    )
-    edges = torch.linspace(0, 1, len(SOLVE_RATES) + 1)
-    rows = torch.arange(len(sizes) + 1) - 0.5
-    ax.pcolormesh(edges, rows, grid, cmap=ListedColormap([*TINTS.values()]), vmin=0, vmax=2)
-    ax.set(xlabel="solve rate p", yticks=range(len(sizes)), yticklabels=sizes)
-    ax.grid(visible=False)
+def draw_ways(ax: Axes, rates: Sequence[Sequence[float]], ways: Sequence[str]) -> None:
+    """Solve rates of two ways to work on two prompts, the whole of a `StrategyMixture`."""
+    shades = ((MUTED, "white"), ("#b8b8b8", INK))
+    for row, (name, values, (shade, ink)) in enumerate(zip(ways, rates, shades, strict=True)):
+        places = [prompt + 0.36 * (row - 0.5) for prompt in range(len(values))]
+        ax.bar(places, values, width=0.32, color=shade)
+        for place, value in zip(places, values, strict=True):
+            ax.text(place, value + 0.015, f"{value:g}", ha="center", fontsize=9)
+        ax.text(places[0], 0.02, name, rotation=90, ha="center", va="bottom", color=ink,
+                fontsize=9.5)  # fmt: skip
+    ax.set_xticks([0, 1], ["middling prompt", "hard prompt"])
+    ax.set(ylim=(0, 0.68), ylabel="solve rate")
+    ax.grid(axis="x", visible=False)
 
 
 def draw_push(ax: Axes, sizes: Sequence[int], pushes: dict[str, Sequence[float]]) -> None:
@@ -85,3 +113,74 @@ def draw_push(ax: Axes, sizes: Sequence[int], pushes: dict[str, Sequence[float]]
     ax.set(xlabel="group size n", xlim=(1.5, sizes[-1] + 0.5), ylim=(-3.6, 1.7))
     ax.set_ylabel("expected gradient / true gradient")
     label_lines(ax)
+
+
+def draw_concentration(ax: Axes, noise: Mapping[str, Float[Tensor, " T"]]) -> None:
+    """Share of the score's noise in the noisiest tokens, a line per policy."""
+    shades = {"untrained": "#8a8a8a", "base": colour_of("rloo")}
+    lines = []
+    for name, values in noise.items():
+        held = values.sort(descending=True).values.cumsum(0) / values.sum()
+        share = torch.arange(1, len(held) + 1) / len(held)
+        lines += ax.plot(share, held, color=shades[name], label=name)
+    ax.set(xlabel="share of the tokens, noisiest first", ylabel="share of the noise")
+    ax.set(xlim=(0, 1), ylim=(0, 1.02))
+    for line, place in zip(lines, (0.45, 0.12), strict=True):
+        x, y = line.get_data()
+        at = int(place * len(x))
+        ax.annotate(
+            str(line.get_label()), (x[at], y[at]), xytext=(7, -10), textcoords="offset points",
+            color=readable(line.get_color()), fontsize=9,
+        )  # fmt: skip
+
+
+def draw_runs(ax: Axes, evaluations: pd.DataFrame, arms: Sequence[str], base: float) -> None:
+    """One dot per run and a bar at the mean, a row per arm, without names: goes beside a map."""
+    for row, arm in enumerate(arms):
+        reached = evaluations.loc[evaluations["arm"] == arm, "pass@1"]
+        colour = SIZE_COLOURS.get(arm) or colour_of(arm)
+        ax.plot(reached, [row] * len(reached), "o", ms=6, color=colour, alpha=0.5, mew=0)
+        ax.plot([reached.mean()] * 2, [row - 0.3, row + 0.3], color=colour, lw=2.5)
+    ax.axvline(base, color=MUTED, lw=1, ls=(0, (4, 3)))
+    ax.annotate("base", (base, -0.5), (4, -4), textcoords="offset points", va="top",
+                color=MUTED, fontsize=9)  # fmt: skip
+    ax.set_yticks(range(len(arms)), [])
+    ax.set(ylim=(len(arms) - 0.5, -0.5), xlim=(base - 0.03, 1), xlabel="pass@1, held out")
+    ax.grid(axis="y", visible=False)
+
+
+def scores(facts: Mapping[str, str]) -> list[dict[str, str]]:
+    """The rows of the chapter's scorecard; `facts` are numbers its cells have measured, as text."""
+    return [
+        {
+            "claim": "leave-one-out is unbiased; the group mean is too short",
+            "exact": "all groups enumerated: 1 and (n−1)/n",
+            "paper": "Kool et al. 2019",
+        },
+        {
+            "claim": "k siblings cost k/(k−1) of the noise",
+            "exact": "2, 1.33, 1.14",
+            "pressing": f"k = 2 against 8 on the base: {facts['noise']}; predicted 1.75",
+        },
+        {
+            "claim": "a trained model leaves little noise to fight",
+            "exact": facts["sure"],
+            "pressing": f"{facts['tenth']} of the noise in a tenth of the tokens",
+            "paper": "yes, for RLHF; VAPO disagrees for long chains",
+        },
+        {
+            "claim": "two siblings are enough",
+            "control": f"plain sums, one update, one seed: {facts['k']}",
+            "paper": "k = 2 beats PPO, k = 4 does better",
+        },
+        {
+            "claim": "a KL per token alone bends the gradient",
+            "exact": "a third off; whole answer or to-go: exact",
+        },
+        {
+            "claim": "greedy is a good baseline",
+            "exact": "never, where its completion is paid for",
+            "pressing": f"noise {facts['greedy']} times that of none",
+            "paper": "against PPO: half the memory",
+        },
+    ]
