@@ -67,6 +67,10 @@ ARM_COLOURS = {
     "GRPO, twice the batches": "#56B4E9",
     "+ dynamic sampling": METHOD_COLOURS["dapo"],
     "PPO, critic": METHOD_COLOURS["ppo"],
+    "PPO, critic, λ = 1": METHOD_COLOURS["ppo"],
+    "PPO, critic, λ = 0.95": "#882255",
+    "GRPO, no σ": "#1b1b1b",
+    "GRPO + KL": "#332288",
     "PPO's loss, siblings": METHOD_COLOURS["lite_ppo"],
     "batch mean": METHOD_COLOURS["reinforce_batch_mean"],
 }
