@@ -1,16 +1,26 @@
-"""Figures of chapter 09: five trust regions over the same tokens."""
+"""Figures of chapters 08 and 09: what trust regions do to tokens, and where tokens may go."""
 
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
 
-from rlbook.exact import FOUR
+from rlbook.exact import FOUR, rare_token_world
 from rlbook.objectives import METHODS, DivergenceMask, RatioClip, WeightClip
-from rlbook.viz.chapters.ch03 import ReuseTrace
-from rlbook.viz.chapters.ch09 import beyond, draw_answers, token_frame, trust_region_explorer
+from rlbook.policy import load_policy
+from rlbook.training import RunConfig, Trainer
+from rlbook.viz.chapters.ch08 import (
+    draw_fans,
+    draw_openings,
+    draw_positions,
+    push_on_care,
+    token_frame,
+    tokens_in_turn,
+)
+from rlbook.viz.chapters.ch09 import draw_answers, draw_silenced, draw_worlds
 
 
 @pytest.fixture
@@ -25,44 +35,94 @@ def methods():
 
 
 @pytest.fixture
-def trace():
-    """The four completions as a reused batch: before any update, and after."""
-    batch = SimpleNamespace(
-        mask=FOUR.mask, logp_old=FOUR.logp_old, advantages=FOUR.rewards - FOUR.rewards.mean()
+def four(methods):
+    """The four completions as a minibatch whose policy has moved on."""
+    trainer = SimpleNamespace(
+        logprobs=lambda part: FOUR.logp, tokenizer=SimpleNamespace(decode=lambda ids: str(ids[0]))
     )
-    rollouts = [SimpleNamespace(correct=bool(reward)) for reward in FOUR.rewards]
-    tokens = [list(tokens) for tokens in FOUR.tokens]
-    return ReuseTrace(rollouts, tokens, batch, [FOUR.logp_old, FOUR.logp])
+    places = torch.arange(FOUR.mask.numel()).reshape(FOUR.mask.shape)
+    part = SimpleNamespace(
+        mask=FOUR.mask,
+        logp_old=FOUR.logp_old,
+        advantages=FOUR.rewards - FOUR.rewards.mean(),
+        ids=places,
+    )
+    return token_frame(trainer, part, methods)
 
 
-def test_weights_of_the_four_completions(trace, methods):
-    frame = token_frame(trace, 1, methods)
-    names = frame.answer.map(dict(enumerate("ABCD"))) + frame.groupby("answer").cumcount().add(
-        1
-    ).astype(str)
-    masked = {name: set(names[frame[name] == 0]) for name in methods}
+def test_weights_of_the_four_completions(four, methods):
+    place = four.token.astype(int)
+    names = (place // 8).map(dict(enumerate("ABCD"))) + (place % 8 + 1).astype(str)
+    masked = {name: set(names[four[name] == 0]) for name in methods}
     assert masked["PPO"] == {"A1", "A2", "B2", "C2", "D2"}
     assert masked["CISPO"] == set()
     assert masked["GSPO"] == {"A1", "A2", "A3", "A4", "B1", "B2", "D1", "D2"}
     assert masked["DPPO"] == {"A2", "C6", "D2"}
-    assert frame.token[names == "B2"].item() == FOUR.tokens[1][1]
+    assert four.advantage.abs().eq(0.5).all() and len(four) == 16
 
 
-def test_beyond_ignores_the_sign_of_the_advantage_and_sees_capped_weights(trace, methods):
-    outside = (FOUR.logp - FOUR.logp_old).exp().sub(1).abs() > 0.2 + 1e-9
-    assert torch.equal(beyond(trace, 1, methods["PPO"]), outside)
-    capped = replace(methods["CISPO"], trust_region=WeightClip(max=1.5))
-    assert beyond(trace, 1, capped).sum() == 2  # B2 and C3
-    assert not beyond(trace, 0, capped).any()
+def test_tokens_are_seen_before_their_own_update_and_the_trainer_goes_on(methods):
+    method = replace(methods["PPO"], kl=None)
+    config = RunConfig(method=method, prompts=6, minibatches=6, lr=1e-3)
+    trainer = Trainer(config)
+    tokens = tokens_in_turn(trainer, methods, steps=2)
+    assert (trainer.step, trainer.version) == (2, 12)
+    assert set(tokens.step) == {1, 2}
+    first = tokens[tokens.step == 1]
+    assert (first.ratio.head(5) - 1).abs().max() < 1e-4  # of the first minibatch
+    assert first.ratio.sub(1).abs().max() > 0.01  # of later ones
+    assert (tokens.CISPO - tokens.ratio.clip(upper=5)).abs().max() < 1e-5
+    assert tokens.advantage.ne(0).all() and tokens.band.notna().all()
 
 
-def test_explorer_reacts_to_each_control(trace, methods, monkeypatch):
-    monkeypatch.setattr("rlbook.viz.chapters.ch09.typical_rows", lambda trace: [1, 3])
-    explorer = trust_region_explorer(trace, methods, passes=1)
-    for name, value in (("cap", 1.0), ("window", (0.2, 0.28)), ("passes", 0)):
-        before = explorer.image.value
-        explorer.controls[name].value = value
-        assert explorer.image.value != before, name
+def test_the_rare_token_is_hollow_beyond_its_window():
+    ax = Figure().subplots()
+    names = {"rare": 0, "dominant": 1}
+    draw_positions(ax, rare_token_world(0.01), RatioClip(0.2, 0.2), names, updates=6)
+    dots = [line for line in ax.lines if line.get_marker() == "o"]
+    hollow = [line.get_markerfacecolor() == "white" for line in dots]
+    assert hollow == 4 * [False] + 3 * [True] + 7 * [False]
+    assert dots[4].get_xdata()[0] > 1.2 > dots[3].get_xdata()[0]
+
+
+def test_fans_and_openings_have_a_panel_each():
+    axes = Figure().subplots(1, 2)
+    runs = {"no clip": torch.rand(5, 3), "0.2": torch.rand(5, 3)}
+    draw_fans(axes, runs, start=1.5)
+    assert [len(ax.lines) for ax in axes] == [5, 5]
+    rows = [
+        {"arm": arm, "lr": lr, "seed": seed, "step": step, "opens_rarely": 0.1 * step}
+        for arm in ("CISPO", "clip 0.2")
+        for lr in (1e-4, 2e-4)
+        for seed in (0, 1)
+        for step in (1, 2)
+    ]
+    axes = Figure().subplots(1, 2)
+    draw_openings(axes, pd.DataFrame(rows), ["CISPO", "clip 0.2"])
+    assert [ax.get_title() for ax in axes] == ["lr 0.0001", "lr 0.0002"]
+
+
+def test_silenced_tokens_are_stacked_by_sign():
+    tokens = pd.DataFrame(
+        {
+            "PPO": [0.0, 0.0, 1.0, 1.0],
+            "advantage": [1.0, -1.0, 1.0, -1.0],
+            "band": pd.Categorical(["rare"] * 4),
+        }
+    )
+    ax = Figure().subplots()
+    draw_silenced(ax, tokens, "PPO")
+    bad, good = ax.containers
+    assert (bad[0].get_height(), good[0].get_height(), good[0].get_y()) == (0.25, 0.25, 0.25)
+
+
+def test_worlds_say_how_many_runs_found_the_right_answer():
+    runs = pd.DataFrame(
+        {"world": "w", "region": ["PPO", "PPO"], "reward": [0.5, 0.6], "found": [0.0, 1.0]}
+    )
+    ax = Figure().subplots()
+    draw_worlds([ax], runs, {"w": "title"})
+    assert "50%" in {text.get_text() for text in ax.texts}
 
 
 def test_answers_are_drawn_by_sign_with_the_window():
@@ -71,3 +131,15 @@ def test_answers_are_drawn_by_sign_with_the_window():
     draw_answers(ax, length, log_ratio, torch.tensor([True, False, False]), (3e-4, 4e-4))
     assert [len(dots.get_offsets()) for dots in ax.collections] == [1, 2]
     assert len(ax.patches) == 1
+
+
+def test_where_nothing_is_cut_off_cliff_ramp_and_filter_push_alike():
+    push = push_on_care(load_policy("tiny"), 200, levels=(2,), prompts=8, n=4)
+    assert push.loc["cliff"].equals(push.loc["filter"])
+    assert push.loc["ramp"].to_numpy() == pytest.approx(push.loc["cliff"].to_numpy(), abs=1e-9)
+    assert push["push"].abs().max() > 0.01
+
+
+def test_where_no_thought_arrives_cliff_and_ramp_push_against_thinking():
+    push = push_on_care(load_policy("tiny"), 12, levels=(5,), prompts=24, n=8)["push"]
+    assert push["ramp"] < -0.1 and push["cliff"] < 0
