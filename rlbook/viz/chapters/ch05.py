@@ -391,4 +391,4 @@ def scores(
 def between(interval: Sequence[float]) -> str:
     """A difference with its 95 % interval."""
     mean, low, high = interval
-    return f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
