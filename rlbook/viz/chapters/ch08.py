@@ -41,7 +41,7 @@ SCORECARD = (
     {
         "claim": "ε_high lets a rare good token grow faster",
         "exact": "15 batches become 13; up to four updates nothing changes",
-        "pressing": "a rare opening: a tenth of the time to ½, no clip saves more; a rare rule: open",
+        "pressing": "rare opening: a tenth of the time to ½, no clip saves more; rare rule: open",
         "paper": "+2 points in a chain; Fig. 3a",
     },
     {
