@@ -163,8 +163,11 @@ def shared(claim: str, column: str, arm: str, lr: float) -> Effect:
 
 
 def rare_rule(claim: str, chapter: str, arm: str, against: str, lr: float) -> Effect:
-    """Share of answers by the right rule in the fourth family, in the last of 12 batches."""
-    world, reading = f"habits, 16 minibatches, lr {short(lr)}", in_step("right_rule_level_4", 12)
+    """Share of answers by the right rule in the family of powers, mean over 12 batches."""
+    world, reading = (
+        f"habits, 16 minibatches, lr {short(lr)}",
+        mean_over_steps("right_rule_level_5", 1, 12),
+    )
     return Effect(claim, chapter, world, "rare_habits", arm, against, reading, "share", {"lr": lr})
 
 
