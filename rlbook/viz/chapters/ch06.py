@@ -25,6 +25,16 @@ SIZE_COLOURS = dict(
         strict=True,
     )
 )
+ROWS = {
+    "reinforce": "none",
+    "reinforce_ema": "moving average",
+    "reinforce_batch_mean": "batch mean",
+    "rloo": "siblings (RLOO)",
+    "opo": "by length (OPO)",
+    "remax": "greedy (ReMax)",
+    "reinforce_plus_plus": "whitened (REINFORCE++)",
+    "grpo": "siblings, ÷ σ (GRPO)",
+}
 SOLVE_RATES = tuple(i / 40 for i in range(1, 40))
 
 
@@ -169,8 +179,8 @@ def scores(facts: Mapping[str, str]) -> list[dict[str, str]]:
             "paper": "yes, for RLHF; VAPO disagrees for long chains",
         },
         {
-            "claim": "two siblings are enough",
-            "control": f"plain sums, one update, one seed: {facts['k']}",
+            "claim": "a few siblings are enough",
+            "control": f"plain sums, ten seeds: {facts['k']}",
             "paper": "k = 2 beats PPO, k = 4 does better",
         },
         {
