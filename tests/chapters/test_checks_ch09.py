@@ -27,7 +27,7 @@ def masked_bias(old, new, advantages, cap):
     return -(new.probs * beyond * advantages) @ new.scores
 
 
-ACCURACY = {"narrow": 0.4, "mine": 0.5, "wide": 0.52}
+ACCURACY = {"a hundredth": 0.4, "a tenth": 0.49, "mine": 0.5, "ten times": 0.52}
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,11 @@ def test_right(capsys, check, answer):
         (ch09.check_window, (0.04, 0.2, 0.02), "reaches the edge"),
         (ch09.check_window, (0.04, 0.04, 0.04), "scatters less"),
         (ch09.check_window, (0.04, 0.04, 4e-4), "more slowly"),
-        (ch09.check_widths, {"mine": 0.5}, "no accuracy for narrow, wide"),
-        (ch09.check_widths, ACCURACY | {"narrow": 0.6}, "is ahead of yours"),
-        (ch09.check_widths, ACCURACY | {"narrow": 0.5}, "keeps up"),
-        (ch09.check_widths, ACCURACY | {"wide": 0.6}, "far ahead"),
+        (ch09.check_widths, {"mine": 0.5}, "no accuracy for a hundredth, a tenth, ten times"),
+        (ch09.check_widths, ACCURACY | {"a hundredth": 0.6}, "exchanged"),
+        (ch09.check_widths, ACCURACY | {"a hundredth": 0.5}, "keeps up"),
+        (ch09.check_widths, ACCURACY | {"a tenth": 0.6}, "far ahead"),
+        (ch09.check_widths, ACCURACY | {"ten times": 0.6}, "far ahead"),
     ],
 )
 def test_each_mistake_is_named(capsys, check, answer, hint):

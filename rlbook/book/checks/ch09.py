@@ -9,7 +9,7 @@ from torch import Tensor
 from rlbook.book.checks.verdicts import check_numbers, not_attempted, not_yet, right
 from rlbook.exact import SoftmaxPolicy
 
-WIDTHS = ("narrow", "mine", "wide")
+WIDTHS = ("a hundredth", "a tenth", "mine", "ten times")
 BEHIND = 0.02  # less than that between two accuracies is a matter of seeds
 
 
@@ -117,17 +117,17 @@ def check_window(measured: Sequence[float] | None) -> None:
 
 
 def check_widths(accuracy: Mapping[str, float]) -> None:
-    """Lab, part 2: mean accuracy of runs with a narrow, the chosen and a wide window."""
+    """Lab, part 2: mean accuracy of runs with the chosen window, two narrower and a wider one."""
     if not accuracy:
         not_attempted()
         return
     if missing := [name for name in WIDTHS if name not in accuracy]:
         not_yet(f"no accuracy for {', '.join(missing)}")
-    elif accuracy["mine"] < accuracy["narrow"] - BEHIND:
-        not_yet("the narrow window is ahead of yours: another seed, or was the scatter another?")
-    elif accuracy["mine"] < accuracy["narrow"] + BEHIND:
-        not_yet("the narrow window keeps up: is it ten times narrower, at sixteen updates a batch?")
-    elif accuracy["mine"] < accuracy["wide"] - 2 * BEHIND:
-        not_yet("the wide window is far ahead: yours still stops answers that should go on")
+    elif accuracy["mine"] < accuracy["a hundredth"] - BEHIND:
+        not_yet("the narrowest window is ahead of yours: are the two exchanged?")
+    elif accuracy["mine"] < accuracy["a hundredth"] + BEHIND:
+        not_yet("the narrowest keeps up: is it of a hundredth, at sixteen updates a batch?")
+    elif accuracy["mine"] < max(accuracy["a tenth"], accuracy["ten times"]) - 2 * BEHIND:
+        not_yet("another width is far ahead: yours still stops answers that should go on")
     else:
-        right("a window below the scatter stops half of every batch, whichever half it is")
+        right("a window may miss the scatter by much; far below it stops half of every batch")
