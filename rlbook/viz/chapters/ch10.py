@@ -285,7 +285,7 @@ def scores(ends: Mapping[str, Mapping[str, float]], waits: Mapping[str, float]) 
         {
             "claim": "a group without a success teaches nothing",
             "exact": "0 under all three",
-            "pressing": "habits: the first success of a family comes at the same batch for all",
+            "pressing": "habits: the first success comes at about the same batch for all",
             "paper": "Algorithm 1: 0 by definition",
         },
         {
