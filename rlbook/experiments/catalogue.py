@@ -214,7 +214,7 @@ CONTROL = {
         "Which methods differ when each has its own learning rate?",
         tuple(methods()),
         seeds=FIVE,
-        tuning_seeds=(100,),
+        tuning_seeds=(100, 101),
     ),
     "scalerl": Experiment(
         "Which part of ScaleRL's recipe carries it?",
@@ -226,7 +226,7 @@ CONTROL = {
             f"Which trust region, and how wide: {use}?",
             tuple(regions(use)),
             seeds=FIVE,
-            tuning_seeds=(100,),
+            tuning_seeds=(100, 101),
             evaluation={"prompts": 96, "n": 4, "ks": (1, 4)},
         )
         for name, use in (
