@@ -4,6 +4,7 @@ training takes a moment."""
 
 from typing import Any, Self
 
+import hypothesis
 import pytest
 import torch
 from beartype import BeartypeConf, BeartypeHintOverrides, beartype
@@ -22,6 +23,8 @@ from rlbook.tasks import Problem, Verdict  # noqa: E402
 from rlbook.tiny.model import VOCABULARY, build_tokenizer  # noqa: E402
 
 set_threads()  # `OMP_NUM_THREADS` if it is set
+hypothesis.settings.register_profile("any machine", deadline=None)  # a busy one is slow
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)

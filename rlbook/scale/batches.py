@@ -52,6 +52,8 @@ class Batches:
         self.log = RunLog(layout.root, resume_step=step, name="rollouts")
         self.finished: dict[int, Finished] = {}  # by ticket
         self.left: list[Rollout] = []  # sampled by groups that left since the last batch
+        self.patience = config.launch.silent_batches * config.prompts_per_update
+        self.silent = self.unheard = self.correct = 0  # groups without spread, their answers
 
     def start(self, version: int) -> tuple[int, Problem] | None:
         """The next ticket for weights of this version; None if there is no credit or no prompt."""
@@ -77,6 +79,7 @@ class Batches:
             self.reject(ticket, rollouts, "late")
         elif self.filter == "resample_zero_variance" and not with_spread(rollouts):
             self.pacing.refund(ticket)
+            self.note_silence(rollouts)
             self.reject(ticket, rollouts, "rejected")
         else:
             self.finished[ticket] = Finished(rollouts, seconds, self.counters.clock())
@@ -113,12 +116,15 @@ class Batches:
             self.leave(ticket, group.rollouts)
             rollouts += group.rollouts
         used = rollouts if self.filter == "none" else with_spread(rollouts)
+        if not used:
+            self.note_silence(rollouts)
         self.counters.count("rejected", len(tickets) - group_count(used))
         return used
 
     def publish(self, tickets: Sequence[int], rollouts: list[Rollout]) -> list[int]:
         """Close a batch and make it durable with all that a restart has to know."""
         step = self.pacing.batch
+        self.silent = self.unheard = self.correct = 0
         late = self.pacing.close_batch(tickets)
         for ticket in late:
             group = self.finished.pop(ticket, None)
@@ -141,6 +147,25 @@ class Batches:
             "retired": len(self.tickets.pool.retired),
             "time": time.time(),
         }
+
+    def note_silence(self, rollouts: Sequence[Rollout]) -> None:
+        """Groups whose answers are all right or all wrong, since the last batch."""
+        self.silent += group_count(rollouts)
+        self.unheard += len(rollouts)
+        self.correct += sum(rollout.correct for rollout in rollouts)
+
+    def end_if_silent(self) -> str | None:
+        """If no prompt seems to have right and wrong answers, announce the end; returns why."""
+        if self.silent < self.patience or spool_end(self.layout):
+            return None
+        reason = (
+            f"no prompt of {self.silent} in a row had both right and wrong answers: accuracy "
+            f"{self.correct / self.unheard:.3f} over {self.unheard:,} answers; look at some with "
+            "`rlbook eval`, choose another task or data.levels, or raise rollout.max_new_tokens"
+        )
+        end_spool(self.layout, self.pacing.batch, reason, failed=True)
+        self.pacing.batches = self.pacing.batch
+        return reason
 
     def end_if_exhausted(self) -> str | None:
         """If no prompt is left for a further batch, announce the end; returns why, the first time.

@@ -4,12 +4,14 @@ step_000020/model.safetensors, …     the weights, whole, with config and token
 step_000020/rank_00000.safetensors   a rank's rows of the AdamW moments, its RNG state
 step_000020/state.json               the step, how many ranks wrote, what else the trainer remembers
 step_000020/orchestrator.json        the orchestrator's state after the last batch trained
+step_000020/checksums.json           SHA-256 of each of the other files
 latest                               the newest complete step; moves when all files are durable
 
 Any number of ranks reads what any number wrote.
 """
 
 import copy
+import hashlib
 import re
 import shutil
 import warnings
@@ -25,12 +27,13 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import load_policy
-from rlbook.scale.layout import publish_folder, sync_to_disk, write_json
+from rlbook.scale.layout import publish_folder, read_json, sync_to_disk, write_json
 from rlbook.scale.parallel import Ranks
 from rlbook.training.checkpoint import LATEST, read_state, resolve
 from rlbook.training.step import full_tensor
 
 WEIGHTS, RNG = "model", "rng"
+CHECKSUMS = "checksums.json"
 FILE_BYTES = 4 * 2**30  # of weights: all that rank 0 ever holds of them in memory
 Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
@@ -114,6 +117,7 @@ class Checkpoints:
             )
         for name, document in documents.items():
             write_json(partial / name, document)
+        write_json(partial / CHECKSUMS, checksums(partial))
         for path in (*partial.rglob("*"), partial):
             sync_to_disk(path)
         shutil.rmtree(final, ignore_errors=True)
@@ -129,13 +133,16 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def load(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict | None:
-        """Restore the newest checkpoint in place; returns its state, None if there is none.
+        """Restore the newest intact checkpoint in place; returns its state, None without any.
 
-        Raises `ValueError` if it is of another model.
+        Raises `ValueError` if it is of another model, or if there are some and none is intact.
         """
-        if not (self.folder / LATEST).is_file():
+        found = self.ranks.share(self.choose() if self.ranks.first else None)
+        if "error" in found:
+            raise ValueError(found["error"])
+        if not found["name"]:
             return None
-        folder = resolve(self.folder)
+        folder = self.folder / found["name"]
         shards = Shards(folder)
         self.load_weights(shards, model)
         self.load_moments(shards, model, optimizer)
@@ -144,6 +151,37 @@ class Checkpoints:
             with safe_open(own, "pt") as file:
                 torch.set_rng_state(file.get_tensor(RNG))
         return read_state(folder)
+
+    def choose(self) -> dict[str, str | None]:
+        """The newest intact step's name; those that are not are set aside and named in a warning.
+
+        The batches since the oldest step are still in the spool: they are trained once more.
+        """
+        if not (self.folder / LATEST).is_file():
+            return {"name": None}
+        newest, damages = (self.folder / LATEST).read_text().strip(), []
+        for step in reversed([p for p in step_folders(self.folder) if p.name <= newest]):
+            if (found := damage(step)) is None:
+                if damages:
+                    point_latest(self.folder, step.name)
+                return {"name": step.name}
+            damages.append(f"{step.name}: {found}")
+            step.rename(step.with_name(f"{step.name}.damaged"))
+            warnings.warn(
+                f"{step} is damaged ({found}) and set aside as {step.name}.damaged",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return {
+            "error": f"{self.folder}: no checkpoint is intact ({'; '.join(damages)}); start a new "
+            "run from the last weights you trust"
+        }
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest step kept; None without any."""
+        steps = step_folders(self.folder)
+        return int(steps[0].name.removeprefix("step_")) if steps else None
 
     @torch.no_grad()
     def load_weights(self, shards: "Shards", model: PreTrainedModel) -> None:
@@ -299,6 +337,28 @@ def attempt(stage: Callable[[], None], step: int) -> bool:
         )
         return False
     return True
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file in a folder, but of these themselves."""
+    sums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != CHECKSUMS:
+            with path.open("rb") as file:
+                sums[str(path.relative_to(folder))] = hashlib.file_digest(
+                    file, "sha256"
+                ).hexdigest()
+    return sums
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None if they are as they were written."""
+    known = read_json(folder / CHECKSUMS)
+    if known is None:
+        return f"no {CHECKSUMS}"
+    found = checksums(folder)
+    changed = [name for name, value in known.items() if found.get(name) != value]
+    return f"changed or missing: {', '.join(changed)}" if changed else None
 
 
 def fresh_folder(path: Path) -> None:

@@ -39,7 +39,8 @@ def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
     """What `generate.engine` means here: with "auto", vLLM where there is one."""
     engine = config.generate.engine
     if engine == "auto":
-        return "vllm" if vllm_adapter.vllm_python(config.generate.python) else "builtin"
+        wanted = config.generate.python, config.model.device
+        return "vllm" if vllm_adapter.vllm_python(*wanted) else "builtin"
     return engine
 
 
@@ -79,8 +80,10 @@ def orchestrator(config: ScaleConfig, layout: Layout) -> Command:
 
 
 def trainer(config: ScaleConfig, layout: Layout) -> Command:
-    """`torchrun`, which starts this machine's ranks. They die and start together."""
-    train = config.train
+    """This machine's ranks. If there are several, `torchrun` starts and ends them together."""
+    train, program = config.train, ["-m", "rlbook.scale.trainer", str(layout.root)]
+    if train.processes * train.nodes == 1:
+        return Command("trainer", [sys.executable, *program], cpu_threads(config), finishes=True)
     meeting = ["--standalone"]
     if train.nodes > 1:
         meeting = [
@@ -90,7 +93,6 @@ def trainer(config: ScaleConfig, layout: Layout) -> Command:
             f"--rdzv-id={read_json(layout.servers)['run_id']}",
         ]
     ranks = [f"--nproc-per-node={train.processes}", "--max-restarts=0"]
-    program = ["-m", "rlbook.scale.trainer", str(layout.root)]
     argv = [sys.executable, "-m", "torch.distributed.run", *meeting, *ranks, *program]
     return Command("trainer", argv, cpu_threads(config), finishes=True)
 

@@ -103,6 +103,21 @@ def placement_conflicts(generate: GenerateConfig, train: TrainConfig) -> Iterato
         yield f"generate.port {generate.port}: {generate.count} ports do not fit above"
     if generate.transport == "ipc" and not generate.colocated:
         yield "generate.transport ipc shares GPUs: set generate.colocated to true"
+    if generate.transport == "ipc" and generate.tensor_parallel > 1:
+        yield "generate.transport ipc serves one GPU a server: set generate.tensor_parallel to 1"
+    if generate.transport == "ipc" and generate.servers:
+        yield "generate.transport ipc stays on one machine: set the transport to file"
+    if generate.transport == "nccl" and generate.colocated:
+        yield (
+            "generate.colocated: NCCL wants a GPU of its own for every process, set "
+            "generate.transport to file"
+        )
+    meeting = train.rendezvous.rpartition(":")[0]
+    if train.nodes > 1 and meeting in LOOPBACK:
+        yield (
+            f"train.rendezvous {train.rendezvous}: {train.nodes} nodes cannot meet there, write "
+            "the first node's name and a free port"
+        )
     if generate.colocated and generate.count * generate.tensor_parallel > train.processes:
         yield (
             f"generate.colocated: {generate.count} servers of {generate.tensor_parallel} GPUs "

@@ -11,7 +11,7 @@ from rlbook.scale.budget_table import table
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.shape import ModelShape, model_shape, shape_of
 from rlbook.scale.tickets import training_problems
-from rlbook.tasks import get_task, held_out_problems
+from rlbook.tasks import Problem, get_task, held_out_problems
 from rlbook.training.collect import encode
 from rlbook.training.rewards import get_reward
 
@@ -52,10 +52,21 @@ def measure_shape(config: ScaleConfig) -> ModelShape:
 def measure_prompts(config: ScaleConfig) -> Prompts:
     """Lengths of the run's own prompts, or those in `budget.prompt_tokens`.
 
+    The task is asked for its prompts in both cases, unless it is a data set that is not at hand.
     Raises `ValueError` for a task that does not have the prompts the settings ask for.
     """
-    if config.budget.prompt_tokens:
-        return Prompts(*config.budget.prompt_tokens)
+    known = config.budget.prompt_tokens
+    try:
+        problems = problems_of(config)
+    except (ImportError, OSError):
+        if known is None:
+            raise
+        return Prompts(*known)
+    return Prompts(*known) if known else measured(config, problems)
+
+
+def problems_of(config: ScaleConfig) -> list[Problem]:
+    """The training problems. Raises `ValueError` if there are too few, or too few held out."""
     data, task, needed = config.data, get_task(config.data.task), config.prompts_per_update
     problems = training_problems(task, config)
     if len(problems) < needed:
@@ -65,6 +76,11 @@ def measure_prompts(config: ScaleConfig) -> Prompts:
         )
     if config.evaluation.every:
         held_out_problems(task, config.evaluation.prompts, data.levels)
+    return problems
+
+
+def measured(config: ScaleConfig, problems: list[Problem]) -> Prompts:
+    """Mean and longest prompt, with the policy's tokenizer."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(policy_source(config.model.policy))
     except OSError:

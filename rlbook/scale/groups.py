@@ -38,7 +38,7 @@ class GroupSampler:
     ) -> list[Rollout]:
         """`n` verified rollouts of a problem, `rewarded` if they are for training.
 
-        Raises `GenerationFailed` or `RequestRefused`.
+        Raises `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
         """
         prompt = encode(self.tokenizer, problem)
         written = await self.write(prompt, n)

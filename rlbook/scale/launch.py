@@ -17,6 +17,8 @@ from rlbook.scale.run_folder import choose_ports, one_launcher, open_run
 from rlbook.scale.spool import spool_end
 from rlbook.scale.supervisor import Supervisor, TooManyDeaths
 
+PLACEHOLDER = "choose-your-own"  # in the configs that come with the book
+
 
 def scale(config: ScaleConfig, resume: bool = False, role: Role = "all") -> int:
     """`launch` for a shell: says how it ended and how to go on; returns the exit code."""
@@ -30,8 +32,9 @@ def scale(config: ScaleConfig, resume: bool = False, role: Role = "all") -> int:
     except Interrupted:
         say(f"stopped at {reached(layout)} of {config.updates}{goes_on}")
         return 130
-    say(f"done: {ending(layout, status)} in {layout.root}")
-    return 0
+    failed = (spool_end(layout) or {}).get("failed", False)
+    say(f"{'stopped' if failed else 'done'}: {ending(layout, status)} in {layout.root}")
+    return int(failed)
 
 
 class Interrupted(Exception):
@@ -60,6 +63,8 @@ def launch(config: ScaleConfig, resume: bool = False, role: Role = "all") -> dic
 def prepare(layout: Layout, config: ScaleConfig, resume: bool, role: Role) -> list[int]:
     """The run folder, as far as this role makes it; returns the ports of its generators."""
     check_gpus(config, role)
+    if config.generate.token == PLACEHOLDER:
+        raise ValueError("generate.token is the example's: set it to a secret of your own")
     if role == "all":
         check_start(config)
         return open_run(layout, config, resume)

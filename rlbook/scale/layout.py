@@ -81,18 +81,20 @@ class Layout:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a small JSON file in one step: a reader sees the old or the new one."""
+    """Replace a small JSON file in one step, also if the machine loses power: old or new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.write_text(json.dumps(value))
+    sync_to_disk(partial)
     os.replace(partial, path)
+    sync_to_disk(path.parent)
 
 
 def read_json(path: Path, default: Any = None) -> Any:
-    """The file's content, or `default` if it does not exist yet."""
+    """The file's content, or `default` if it does not exist yet, or is torn."""
     try:
         return json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return default
 
 
@@ -107,8 +109,8 @@ def publish_folder(final: Path, write: Callable[[Path], None], durable: bool = T
     partial.mkdir(parents=True)
     try:
         write(partial)
-        for file in partial.rglob("*") if durable else ():
-            sync_to_disk(file)
+        for path in (*partial.rglob("*"), partial) if durable else ():
+            sync_to_disk(path)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
         if durable:

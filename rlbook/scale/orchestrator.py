@@ -87,6 +87,8 @@ class Orchestrator:
                 for task in [task for task in self.asked if task.done()]:
                     self.settle(task, self.asked.pop(task))
                 self.cancel(self.batches.publish_due(self.trained))
+                if reason := self.batches.end_if_silent():
+                    say(reason)
                 if not self.training and (reason := self.batches.end_if_exhausted()):
                     say(f"no further batches: {reason}")
         finally:

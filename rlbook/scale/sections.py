@@ -64,10 +64,15 @@ class TrainConfig(Section):
 
 
 class LaunchConfig(Section):
-    """How long the supervisor puts up with processes that die."""
+    """How long a run puts up with processes that die, and with answers that teach nothing."""
 
     max_deaths: int = Field(8, ge=1, description="deaths of one process in `window` that it bears")
     window: float = Field(600.0, gt=0, description="seconds")
+    silent_batches: int = Field(
+        20,
+        ge=1,
+        description="batches in a row, none of whose groups has right and wrong answers: it stops",
+    )
     grace: float = Field(20.0, ge=0, description="seconds a process is given to stop by itself")
 
 

@@ -116,13 +116,14 @@ def prune(layout: Layout, before_step: int) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def end_spool(layout: Layout, step: int, reason: str) -> None:
+def end_spool(layout: Layout, step: int, reason: str, failed: bool = False) -> None:
     """Announce that batch `step` will never come, and why: the trainer stops at that version."""
-    write_json(layout.spool / "END", {"version": step, "exhausted": True, "reason": reason})
+    end = {"version": step, "exhausted": True, "reason": reason, "failed": failed}
+    write_json(layout.spool / "END", end)
 
 
 def spool_end(layout: Layout) -> dict | None:
-    """What `end_spool` announced: {"version", "exhausted", "reason"}; None if nothing."""
+    """What `end_spool` announced: {"version", "exhausted", "reason", "failed"}; None if nothing."""
     return read_json(layout.spool / "END")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -16,7 +17,9 @@ from rlbook.scale.process import LAUNCHER, die_with_parent
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by every recent death
 POLL_SECONDS = 0.2
-TAIL_LINES = 15
+TAIL_LINES, SEARCHED_LINES = 15, 400
+ERROR_LINE = re.compile(r"(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: |$)")
+TORCHRUN_ERROR = re.compile(r"ChildFailedError|SignalException")
 
 
 class TooManyDeaths(RuntimeError):
@@ -86,7 +89,7 @@ class Watched:
         if recent > self.limits.max_deaths:
             raise TooManyDeaths(
                 f"{self.name} died {recent} times within {self.limits.window:g} s; "
-                f"the end of {self.log}:\n{tail(self.log)}"
+                f"the end of {self.log}:\n{last_error(self.log)}"
             )
         self.start_at = now + min(FIRST_DELAY * 2 ** (recent - 1), LONGEST_DELAY)
 
@@ -189,8 +192,20 @@ def describe_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def tail(path: Path, lines: int = TAIL_LINES) -> str:
+def last_error(path: Path) -> str:
+    """The end of a log; of the last traceback in it, if it has one that is not torchrun's own.
+
+    `torchrun` prints a page of its own after the error of a rank that died.
+    """
+    lines = tail(path, SEARCHED_LINES)
+    ends = [i for i, line in enumerate(lines) if ERROR_LINE.match(line)]
+    ends = [i for i in ends if not TORCHRUN_ERROR.search(lines[i])]
+    last = ends[-1] + 1 if ends else len(lines)
+    return "\n".join(lines[max(0, last - TAIL_LINES) : last])
+
+
+def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
     """The last lines of a text file, read from its end."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 200 * lines))
-        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+        return file.read().decode(errors="replace").splitlines()[-lines:]

@@ -112,7 +112,7 @@ class ScaleTrainer:
             return
         self.saved = self.version
         if self.ranks.first:
-            prune(self.layout, self.version)
+            prune(self.layout, self.learner.checkpoints.oldest or 0)
 
     def finish(self) -> None:
         """Leave a checkpoint of the last version, and say that the run is done."""

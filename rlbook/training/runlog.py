@@ -3,7 +3,9 @@
 import csv
 import json
 import os
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from typing import Any
 class RunLog:
     """Appends each step's metrics to `<folder>/<name>.jsonl`, flushed at once.
 
-    `resume_step` drops rows of steps the resumed run will take again.
+    `resume_step` drops rows of steps the resumed run will take again. A log with an unreadable line
+    is kept beside it as `<name>.jsonl.bak`.
     """
 
     def __init__(
@@ -23,7 +26,10 @@ class RunLog:
     ):
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{name}.jsonl"
-        kept = [row for row in read_jsonl(self.path) if row["step"] <= resume_step]
+        rows = read_jsonl(self.path)
+        if len(rows) < count_lines(self.path):
+            shutil.copyfile(self.path, f"{self.path}.bak")
+        kept = [row for row in rows if row["step"] <= resume_step]
         rewritten = self.path.with_suffix(".partial")
         rewritten.write_text("".join(json.dumps(row) + "\n" for row in kept))
         os.replace(rewritten, self.path)
@@ -46,16 +52,20 @@ class RunLog:
 
 
 def read_jsonl(path: Path) -> list[dict]:
-    """Rows of a run log; an unfinished last line (a killed run) is left out."""
+    """Rows of a run log; lines that are none are left out: a killed run leaves half a line."""
     if not path.is_file():
         return []
     rows = []
-    for line in path.read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    for line in path.read_text(errors="replace").splitlines():
+        with suppress(json.JSONDecodeError):
+            row = json.loads(line)
+            rows += [row] if isinstance(row, dict) else []
     return rows
+
+
+def count_lines(path: Path) -> int:
+    """Lines of a text file; 0 if there is none."""
+    return len(path.read_text(errors="replace").splitlines()) if path.is_file() else 0
 
 
 def write_csv(path: Path, rows: Iterable[dict]) -> None:

@@ -44,7 +44,7 @@ from rlbook.objectives import (
 MODES = ("sequence_mean", "token_mean", "prompt_mean", "constant", "token_sum")
 NAMES = sorted(METHODS)
 seeds = st.integers(0, 10_000)
-FEW = settings(max_examples=15, deadline=None)
+FEW = settings(max_examples=15)
 CLOSE = {"rtol": 1e-10, "atol": 1e-13}
 
 

@@ -37,7 +37,7 @@ def weight_of(region, ratio, advantage, logp_old=-2.0):
     return region(logp, logp_old, (logp - logp_old).exp(), advantage).weight.item()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(log_probs, log_probs, advantages)
 def test_gradient_is_minus_weight_times_advantage(logp, logp_old, advantage):
     for region in PER_TOKEN:
@@ -54,7 +54,7 @@ def test_a_token_that_has_not_moved_weighs_one(region, advantage):
     assert weight_of(region, 1.0, advantage) == pytest.approx(1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(log_probs, log_probs, advantages)
 def test_drpo_is_the_gradient_of_its_penalised_objective(logp, logp_old, advantage):
     x, old, a = double(logp).requires_grad_(), double(logp_old), double(advantage)

@@ -50,7 +50,7 @@ def surrogate(region, logp, logp_old, advantage):
     return Surrogate(*(part.detach() for part in result)), float(grad)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(log_probs, log_probs, advantages)
 def test_gradient_is_minus_weight_times_advantage(logp, logp_old, advantage):
     for region in REGIONS:
@@ -60,7 +60,7 @@ def test_gradient_is_minus_weight_times_advantage(logp, logp_old, advantage):
         assert bool(result.keep) or result.weight == 0, region
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(log_probs, log_probs, advantages)
 def test_ppo_is_the_pessimistic_minimum_and_its_gradient_a_mask(logp, logp_old, advantage):
     result, grad = surrogate(RatioClip(0.2, 0.28), logp, logp_old, advantage)
@@ -274,7 +274,7 @@ def test_a_given_divergence_replaces_the_binary_one():
     assert float(loss.sums["masked_tokens"]) == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(log_probs, log_probs), min_size=1, max_size=6))
 def test_sequence_ratio_is_the_geometric_mean(pairs):
     logp, logp_old = torch.tensor(pairs, dtype=torch.float64).T[:, None]

@@ -11,8 +11,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from rlbook.paths import data_dir
 from rlbook.scale.budget import Budget, Prompts
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.dry_run import check, dry_run, measure_prompts, measure_shape
+from rlbook.scale.dry_run import check, dry_run, measure_prompts, measure_shape, problems_of
 from rlbook.scale.shape import model_shape, shape_of
+from rlbook.tasks import Problem, dataset
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
@@ -240,6 +241,35 @@ def test_every_configuration_dry_runs(path):
     text = dry_run(load_config(path))
     assert "GPU-hours" in text and "staleness" in text
     assert max(map(len, text.splitlines())) < 120
+
+
+@pytest.fixture
+def data_of_published_size(monkeypatch):
+    """Stand-ins for the hub's data sets: as many rows, made-up questions, no network."""
+    rows = {"POLARIS-Project/Polaris-Dataset-53K": 53_291}
+
+    def read_hub(source):
+        made = (
+            Problem(f"{i:x}", f"What is {i} + {i}?", f"{2 * i}", 0)
+            for i in range(rows[source.name])
+        )
+        return dataset.divide(list(made))
+
+    monkeypatch.setattr(dataset, "read_hub", read_hub)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_finds_its_prompts(path, data_of_published_size):
+    config = load_config(path)
+    problems = problems_of(config)
+    assert len(problems) >= 0.9 * (config.data.pool or 0)  # of the small tasks, some come twice
+    assert len(problems) >= config.prompts_per_update
+
+
+def test_a_pool_larger_than_the_data_is_seen_by_the_dry_run(data_of_published_size):
+    (path,) = (path for path in CONFIGS if path.stem == "one-node-8")
+    with pytest.raises(ValueError, match=r"training problems.*60000 are asked for"):
+        dry_run(load_config(path, ["data.pool=60000"]))
 
 
 def test_predicted_rewards_lie_on_the_curve(qwen3_8b):

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from rlbook.policy import load_policy, load_tokenizer
 from rlbook.scale import checkpoint
 from rlbook.scale.checkpoint import Checkpoints, Shards, export
+from rlbook.scale.layout import write_json
 from rlbook.scale.parallel import Ranks, shard
 from rlbook.scale.sections import TrainConfig
 from rlbook.tiny.model import build_model
@@ -128,6 +129,7 @@ def split(folder, parts):
             own[name] = chunks[rank] if rank < len(chunks) else tensor[:0]
         tensors = {name: tensor.clone() for name, tensor in own.items()}
         save_file(tensors, folder / f"rank_{rank:05d}.safetensors")
+    write_json(folder / checkpoint.CHECKSUMS, checkpoint.checksums(folder))
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
@@ -205,6 +207,50 @@ def test_the_newest_are_kept(ranks, training, tmp_path):
         save(checkpoints, training, step)
     names = sorted(p.name for p in tmp_path.iterdir())
     assert names == ["latest", "step_000015", "step_000020"]
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [truncate, flip, lambda path: path.unlink()])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "rank_00000.safetensors", "state.json", "orchestrator.json"]
+)
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
+    checkpoints, training, ranks, tmp_path, harm, name
+):
+    save(checkpoints, training, 1)
+    before = training.tensors()
+    training.step()
+    save(checkpoints, training, 2)
+    harm(tmp_path / "step_000002" / name)
+    later = Training(ranks, seed=1)
+    with pytest.warns(RuntimeWarning, match=rf"step_000002 is damaged .*{name}.* set aside"):
+        assert checkpoints.load(later.policy, later.optimizer)["step"] == 1
+    found = {key: value for key, value in later.tensors().items() if key in before}
+    assert same(found, before)
+    assert (tmp_path / "latest").read_text() == "step_000001\n"
+    assert checkpoints.oldest == 1
+    save(checkpoints, training, 2)
+    assert checkpoints.load(later.policy, later.optimizer)["step"] == 2
+
+
+def test_without_an_intact_checkpoint_nothing_is_started_over(checkpoints, training, tmp_path):
+    for step in (1, 2):
+        save(checkpoints, training, step)
+        truncate(tmp_path / f"step_00000{step}" / "model.safetensors")
+    with (
+        pytest.warns(RuntimeWarning, match="damaged"),
+        pytest.raises(ValueError, match=r"no checkpoint is intact \(step_000002: .*step_000001: "),
+    ):
+        checkpoints.load(training.policy, training.optimizer)
 
 
 def test_files_that_no_rank_wrote_are_named(checkpoints, training, tmp_path, monkeypatch):

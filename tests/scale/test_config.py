@@ -181,6 +181,33 @@ REFUSED = {
         {"generate": {"transport": "ipc"}, "model": CUDA},
         r"generate\.transport ipc .*generate\.colocated",
     ),
+    "ipc to several GPUs": (
+        {
+            "generate": {"transport": "ipc", "colocated": True, "tensor_parallel": 2},
+            "train": {"processes": 2},
+            "model": CUDA,
+        },
+        r"generate\.transport ipc .*generate\.tensor_parallel to 1",
+    ),
+    "ipc to other machines": (
+        {
+            "generate": {
+                "transport": "ipc",
+                "colocated": True,
+                "servers": ["http://127.0.0.1:8000"],
+            },
+            "model": CUDA,
+        },
+        r"generate\.transport ipc stays on one machine",
+    ),
+    "nccl on one GPU": (
+        {"generate": {"transport": "nccl", "colocated": True}, "model": CUDA},
+        r"generate\.colocated: NCCL .*generate\.transport to file",
+    ),
+    "nodes that meet at home": (
+        {"train": {"nodes": 2}},
+        r"train\.rendezvous 127\.0\.0\.1:29400: 2 nodes .*first node's name",
+    ),
     "crowded": (
         {"generate": {"colocated": True, "count": 2}, "model": CUDA},
         r"generate\.colocated: 2 servers .*lower generate\.count",

@@ -49,12 +49,28 @@ def test_environments_without_vllm_are_named(tmp_path):
             check_version(sys.executable)
 
 
-def test_the_configured_interpreter_comes_first(interpreter, monkeypatch):
+def test_every_device_has_its_own_environment(tmp_path, monkeypatch):
+    monkeypatch.delenv("RLBOOK_VLLM_PYTHON", raising=False)
+    monkeypatch.setattr(vllm_adapter, "ROOT", tmp_path)
+    monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
+    made = {}
+    for device, folder in (("cpu", ".venv-vllm-cpu"), ("cuda", ".venv-vllm")):
+        made[device] = tmp_path / folder / "bin" / "python"
+        made[device].parent.mkdir(parents=True)
+        made[device].touch()
+    assert {device: vllm_python(None, device) for device in made} == {
+        device: str(path) for device, path in made.items()
+    }
+    made["cuda"].unlink()
+    assert vllm_python(None, "cuda") is None
+
+
+def test_the_configured_interpreter_comes_first(interpreter, monkeypatch, tmp_path):
     found = interpreter("0.32.0")
     assert vllm_python("/opt/vllm/bin/python") == "/opt/vllm/bin/python"
     assert vllm_python() == found
     monkeypatch.delenv("RLBOOK_VLLM_PYTHON")
-    monkeypatch.setattr(vllm_adapter, "ENVIRONMENTS", ())
+    monkeypatch.setattr(vllm_adapter, "ROOT", tmp_path)
     monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
     assert vllm_python() is None
     with pytest.raises(ValueError, match=r"generate\.engine builtin"):
@@ -96,7 +112,7 @@ def test_a_float32_head_is_asked_for_where_the_weights_are_not(interpreter):
     [
         ({}, False, ["4,5", "6,7"]),
         ({}, True, ["0,1", "2,3"]),
-        ({"colocated": True}, False, ["0,1", "2,3"]),
+        ({"colocated": True, "transport": "file"}, False, ["0,1", "2,3"]),
     ],
 )
 def test_gpu_servers_get_gpus_of_their_own(interpreter, monkeypatch, changes, alone, expected):

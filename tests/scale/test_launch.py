@@ -23,7 +23,15 @@ from rlbook.scale.run_folder import (
     one_launcher,
     open_run,
 )
-from rlbook.scale.supervisor import Command, Supervisor, TooManyDeaths, describe_exit, tail
+from rlbook.scale.spool import end_spool
+from rlbook.scale.supervisor import (
+    Command,
+    Supervisor,
+    TooManyDeaths,
+    describe_exit,
+    last_error,
+    tail,
+)
 from rlbook.training import read_jsonl
 from rlbook.training.resume import may_change
 
@@ -210,8 +218,25 @@ def test_exits_in_words():
 def test_the_tail_of_a_log(tmp_path):
     log = tmp_path / "x.log"
     log.write_bytes(b"\xff\n" + b"".join(b"line %d\n" % i for i in range(10_000)))
-    assert tail(log, 2) == "line 9998\nline 9999"
+    assert tail(log, 2) == ["line 9998", "line 9999"]
     assert describe_exit(1) == "exit code 1"
+
+
+def test_the_error_of_a_rank_is_shown_and_not_torchruns_page_after_it(tmp_path):
+    log = tmp_path / "trainer.log"
+    rank = [
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "x.py", line 1, in <module>',
+    ]
+    rank.append("[rank0]: safetensors.SafetensorError: header too large")
+    page = ["Traceback (most recent call last):", *["  frame of torchrun"] * 40]
+    page += ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "=" * 60]
+    page += ["Failures:", "  <NO_OTHER_FAILURES>", *["-" * 60] * 20]
+    log.write_text("\n".join(["line"] * 500 + rank + page))
+    shown = last_error(log).splitlines()
+    assert shown[-3:] == rank and len(shown) <= 15
+    log.write_text("all is well\nKilled")
+    assert last_error(log) == "all is well\nKilled"
 
 
 def every_setting():
@@ -366,6 +391,8 @@ class TestCommands:
     def test_ranks_meet(self, layout):
         alone = self.commands(layout, train={"processes": 3})["trainer"].argv
         assert "--standalone" in alone and "--nproc-per-node=3" in alone
+        single = self.commands(layout, train={"processes": 1})["trainer"].argv
+        assert single == [sys.executable, "-m", "rlbook.scale.trainer", str(layout.root)]
         nodes = {"processes": 8, "nodes": 2, "rendezvous": "node0:29400"}
         together = self.commands(layout, train=nodes)["trainer"].argv
         assert {"--nnodes=2", "--rdzv-endpoint=node0:29400", "--rdzv-id=cafe"} <= set(together)
@@ -398,6 +425,18 @@ class TestEndings:
         monkeypatch.setattr("rlbook.scale.launch.run_commands", lambda *arguments: commands)
         return scale(config)
 
+    def test_a_task_that_teaches_nothing_is_a_failure(self, config, layout, monkeypatch, capsys):
+        end_spool(layout, 0, "accuracy 0.000 over 2,560 answers", failed=True)
+        done = "import json, sys; json.dump({'version': 0, 'done': True}, open(sys.argv[1], 'w'))"
+        trainer = replace(script("trainer", done, layout.status), finishes=True)
+        assert self.run(monkeypatch, config, trainer) == 1
+        assert "stopped: 0 updates (accuracy 0.000 over 2,560" in capsys.readouterr().err
+
+    def test_the_secret_of_the_example_is_none(self, config, layout):
+        with pytest.raises(ValueError, match=r"generate\.token is the example's"):
+            scale(config.replace(token="choose-your-own"))
+        assert not layout.config.exists()
+
     def test_done(self, config, layout, monkeypatch, capsys):
         done = "import json, sys; json.dump({'version': 3, 'done': True}, open(sys.argv[1], 'w'))"
         trainer = replace(script("trainer", done, layout.status), finishes=True)
@@ -422,4 +461,5 @@ class TestEndings:
         said = capsys.readouterr().err
         assert "stopped at update 2 of 3" in said and "--resume" in said
         assert signal.getsignal(number) is before
-        assert not alive(read_json(layout.processes)["generator0"])
+        (started,) = events(layout, "start")
+        assert not alive(started["pid"])

@@ -1,6 +1,7 @@
 """Whole runs with a generator and a trainer that cost nothing: filters, evaluation, the end."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -90,13 +91,26 @@ def test_resampling_fills_every_batch(make_run):
 
 @pytest.mark.parametrize("method", ["scalerl", "dapo"])
 def test_a_stretch_without_spread_is_survived(make_run, method):
-    run = make_run(method=method, generate={"max_staleness": 0})
+    run = make_run(method=method, generate={"max_staleness": 0}, launch={"silent_batches": 60})
     run.engine.right = lambda text: 1.0 if run.engine.calls < 120 else 0.5
     run.play()
     assert len(run.groups) == run.steps
     assert sum(row["rejected"] for row in run.rows) >= 100
     if method == "scalerl":
         assert run.rows[0]["empty_batches"] > 10
+
+
+@pytest.mark.parametrize("method", ["scalerl", "dapo"])
+def test_a_task_that_teaches_nothing_ends_the_run_and_says_so(make_run, method, capsys):
+    run = make_run({"right": lambda text: 0.0}, method=method, launch={"silent_batches": 4}).play()
+    assert run.groups == []
+    end = spool.spool_end(run.layout)
+    assert end["failed"] and end["version"] == 0
+    assert "accuracy 0.000 over" in end["reason"] and "data.levels" in end["reason"]
+    assert (
+        4 * run.prompts <= int(re.search(r"of (\d+) in a row", end["reason"])[1]) <= 6 * run.prompts
+    )
+    assert end["reason"] in capsys.readouterr().out
 
 
 def test_solved_problems_retire_and_an_exhausted_pool_ends_the_run(make_run):

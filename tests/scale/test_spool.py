@@ -112,4 +112,5 @@ def test_the_end_is_announced_with_a_reason(layout):
         "version": 7,
         "exhausted": True,
         "reason": "all problems are retired",
+        "failed": False,
     }

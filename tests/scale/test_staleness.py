@@ -206,7 +206,7 @@ class World:
                 self.checkpoint = max(self.checkpoint, self.version)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32),
     prompts=st.integers(1, 4),
@@ -252,7 +252,7 @@ def schedule_of(lengths, prompts, max_lag, updates, update_time):
     return [first[t] for t in tickets], [trained[t] for t in tickets]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=40),
     prompts=st.integers(1, 6),

@@ -265,7 +265,7 @@ def test_killed_while_saving_and_once_more(tmp_path, monkeypatch):
     assert [row["step"] for row in rows(layout)] == [1, 2, 3, 4, 5]
 
 
-def test_batches_are_kept_until_a_checkpoint_supersedes_them(tmp_path, monkeypatch):
+def test_batches_are_kept_until_the_oldest_checkpoint_supersedes_them(tmp_path, monkeypatch):
     layout = run_folder(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(patch, 4, "save")
@@ -274,8 +274,22 @@ def test_batches_are_kept_until_a_checkpoint_supersedes_them(tmp_path, monkeypat
     newest = layout.checkpoints / "step_000002"
     assert read_json(newest / "orchestrator.json") == {"step": 1, "tickets": 2}
     ScaleTrainer(layout, settings(tmp_path)).run()
-    assert published(layout) == []
+    assert published(layout) == [4]  # step_000004 is kept, and may have to be trained on from
     assert read_json(layout.checkpoints / "step_000005" / "orchestrator.json")["step"] == 4
+
+
+def test_a_damaged_checkpoint_costs_a_replay_and_nothing_else(tmp_path):
+    undisturbed, layout = run_folder(tmp_path / "a"), run_folder(tmp_path / "b")
+    for one in (undisturbed, layout):
+        ScaleTrainer(one, settings(one.root)).run()
+    weights = [
+        one.checkpoints / "step_000005" / "model.safetensors" for one in (undisturbed, layout)
+    ]
+    weights[1].write_bytes(weights[1].read_bytes()[:1000])
+    with pytest.warns(RuntimeWarning, match="step_000005 is damaged"):
+        ScaleTrainer(layout, settings(layout.root)).run()
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert [row["step"] for row in read_jsonl(layout.log("metrics"))] == [1, 2, 3, 4, 5]
 
 
 class FakeCourier:

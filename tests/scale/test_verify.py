@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from rlbook.scale.engine import GenerationFailed
 from rlbook.scale.verify import Verifiers
 from rlbook.tasks import Problem, SumsTask
 
@@ -55,19 +56,46 @@ def test_a_verifier_that_dies_is_replaced(verifiers):
     assert judge(one, tagged("2"))[0].correct
 
 
+def failing(worker, *errors):
+    """A worker's `call` that raises these first."""
+    answer, waiting = worker.call, list(errors)
+
+    def call(request, seconds):
+        if waiting:
+            raise waiting.pop(0)
+        return answer(request, seconds)
+
+    return call
+
+
+def test_late_twice_is_wrong_and_counted(verifiers, monkeypatch):
+    one = verifiers("sums", seconds=30)
+    monkeypatch.setattr(
+        one.workers[0], "call", failing(one.workers[0], *[TimeoutError("late")] * 2)
+    )
+    (verdict,) = judge(one, tagged("2"))
+    assert (verdict.correct, verdict.reason) == (False, "timeout")
+    assert one.failures == {"verify_timeouts": 2}
+
+
 @pytest.mark.parametrize(
-    ("error", "reason"), [(TimeoutError("late"), "timeout"), (RuntimeError("died"), "error")]
+    ("error", "counted"),
+    [(TimeoutError("late"), "verify_timeouts"), (RuntimeError("died"), "verify_errors")],
 )
-def test_without_a_verdict_the_completion_is_wrong_and_counted(error, reason, monkeypatch):
-    one = Verifiers("sums")
+def test_after_one_failure_the_verdict_is_the_tasks_own(verifiers, error, counted, monkeypatch):
+    one = verifiers("sums", seconds=30)
+    monkeypatch.setattr(one.workers[0], "call", failing(one.workers[0], error))
+    assert judge(one, tagged("2"))[0].correct
+    assert one.failures == {counted: 1}
 
-    def fail(request, seconds):
-        raise error
 
-    monkeypatch.setattr(one.workers[0], "call", fail)
-    verdicts = judge(one, tagged("2"), tagged("2"))
-    assert [(v.correct, v.reason) for v in verdicts] == [(False, reason)] * 2
-    assert one.failures == {f"verify_{reason}s": 2}
+def test_a_verifier_that_fails_gives_no_verdict(verifiers, monkeypatch):
+    one = verifiers("sums", seconds=30)
+    died = [RuntimeError("scorer process died")] * 2
+    monkeypatch.setattr(one.workers[0], "call", failing(one.workers[0], *died))
+    with pytest.raises(GenerationFailed, match=r"an answer to 1\+1: scorer process died"):
+        judge(one, tagged("2"))
+    assert judge(one, tagged("2"))[0].correct
 
 
 @pytest.fixture

@@ -19,3 +19,16 @@ def test_run_log_survives_a_killed_run(tmp_path):
 def test_csv_has_the_union_of_columns(tmp_path):
     write_csv(tmp_path / "log.csv", [{"step": 1, "a": 2}, {"step": 2, "b": 3}])
     assert (tmp_path / "log.csv").read_text() == "step,a,b\n1,2,\n2,,3\n"
+
+
+def test_one_bad_line_costs_one_row_and_the_old_log_is_kept(tmp_path):
+    log = RunLog(tmp_path)
+    for step in range(1, 6):
+        log({"step": step})
+    log.close()
+    lines = log.path.read_text().splitlines()
+    lines[2] = '{"step": 3'
+    log.path.write_text("\n".join(lines) + "\n")
+    RunLog(tmp_path, resume_step=9).close()
+    assert [row["step"] for row in read_jsonl(log.path)] == [1, 2, 4, 5]
+    assert (tmp_path / "metrics.jsonl.bak").read_text().splitlines() == lines
