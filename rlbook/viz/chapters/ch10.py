@@ -272,14 +272,14 @@ def scores(ends: Mapping[str, Mapping[str, float]], waits: Mapping[str, float]) 
             "exact": "the elected share, for every N",
             "pressing": f"one shared opening: pass@16 {rloo['pass@16']:.2f} and "
             f"{maxrl['pass@16']:.2f}",
-            "control": "short sums only: nobody loses",
+            "control": "short sums only: nobody loses; plain sums: none found",
             "paper": "mazes, GSM8K, Qwen3: MaxRL highest at large k",
         },
         {
             "claim": "it pays at the first try",
             "exact": "below the base's pass@1",
             "pressing": f"pass@1 {rloo['pass@1']:.2f} and {maxrl['pass@1']:.2f}",
-            "control": "short sums only: no price",
+            "control": "short sums only: hardly; plain sums: none found",
             "paper": "no such price reported",
         },
         {
