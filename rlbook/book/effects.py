@@ -211,7 +211,6 @@ EFFECTS = (
         at_best(claim, chapter, f"regions_{use}", arm, against, f", {words}")
         for use, words in (
             ("minibatches", "16 minibatches"),
-            ("passes", "4 passes of 4"),
             ("stale", "sampler 4 batches old"),
         )
         for claim, chapter, arm, against in (

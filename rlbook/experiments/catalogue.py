@@ -137,7 +137,6 @@ def gspo_widths(*widths: float) -> dict[float, Method]:
 
 USES = {
     "16 minibatches": {"minibatches": 16, "steps": 8},
-    "4 passes of 4": {"minibatches": 4, "epochs": 4, "steps": 6},
     "4 batches old": {"minibatches": 4, "sync_every": 4, "steps": 12},
 }
 
@@ -231,7 +230,6 @@ CONTROL = {
         )
         for name, use in (
             ("regions_minibatches", "16 minibatches"),
-            ("regions_passes", "4 passes of 4"),
             ("regions_stale", "4 batches old"),
         )
     },
