@@ -42,7 +42,7 @@ SCORECARD = (
         "claim": "ε_high lets a rare good token grow faster",
         "exact": "15 batches become 13; up to four updates nothing changes",
         "pressing": "rare opening: a tenth of the time to ½, no clip saves more; rare rule: open",
-        "control": "level, two points would have been seen; no clip loses five",
+        "control": "level, two points would have been seen; no clip within five",
         "paper": "+2 points in a chain; Fig. 3a",
     },
     {
