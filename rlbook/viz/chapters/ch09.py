@@ -29,7 +29,7 @@ REGION_COLOURS = {
     "cap 1.2": "#CC79A7",
     "[0.8, 1.2]": "#b8860b",
 }
-WINDOW_COLOURS = ("#a3dcf5", "#33BBEE", "#0b5a80")  # GSPO's windows, narrow to wide
+WINDOW_COLOURS = ("#6cc8ee", "#0b5a80")  # GSPO's windows, narrow and wide
 ANCHOR_COLOURS = {
     "no trust region": ARM_COLOURS["no trust region"],
     "CISPO": ARM_COLOURS["CISPO"],
