@@ -20,7 +20,7 @@ from rlbook.viz.chapters.ch08 import (
     token_frame,
     tokens_in_turn,
 )
-from rlbook.viz.chapters.ch09 import draw_answers, draw_silenced, draw_worlds
+from rlbook.viz.chapters.ch09 import draw_answers, draw_pairs, draw_silenced, draw_worlds
 
 
 @pytest.fixture
@@ -130,7 +130,18 @@ def test_answers_are_drawn_by_sign_with_the_window():
     length, log_ratio = torch.tensor([5, 9, 20]), torch.tensor([0.1, -0.1, 0.0])
     draw_answers(ax, length, log_ratio, torch.tensor([True, False, False]), (3e-4, 4e-4))
     assert [len(dots.get_offsets()) for dots in ax.collections] == [1, 2]
-    assert len(ax.patches) == 1
+    assert len(ax.patches) == 1 and not ax.texts
+    draw_answers(ax, length, log_ratio - 0.4, torch.tensor([True, False, False]), (3e-4, 4e-4))
+    assert [text.get_text() for text in ax.texts] == ["2 further below"]
+
+
+def test_runs_of_a_seed_are_joined_across_arms():
+    ax = Figure().subplots()
+    runs = pd.DataFrame({"PPO": [0.2, 0.4, 0.3], "CISPO": [0.5, 0.9, 0.4]})
+    draw_pairs(ax, runs)
+    joined = [line.get_xdata().tolist() for line in ax.lines[:3]]
+    assert joined == runs.to_numpy().tolist()
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["PPO", "CISPO"]
 
 
 def test_where_nothing_is_cut_off_cliff_ramp_and_filter_push_alike():
