@@ -104,11 +104,17 @@ def over(one: Arm, **values: tuple) -> Arm:
 def over_methods(one: Arm, column: str, methods: Mapping[Any, Method]) -> Arm:
     """The arm with other methods to try, each under its value in a column: widths of a clip."""
     variants = tuple(
-        Variant({**tried.values, column: value}, tried.config.replace(method=method))
+        Variant({**tried.values, column: value}, trained_by(tried.config, method))
         for tried in one.tried
         for value, method in methods.items()
     )
     return replace(one, variants=variants)
+
+
+def trained_by(config: RunConfig, method: Method) -> RunConfig:
+    """The run with another method, π_old from the sampler and the constant stated as in `arm`."""
+    config = config.replace(method=replace(method, old_logprobs="sampler"))
+    return config.replace(method=config.resolved_method)
 
 
 def combinations(values: Mapping[str, tuple]) -> Iterator[dict[str, Any]]:
