@@ -99,7 +99,7 @@ def test_fans_and_openings_have_a_panel_each():
     ]
     axes = Figure().subplots(1, 2)
     draw_openings(axes, pd.DataFrame(rows), ["CISPO", "clip 0.2"])
-    assert [ax.get_title() for ax in axes] == ["lr 0.0001", "lr 0.0002"]
+    assert [ax.get_title("left") or ax.get_title() for ax in axes] == ["lr 0.0001", "lr 0.0002"]
 
 
 def test_silenced_tokens_are_stacked_by_sign():
