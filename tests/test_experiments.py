@@ -227,7 +227,8 @@ def test_widths_are_tried_like_learning_rates():
 
 
 def test_a_new_evaluation_has_the_columns_of_the_committed_ones(small):
-    committed = set(pd.read_csv(RESULTS / "siblings_eval.csv")) - {"arm", "lr", "seed"}
+    columns = set(pd.read_csv(RESULTS / "siblings_eval.csv")) - {"arm", "lr", "seed"}
+    committed = {name for name in columns if not name.startswith("share_")}  # of what is sampled
     measured = EXPERIMENTS["siblings"].measure
     trainer = Trainer(RunConfig(prompts=1, minibatches=1, max_new_tokens=8))
     row = trainer.evaluate(prompts=2, n=16, ks=(1, 4, 8, 16)) | measured(trainer)
