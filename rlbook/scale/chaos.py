@@ -129,14 +129,18 @@ class Chaos:
         own = set(children(self.launcher.pid))
         named = read_json(self.layout.processes, {})
         found = {name: pid for name, pid in named.items() if pid in own}
+        alone = self.config.train.processes * self.config.train.nodes == 1  # without torchrun
         match victim:
             case "generator":
                 return [pid for name, pid in found.items() if name.startswith("generator")]
-            case "verifier" | "rank":
-                parent = found.get("orchestrator" if victim == "verifier" else "trainer")
-                return children(parent)
+            case "verifier":
+                return children(found.get("orchestrator"))
+            case "rank" if not alone:
+                return children(found.get("trainer"))
+            case "torchrun" if alone:
+                return []
             case _:
-                pid = found.get("trainer" if victim == "torchrun" else victim)
+                pid = found.get("trainer" if victim in ("torchrun", "rank") else victim)
                 return [] if pid is None else [pid]
 
     def keep_batches(self) -> None:
