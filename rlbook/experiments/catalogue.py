@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rlbook.experiments.design import Arm, Experiment, arm, over, over_methods
-from rlbook.experiments.pressing import AGGREGATIONS, CENTRED, GRPO, PRESSING, REGIONS
+from rlbook.experiments.pressing import GRPO, PRESSING, REGIONS, averages, bounded
 from rlbook.objectives import (
     METHODS,
     Method,
@@ -84,13 +84,6 @@ def group_sizes() -> Iterator[Arm]:
         yield over(arm(f"k = {size}", method, **settings), lr=(2e-4, 4e-4, 8e-4))
 
 
-def averages() -> Iterator[Arm]:
-    """The four ways to average tokens where no answer starts lost."""
-    for label, aggregation in AGGREGATIONS.items():
-        method = replace(GRPO, advantage=group_center, aggregation=aggregation)
-        yield over(arm(label, method, minibatches=4, steps=15), lr=(1.5e-4, 3e-4))
-
-
 ONE_UPDATE = {"minibatches": 1}, (2e-4, 4e-4, 8e-4)
 FOUR_UPDATES = {"minibatches": 4}, (1e-4, 2e-4, 4e-4)
 SIXTEEN_UPDATES = {"minibatches": 16}, (5e-5, 1e-4, 2e-4)
@@ -125,14 +118,13 @@ def methods() -> Iterator[Arm]:
     for name, (settings, rates) in AS_PUBLISHED.items():
         one = arm(name, replace(METHODS[name], kl=None), steps=12, **settings)
         if name == "gspo":
-            one = over_methods(one, "width", gspo_widths(3e-4, 0.03))
+            one = over_methods(one, "width", of_widths(one.config.method, 3e-4, 0.03))
         yield over(one, lr=rates)
 
 
-def gspo_widths(*widths: float) -> dict[float, Method]:
-    """GSPO with other widths: its copied window suits answers of thousands of tokens."""
-    row = replace(METHODS["gspo"], kl=None)
-    return {width: replace(row, trust_region=RatioClip(width, width)) for width in widths}
+def of_widths(method: Method, *widths: float) -> dict[float, Method]:
+    """The method with a clip of each width: a copied window is not a setting."""
+    return {width: replace(method, trust_region=RatioClip(width, width)) for width in widths}
 
 
 USES = {
@@ -144,15 +136,12 @@ USES = {
 def regions(use: str) -> Iterator[Arm]:
     """Trust regions alone, each at its own learning rate and GSPO's at its own width as well."""
     settings = {"prompts": 16, "group_size": 4} | USES[use]
-    for name, region in REGIONS.items():
-        method = replace(CENTRED, trust_region=region)
-        yield over(arm(name, method, **settings), lr=(5e-5, 1e-4, 2e-4))
-    by_sequence = {
-        width: replace(CENTRED, trust_region=RatioClip(width, width), ratio="sequence")
-        for width in (3e-4, 0.01, 0.03, 0.08)
-    }
-    one = over_methods(arm("GSPO", by_sequence[0.03], **settings), "width", by_sequence)
-    yield over(one, lr=(5e-5, 1e-4, 2e-4))
+    rates = (5e-5, 1e-4, 2e-4)
+    for name in REGIONS:
+        yield over(arm(name, bounded(name), **settings), lr=rates)
+    gspo = replace(bounded("clip 0.2"), ratio="sequence")
+    by_width = of_widths(gspo, 3e-4, 0.01, 0.03, 0.08)
+    yield over(over_methods(arm("GSPO", gspo, **settings), "width", by_width), lr=rates)
 
 
 # Where solved prompts retire, the accuracy of the training prompts says little.
@@ -205,7 +194,7 @@ CONTROL = {
     ),
     "lost_answers_control": Experiment(
         "What do the four ways to average tokens teach where no answer starts lost?",
-        tuple(averages()),
+        tuple(averages(minibatches=4, steps=15)),
         seeds=FIVE,
         chosen_by=None,
     ),

@@ -1,6 +1,6 @@
 """Worlds in which one trouble is pressing, and the same arms on plain sums, the control."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,7 @@ AGGREGATIONS = {
     "token mean": "token_mean",
     "constant": "constant",
 }
+ON_POLICY = {"rloo": "RLOO", "grpo": "GRPO", "maxrl": "MaxRL"}
 FEW = {"prompts": 8, "n": 2, "ks": (1,)}
 
 
@@ -68,12 +69,11 @@ def rare_habits() -> Iterator[Arm]:
         yield over(arm(name, bounded(name), **settings, **ONCE, **HABITS), lr=(1e-4, 2e-4))
 
 
-def lost(**settings: Any) -> Iterator[Arm]:
-    """The four ways to average tokens, with half of every group lost from the start."""
-    shared = {"levels": (2, 3), "steps": 20} | settings
+def averages(**settings: Any) -> Iterator[Arm]:
+    """The four ways to average tokens, at two learning rates."""
     for label, aggregation in AGGREGATIONS.items():
-        method = replace(GRPO, advantage=group_center, aggregation=aggregation)
-        yield over(arm(label, method, **shared), lr=(1.5e-4, 3e-4))
+        method = replace(CENTRED, aggregation=aggregation)
+        yield over(arm(label, method, **settings), lr=(1.5e-4, 3e-4))
 
 
 def overlong() -> dict[str, Method]:
@@ -113,21 +113,14 @@ def silent_prompts(**settings: Any) -> Iterator[Arm]:
         yield over(one, lr=(7.5e-5, 1.5e-4, 3e-4))
 
 
-def elected() -> Iterator[Arm]:
-    """Which opening do RLOO, GRPO and MaxRL elect when short and long sums must share one?"""
-    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 30}
-    settings |= {"levels": (3, 6, 7), "max_new_tokens": 28}
-    for label, name in (("RLOO", "rloo"), ("GRPO", "grpo"), ("MaxRL", "maxrl")):
+def on_policy(
+    rates: tuple[float, ...], names: Iterable[str] = ON_POLICY, **settings: Any
+) -> Iterator[Arm]:
+    """RLOO, GRPO and MaxRL without a KL term, one update on 16 prompts × 16 answers."""
+    settings |= {"prompts": 16, "group_size": 16, "minibatches": 1}
+    for name in names:
         method = replace(METHODS[name], kl=None)
-        yield over(arm(label, method, **settings), lr=(0.03, 0.1))
-
-
-def mode_changed() -> Iterator[Arm]:
-    """On-policy methods on the pupil whose greedy answer is wrong."""
-    settings = {"prompts": 16, "group_size": 16, "minibatches": 1, "steps": 40} | HABITS
-    for label, name in (("RLOO", "rloo"), ("GRPO", "grpo"), ("MaxRL", "maxrl")):
-        method = replace(METHODS[name], kl=None)
-        yield over(arm(label, method, **settings), lr=(3e-4, 6e-4))
+        yield over(arm(ON_POLICY[name], method, **settings), lr=rates)
 
 
 PRESSING = {
@@ -141,7 +134,7 @@ PRESSING = {
     ),
     "lost_answers": Experiment(
         "How long do lost answers grow under each aggregation?",
-        tuple(lost()),
+        tuple(averages(levels=(2, 3), steps=20)),
         chosen_by=None,
         seeds=tuple(range(5)),
         world=lost_answers,
@@ -174,7 +167,7 @@ PRESSING = {
     ),
     "habits": Experiment(
         "Does RL change the mode of a base whose greedy answer is wrong, and how soon?",
-        tuple(mode_changed()),
+        tuple(on_policy((3e-4, 6e-4), steps=40, **HABITS)),
         tuning_seeds=(100, 101),
         measure=by_family,
         watch=families,
@@ -182,7 +175,7 @@ PRESSING = {
     ),
     "shared_choice": Experiment(
         "Which opening is elected when short and long sums must share one?",
-        tuple(elected()),
+        tuple(on_policy((0.03, 0.1), steps=30, levels=(3, 6, 7), max_new_tokens=28)),
         chosen_by=None,
         seeds=tuple(range(6)),
         world=one_choice,
