@@ -97,7 +97,8 @@ def limited() -> Iterator[Arm]:
 def unlimited() -> Iterator[Arm]:
     """The control: the same long sums, with room to write."""
     for name, method in overlong().items():
-        yield arm(name, method, steps=14, lr=2e-4, levels=(4, 5, 6, 7))
+        one = arm(name, method, steps=14, levels=(4, 5, 6, 7))
+        yield over(one, lr=(1e-4, 2e-4, 4e-4))
 
 
 def silent_prompts(**settings: Any) -> Iterator[Arm]:
@@ -153,6 +154,8 @@ PRESSING = {
         "... and where there is room to write?",
         tuple(unlimited()),
         seeds=tuple(range(5)),
+        tuning_seeds=(100, 101),
+        chosen_by="pass@1_limit_80",
         measure=at_two_limits,
         evaluation=FEW,
     ),
@@ -172,6 +175,15 @@ PRESSING = {
         measure=by_family,
         watch=families,
         evaluation={"prompts": 96, "n": 16, "ks": (1, 4, 8, 16)},
+    ),
+    "habits_rates": Experiment(
+        "Is MaxRL's lead on rare rules its weight, or its learning rate?",
+        tuple(on_policy((3e-4, 6e-4), ("rloo", "maxrl"), steps=40, **HABITS)),
+        chosen_by=None,
+        seeds=tuple(range(5)),
+        measure=by_family,
+        watch=families,
+        evaluation=FEW,
     ),
     "shared_choice": Experiment(
         "Which opening is elected when short and long sums must share one?",
