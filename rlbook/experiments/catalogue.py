@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from rlbook.experiments.credit import CREDIT
 from rlbook.experiments.design import Arm, Experiment, arm, over, over_methods
+from rlbook.experiments.efficiency import EFFICIENCY
 from rlbook.experiments.pressing import GRPO, PRESSING, REGIONS, averages, bounded
+from rlbook.experiments.reality import REALITY
+from rlbook.experiments.rlhf import RLHF
 from rlbook.objectives import (
     METHODS,
     Method,
@@ -224,4 +228,4 @@ CONTROL = {
     },
 }
 
-EXPERIMENTS: dict[str, Experiment] = CONTROL | PRESSING
+EXPERIMENTS: dict[str, Experiment] = CONTROL | PRESSING | RLHF | REALITY | EFFICIENCY | CREDIT
