@@ -40,7 +40,7 @@ class Budget:
 
     @property
     def ranks(self) -> int:
-        return self.config.train.processes * self.config.train.nodes
+        return self.config.train.ranks
 
     @property
     def servers(self) -> int:

@@ -129,7 +129,7 @@ class Chaos:
         own = set(children(self.launcher.pid))
         named = read_json(self.layout.processes, {})
         found = {name: pid for name, pid in named.items() if pid in own}
-        alone = self.config.train.processes * self.config.train.nodes == 1  # without torchrun
+        alone = self.config.train.ranks == 1  # without torchrun
         match victim:
             case "generator":
                 return [pid for name, pid in found.items() if name.startswith("generator")]

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import load_policy
-from rlbook.scale.layout import publish_folder, read_json, sync_to_disk, write_json
+from rlbook.scale.layout import publish_folder, read_json, replace_text, sync_to_disk, write_json
 from rlbook.scale.parallel import Ranks
 from rlbook.training.checkpoint import LATEST, read_state, resolve
 from rlbook.training.step import full_tensor
@@ -122,7 +122,7 @@ class Checkpoints:
             sync_to_disk(path)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
-        point_latest(self.folder, final.name)
+        replace_text(self.folder / LATEST, f"{final.name}\n")
 
     def retire(self) -> None:
         """Delete all but the newest `keep` steps."""
@@ -163,7 +163,7 @@ class Checkpoints:
         for step in reversed([p for p in step_folders(self.folder) if p.name <= newest]):
             if (found := damage(step)) is None:
                 if damages:
-                    point_latest(self.folder, step.name)
+                    replace_text(self.folder / LATEST, f"{step.name}\n")
                 return {"name": step.name}
             damages.append(f"{step.name}: {found}")
             step.rename(step.with_name(f"{step.name}.damaged"))
@@ -364,15 +364,6 @@ def damage(folder: Path) -> str | None:
 def fresh_folder(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-
-
-def point_latest(folder: Path, name: str) -> None:
-    """Name the newest step, durably."""
-    partial = folder / f".{LATEST}.partial"
-    partial.write_text(name + "\n")
-    sync_to_disk(partial)
-    partial.replace(folder / LATEST)
-    sync_to_disk(folder)
 
 
 def step_folders(folder: Path) -> list[Path]:

@@ -82,7 +82,7 @@ def orchestrator(config: ScaleConfig, layout: Layout) -> Command:
 def trainer(config: ScaleConfig, layout: Layout) -> Command:
     """This machine's ranks. If there are several, `torchrun` starts and ends them together."""
     train, program = config.train, ["-m", "rlbook.scale.trainer", str(layout.root)]
-    if train.processes * train.nodes == 1:
+    if train.ranks == 1:
         return Command("trainer", [sys.executable, *program], cpu_threads(config), finishes=True)
     meeting = ["--standalone"]
     if train.nodes > 1:

@@ -116,7 +116,7 @@ def is_done(layout: Layout) -> bool:
 
 
 def announce(config: ScaleConfig, layout: Layout, servers: int) -> None:
-    trainers = config.train.processes * config.train.nodes
+    trainers = config.train.ranks
     say(
         f"{layout.root}: {config.updates} updates of {config.method.name} on "
         f"{config.model.policy}; {servers + len(config.generate.servers)} generators "

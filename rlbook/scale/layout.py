@@ -81,10 +81,20 @@ class Layout:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a small JSON file in one step, also if the machine loses power: old or new."""
+    """Replace a small JSON file in one step: see `replace_text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(value))
+
+
+def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
+    """Replace a file in one step, also if the machine loses power: old or new, never half.
+
+    `mode` says who may read it, as in `open(2)`.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(value))
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        file.write(text)
     sync_to_disk(partial)
     os.replace(partial, path)
     sync_to_disk(path.parent)

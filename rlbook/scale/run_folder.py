@@ -1,15 +1,13 @@
 """Opening a run folder: made once, continued by settings that agree, one launcher at a time."""
 
 import fcntl
-import os
 import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rlbook.scale.config import ScaleConfig, dump_config, load_config
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.layout import Layout, read_json, replace_text, write_json
 from rlbook.training.resume import fixed_differences
 
 # What a resumed run may change: how long it goes on, where it runs, what it may use, how it is
@@ -42,7 +40,7 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> list[
     ports = choose_ports(config)
     urls = [server_url(config, port) for port in ports]
     layout.root.mkdir(parents=True, exist_ok=True)
-    write_private(layout.config, dump_config(config))
+    replace_text(layout.config, dump_config(config), mode=0o600)  # it holds the servers' secret
     run_id = read_json(layout.servers, {}).get("run_id") or secrets.token_hex(4)
     write_json(layout.servers, {"run_id": run_id, "servers": [*urls, *config.generate.servers]})
     return ports
@@ -70,15 +68,6 @@ def reopen(layout: Layout, updates: int) -> None:
     status = read_json(layout.status, {})
     if status.get("done") and status["version"] < updates:
         write_json(layout.status, {**status, "done": False})
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file that only its owner may read: it holds the servers' secret."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    os.replace(partial, path)
 
 
 def choose_ports(config: ScaleConfig) -> list[int]:

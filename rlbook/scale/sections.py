@@ -62,6 +62,11 @@ class TrainConfig(Section):
     fp32_head: bool = Field(True, description="logits in float32, here and in the generators")
     activation_checkpointing: bool = Field(False, description="recompute layers in backward")
 
+    @property
+    def ranks(self) -> int:
+        """Trainer processes of all nodes."""
+        return self.processes * self.nodes
+
 
 class LaunchConfig(Section):
     """How long a run puts up with processes that die, and with answers that teach nothing."""

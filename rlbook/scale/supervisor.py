@@ -198,8 +198,11 @@ def last_error(path: Path) -> str:
     `torchrun` prints a page of its own after the error of a rank that died.
     """
     lines = tail(path, SEARCHED_LINES)
-    ends = [i for i, line in enumerate(lines) if ERROR_LINE.match(line)]
-    ends = [i for i in ends if not TORCHRUN_ERROR.search(lines[i])]
+    ends = [
+        number
+        for number, line in enumerate(lines)
+        if ERROR_LINE.match(line) and not TORCHRUN_ERROR.search(line)
+    ]
     last = ends[-1] + 1 if ends else len(lines)
     return "\n".join(lines[max(0, last - TAIL_LINES) : last])
 

@@ -26,8 +26,9 @@ class RunLog:
     ):
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{name}.jsonl"
-        rows = read_jsonl(self.path)
-        if len(rows) < count_lines(self.path):
+        lines = read_lines(self.path)
+        rows = parse_rows(lines)
+        if len(rows) < len(lines):
             shutil.copyfile(self.path, f"{self.path}.bak")
         kept = [row for row in rows if row["step"] <= resume_step]
         rewritten = self.path.with_suffix(".partial")
@@ -53,19 +54,22 @@ class RunLog:
 
 def read_jsonl(path: Path) -> list[dict]:
     """Rows of a run log; lines that are none are left out: a killed run leaves half a line."""
-    if not path.is_file():
-        return []
+    return parse_rows(read_lines(path))
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a text file; none if there is no file."""
+    return path.read_text(errors="replace").splitlines() if path.is_file() else []
+
+
+def parse_rows(lines: Iterable[str]) -> list[dict]:
+    """The lines that hold a JSON object, as dictionaries."""
     rows = []
-    for line in path.read_text(errors="replace").splitlines():
+    for line in lines:
         with suppress(json.JSONDecodeError):
             row = json.loads(line)
             rows += [row] if isinstance(row, dict) else []
     return rows
-
-
-def count_lines(path: Path) -> int:
-    """Lines of a text file; 0 if there is none."""
-    return len(path.read_text(errors="replace").splitlines()) if path.is_file() else 0
 
 
 def write_csv(path: Path, rows: Iterable[dict]) -> None:

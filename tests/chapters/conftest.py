@@ -1,4 +1,6 @@
-"""Small notebooks for the tests of the tools."""
+"""Small notebooks for the tests of the tools, and what a check of an exercise says."""
+
+from collections.abc import Callable
 
 import nbformat
 import pytest
@@ -22,3 +24,14 @@ def notebook() -> nbformat.NotebookNode:
     ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
+
+
+@pytest.fixture
+def said(capsys) -> Callable[..., str]:
+    """What a check prints for an answer."""
+
+    def read(check: Callable[..., None], *answer) -> str:
+        check(*answer)
+        return capsys.readouterr().out.strip()
+
+    return read

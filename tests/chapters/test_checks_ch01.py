@@ -9,15 +9,6 @@ from rlbook.book.checks import ch01
 from rlbook.stats import pass_at_k
 
 
-@pytest.fixture
-def said(capsys):
-    def read(check, *answer):
-        check(*answer)
-        return capsys.readouterr().out.strip()
-
-    return read
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

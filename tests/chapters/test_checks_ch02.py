@@ -7,23 +7,18 @@ from rlbook.book.checks import ch02
 from rlbook.exact import SoftmaxPolicy
 
 
-def said(capsys, check, *answer) -> str:
-    check(*answer)
-    return capsys.readouterr().out
-
-
-def test_the_gradient_by_hand_is_the_exact_one(capsys):
+def test_the_gradient_by_hand_is_the_exact_one(said):
     policy = SoftmaxPolicy.from_probs([0.5, 0.3, 0.2])
     exact = policy.true_gradient(torch.tensor([1.0, 0.0, 0.5]).double())
-    assert said(capsys, ch02.check_gradient, tuple(exact.tolist())).startswith("right: ")
-    assert said(capsys, ch02.check_gradient, exact.float()).startswith("right: ")
+    assert said(ch02.check_gradient, tuple(exact.tolist())).startswith("right: ")
+    assert said(ch02.check_gradient, exact.float()).startswith("right: ")
 
 
-def test_values_by_hand(capsys):
+def test_values_by_hand(said):
     """Thinking (0.4) is right with 0.75, guessing (0.6) with 0.25."""
     value = 0.4 * 0.75 + 0.6 * 0.25
     answer = (value, 0.75, 0.75 - value, 0.25 - value)
-    assert said(capsys, ch02.check_values, answer).startswith("right: ")
+    assert said(ch02.check_values, answer).startswith("right: ")
 
 
 @pytest.mark.parametrize(
@@ -51,12 +46,12 @@ def test_values_by_hand(capsys):
         (ch02.check_legal, {"a", "z"}, "from a to f"),
     ],
 )
-def test_each_mistake_is_named(capsys, check, answer, hint):
-    text = said(capsys, check, answer)
+def test_each_mistake_is_named(said, check, answer, hint):
+    text = said(check, answer)
     assert text.startswith("not yet: ") and hint in text
 
 
-def test_squares_by_listing_both_prompts(capsys):
+def test_squares_by_listing_both_prompts(said):
     """Â² of right and wrong answers to prompts with p = .05 and .95, under three baselines."""
 
     def mean_square(baseline):
@@ -64,11 +59,11 @@ def test_squares_by_listing_both_prompts(capsys):
         return sum(p * (1 - baseline(p)) ** 2 + (1 - p) * baseline(p) ** 2 for p in prompts) / 2
 
     answer = (mean_square(lambda p: 0), mean_square(lambda p: 0.5), mean_square(lambda p: p))
-    assert said(capsys, ch02.check_squares, answer).startswith("right: ")
+    assert said(ch02.check_squares, answer).startswith("right: ")
 
 
-def test_legal_baselines(capsys):
-    assert said(capsys, ch02.check_legal, {"A", "c", "d", "f"}).startswith("right: ")
+def test_legal_baselines(said):
+    assert said(ch02.check_legal, {"A", "c", "d", "f"}).startswith("right: ")
 
 
 def weights(probs, pull=True, often=True):
@@ -90,9 +85,9 @@ def weighted(probs, rewards, divide=True, **what):
         ({"divide": False}, "divided by the sum of its weights"),
     ],
 )
-def test_baseline_of_a_token(capsys, what, hint):
-    assert hint in said(capsys, ch02.check_token_baseline, lambda p, r: weighted(p, r, **what))
-    assert "derivative" in said(capsys, ch02.check_token_baseline, lambda p, r: 7.0)
+def test_baseline_of_a_token(said, what, hint):
+    assert hint in said(ch02.check_token_baseline, lambda p, r: weighted(p, r, **what))
+    assert "derivative" in said(ch02.check_token_baseline, lambda p, r: 7.0)
 
 
 LAB = {
@@ -114,13 +109,13 @@ BEST = {"0/1": 4e-4, "1/2": 2e-4}
         (({arm: a + 1 for arm, a in LAB.items()}, BEST, False), "one point up"),
     ],
 )
-def test_the_lab_judges_conclusions_by_the_readers_own_numbers(capsys, answer, hint):
-    assert hint in said(capsys, ch02.check_lab, *answer)
+def test_the_lab_judges_conclusions_by_the_readers_own_numbers(said, answer, hint):
+    assert hint in said(ch02.check_lab, *answer)
 
 
-def test_nothing_is_said_before_an_attempt(capsys):
+def test_nothing_is_said_before_an_attempt(said):
     stubs = [(check, None) for check in (ch02.check_gradient, ch02.check_values, ch02.check_legal)]
     stubs += [(ch02.check_squares, None), (ch02.check_token_baseline, lambda p, r: None)]
     stubs += [(ch02.check_lab, {}, None, None)]
     for check, *answer in stubs:
-        assert said(capsys, check, *answer) == "not attempted yet\n"
+        assert said(check, *answer) == "not attempted yet"

@@ -10,11 +10,6 @@ from rlbook.exact import FOUR
 from rlbook.objectives import gae
 
 
-def said(capsys, check, *answer) -> str:
-    check(*answer)
-    return capsys.readouterr().out
-
-
 def masked_by_max() -> set[str]:
     """The tokens whose gradient vanishes under the bug, by autograd."""
     logp = FOUR.logp.clone().requires_grad_()
@@ -26,8 +21,8 @@ def masked_by_max() -> set[str]:
     return {f"{'ABCD'[n]}{t + 1}" for n, t in ((gradient == 0) & FOUR.mask).nonzero().tolist()}
 
 
-def test_the_wrong_side(capsys):
-    assert said(capsys, ch03.check_wrong_side, masked_by_max()).startswith("right: ")
+def test_the_wrong_side(said):
+    assert said(ch03.check_wrong_side, masked_by_max()).startswith("right: ")
 
 
 def clip_fraction(ratio, advantages, mask):
@@ -36,9 +31,9 @@ def clip_fraction(ratio, advantages, mask):
     return (masked & signal).sum() / signal.sum()
 
 
-def test_clip_fraction_in_any_precision(capsys):
+def test_clip_fraction_in_any_precision(said):
     for answer in (clip_fraction, lambda *a: clip_fraction(*a).item()):
-        assert said(capsys, ch03.check_clip_fraction, answer).startswith("right: ")
+        assert said(ch03.check_clip_fraction, answer).startswith("right: ")
 
 
 def outside(ratio, advantages, mask):
@@ -69,8 +64,8 @@ def without_mask(ratio, advantages, mask):
         (lambda *_: 0.9, "which tokens are masked"),
     ],
 )
-def test_mistakes_of_the_clip_fraction(capsys, answer, hint):
-    text = said(capsys, ch03.check_clip_fraction, answer)
+def test_mistakes_of_the_clip_fraction(said, answer, hint):
+    text = said(ch03.check_clip_fraction, answer)
     assert text.startswith("not yet: ") and hint in text
 
 
@@ -80,8 +75,8 @@ def decoupled(rewards, values, mask, lam_policy, lam_critic):
     return advantages, returns
 
 
-def test_decoupled_gae(capsys):
-    assert said(capsys, ch03.check_decoupled, decoupled).startswith("right: ")
+def test_decoupled_gae(said):
+    assert said(ch03.check_decoupled, decoupled).startswith("right: ")
 
 
 @pytest.mark.parametrize(
@@ -99,15 +94,15 @@ def test_decoupled_gae(capsys):
         (lambda r, v, m, p, c: (gae(r, v, m, lam=p)[0], r), "with λ_critic"),
     ],
 )
-def test_mistakes_of_the_decoupling(capsys, answer, hint):
-    text = said(capsys, ch03.check_decoupled, answer)
+def test_mistakes_of_the_decoupling(said, answer, hint):
+    text = said(ch03.check_decoupled, answer)
     assert text.startswith("not yet: ") and hint in text
 
 
-def test_the_runaway_is_e_to_the_fourth(capsys):
+def test_the_runaway_is_e_to_the_fourth(said):
     log_ratio = torch.tensor([0.0, 0.5, 1.0, 2.0, 4.0])
     answer = (log_ratio.exp().max().item(), int((log_ratio.exp() > 3).sum()))
-    assert said(capsys, ch03.check_runaway, answer).startswith("right: ")
+    assert said(ch03.check_runaway, answer).startswith("right: ")
 
 
 @pytest.mark.parametrize(
@@ -127,12 +122,12 @@ def test_the_runaway_is_e_to_the_fourth(capsys):
         (ch03.check_logs, ch03.LOGS | {"S": "healthy", "Q": "old anew"}, "stays at 1 for ever"),
     ],
 )
-def test_each_mistake_is_named(capsys, check, answer, hint):
-    text = said(capsys, check, answer)
+def test_each_mistake_is_named(said, check, answer, hint):
+    text = said(check, answer)
     assert text.startswith("not yet: ") and hint in text
 
 
-def test_the_logs_show_what_the_answer_says(capsys):
+def test_the_logs_show_what_the_answer_says(said):
     """Each cause is read off the table by a rule, not looked up."""
     logs = ch03.four_logs()
     first, last = logs.xs(1, level="update"), logs.groupby("log").last()
@@ -143,7 +138,7 @@ def test_the_logs_show_what_the_answer_says(capsys):
         far = last.kl[log] > 0.1
         named = {"temperature": apart, "old anew": still, "learning rate": far and not apart}
         cause[log] = next((name for name, holds in named.items() if holds), "healthy")
-    assert said(capsys, ch03.check_logs, cause).startswith("right: ")
+    assert said(ch03.check_logs, cause).startswith("right: ")
 
 
 def updates_until(trainer, batch, limit):
@@ -181,8 +176,8 @@ def one_pass(trainer, batch, limit):
     return sum(1 for part in trainer.minibatches(batch) if trainer.update(part))
 
 
-def test_the_early_stop(capsys):
-    assert said(capsys, ch03.check_early_stop, updates_until).startswith("right: ")
+def test_the_early_stop(said):
+    assert said(ch03.check_early_stop, updates_until).startswith("right: ")
 
 
 @pytest.mark.parametrize(
@@ -195,21 +190,19 @@ def test_the_early_stop(capsys):
         (lambda *a: updates_until(*a) + 1, "and returned"),
     ],
 )
-def test_mistakes_of_the_early_stop(capsys, answer, hint):
-    text = said(capsys, ch03.check_early_stop, answer).replace("*", "")
+def test_mistakes_of_the_early_stop(said, answer, hint):
+    text = said(ch03.check_early_stop, answer).replace("*", "")
     assert text.startswith("not yet: ") and hint in text
 
 
-def test_what_was_not_attempted_is_not_judged(capsys):
+def test_what_was_not_attempted_is_not_judged(said):
     for check in (ch03.check_wrong_side, ch03.check_runaway, ch03.check_logs):
-        assert said(capsys, check, None) == "not attempted yet\n"
+        assert said(check, None) == "not attempted yet"
     for check in (ch03.check_clip_fraction, ch03.check_decoupled, ch03.check_early_stop):
-        assert said(capsys, check, lambda *_: None) == "not attempted yet\n"
+        assert said(check, lambda *_: None) == "not attempted yet"
 
 
-def test_no_check_shows_its_answer(capsys):
-    ch03.check_wrong_side({"A1"})
-    ch03.check_wrong_side({"A1", "A2", "B2"})
-    ch03.check_runaway((0.0, 0))
-    text = capsys.readouterr().out
+def test_no_check_shows_its_answer(said):
+    text = said(ch03.check_wrong_side, {"A1"}) + said(ch03.check_wrong_side, {"A1", "A2", "B2"})
+    text += said(ch03.check_runaway, (0.0, 0))
     assert not any(secret in text for secret in ("C1", "C3", "C4", "54.6"))

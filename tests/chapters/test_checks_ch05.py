@@ -7,15 +7,6 @@ from rlbook.book.checks import ch05
 from rlbook.objectives import group_normalize
 
 
-@pytest.fixture
-def said(capsys):
-    def read(check, *answer):
-        check(*answer)
-        return capsys.readouterr().out.strip()
-
-    return read
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -8,15 +8,6 @@ from rlbook.objectives import leave_one_out
 from rlbook.policy import logprobs
 
 
-@pytest.fixture
-def said(capsys):
-    def read(check, *answer):
-        check(*answer)
-        return capsys.readouterr().out.strip()
-
-    return read
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -9,15 +9,6 @@ from rlbook.book.checks import ch07
 from rlbook.objectives import aggregate, totals_of
 
 
-@pytest.fixture
-def said(capsys):
-    def read(check, *answer):
-        check(*answer)
-        return capsys.readouterr().out.strip()
-
-    return read
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -6,11 +6,6 @@ import torch
 from rlbook.book.checks import ch08
 
 
-def said(capsys, check, *answer) -> str:
-    check(*answer)
-    return capsys.readouterr().out
-
-
 def mixed(correct, groups):
     _, index = groups.unique(return_inverse=True)
     right = index.bincount(weights=correct.double())
@@ -33,8 +28,8 @@ NONE = {"cliff": 0.1, "ramp": 0.3, "filter": 0.1}
         (ch08.check_three_regimes, {20: ALL, 32: ONE, 60: NONE}),
     ],
 )
-def test_right(capsys, check, answer):
-    assert said(capsys, check, answer).startswith("right: ")
+def test_right(said, check, answer):
+    assert said(check, answer).startswith("right: ")
 
 
 @pytest.mark.parametrize(
@@ -72,14 +67,14 @@ def test_right(capsys, check, answer):
         (ch08.check_three_regimes, {20: ALL, 32: NONE, 60: ONE}, "a matter of seeds"),
     ],
 )
-def test_each_mistake_is_named(capsys, check, answer, hint):
-    text = said(capsys, check, answer)
+def test_each_mistake_is_named(said, check, answer, hint):
+    text = said(check, answer)
     assert text.startswith("not yet: ") and hint in text
 
 
-def test_nothing_attempted(capsys):
+def test_nothing_attempted(said):
     for check in (ch08.check_batches, ch08.check_talkative, ch08.check_idle):
-        assert said(capsys, check, None) == "not attempted yet\n"
-    assert said(capsys, ch08.check_balanced, lambda low: None) == "not attempted yet\n"
-    assert said(capsys, ch08.check_mixed, lambda *_: None) == "not attempted yet\n"
-    assert said(capsys, ch08.check_three_regimes, {}) == "not attempted yet\n"
+        assert said(check, None) == "not attempted yet"
+    assert said(ch08.check_balanced, lambda low: None) == "not attempted yet"
+    assert said(ch08.check_mixed, lambda *_: None) == "not attempted yet"
+    assert said(ch08.check_three_regimes, {}) == "not attempted yet"

@@ -6,11 +6,6 @@ import torch
 from rlbook.book.checks import ch09
 
 
-def said(capsys, check, *answer) -> str:
-    check(*answer)
-    return capsys.readouterr().out
-
-
 def ppo_weight(ratio, advantages, low=0.2, high=0.2):
     too_high = (advantages > 0) & (ratio > 1 + high)
     too_low = (advantages < 0) & (ratio < 1 - low)
@@ -41,8 +36,8 @@ ACCURACY = {"a hundredth": 0.4, "a tenth": 0.49, "mine": 0.5, "ten times": 0.52}
         (ch09.check_widths, ACCURACY),
     ],
 )
-def test_right(capsys, check, answer):
-    assert said(capsys, check, answer).startswith("right: ")
+def test_right(said, check, answer):
+    assert said(check, answer).startswith("right: ")
 
 
 @pytest.mark.parametrize(
@@ -82,15 +77,15 @@ def test_right(capsys, check, answer):
         (ch09.check_widths, ACCURACY | {"ten times": 0.6}, "far ahead"),
     ],
 )
-def test_each_mistake_is_named(capsys, check, answer, hint):
-    text = said(capsys, check, answer)
+def test_each_mistake_is_named(said, check, answer, hint):
+    text = said(check, answer)
     assert text.startswith("not yet: ") and hint in text
 
 
-def test_nothing_attempted(capsys):
+def test_nothing_attempted(said):
     for check in (ch09.check_verl_setting, ch09.check_lengths):
-        assert said(capsys, check, None) == "not attempted yet\n"
+        assert said(check, None) == "not attempted yet"
     for check in (ch09.check_ppo_weight, ch09.check_cap_bias):
-        assert said(capsys, check, lambda *_: None) == "not attempted yet\n"
-    assert said(capsys, ch09.check_window, None) == "not attempted yet\n"
-    assert said(capsys, ch09.check_widths, {}) == "not attempted yet\n"
+        assert said(check, lambda *_: None) == "not attempted yet"
+    assert said(ch09.check_window, None) == "not attempted yet"
+    assert said(ch09.check_widths, {}) == "not attempted yet"

@@ -8,15 +8,6 @@ import pytest
 from rlbook.book.checks import ch10
 
 
-@pytest.fixture
-def said(capsys):
-    def read(check, *answer):
-        check(*answer)
-        return capsys.readouterr().out.strip()
-
-    return read
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

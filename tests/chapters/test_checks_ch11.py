@@ -7,15 +7,10 @@ from rlbook.book.checks import ch11
 from rlbook.objectives import DivergencePenalty, RatioClip, Surrogate, binary_divergence
 
 
-def said(capsys, check, answer):
-    check(answer)
-    return capsys.readouterr().out
-
-
-def test_nothing_attempted(capsys):
+def test_nothing_attempted(said):
     for check in (ch11.check_stopped, ch11.check_out_of_reach, ch11.check_pair, ch11.check_spo):
-        assert said(capsys, check, None) == "not attempted yet\n"
-    assert said(capsys, ch11.check_keep_kl, lambda *_: None) == "not attempted yet\n"
+        assert said(check, None) == "not attempted yet"
+    assert said(ch11.check_keep_kl, lambda *_: None) == "not attempted yet"
 
 
 @pytest.mark.parametrize(
@@ -29,8 +24,8 @@ def test_nothing_attempted(capsys):
         (("ab", "c"), "is π/μ > 1.28"),
     ],
 )
-def test_who_is_stopped(capsys, answer, verdict):
-    assert verdict in said(capsys, ch11.check_stopped, answer)
+def test_who_is_stopped(said, answer, verdict):
+    assert verdict in said(ch11.check_stopped, answer)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +40,8 @@ def test_who_is_stopped(capsys, answer, verdict):
         ((0.5, 0.5), "at most 1"),
     ],
 )
-def test_out_of_reach(capsys, answer, verdict):
-    assert verdict in said(capsys, ch11.check_out_of_reach, answer)
+def test_out_of_reach(said, answer, verdict):
+    assert verdict in said(ch11.check_out_of_reach, answer)
 
 
 def keep_kl(logp, log_mu, advantages):
@@ -68,8 +63,8 @@ def keep_kl(logp, log_mu, advantages):
         (lambda new, *_: new[0], "shape of logp"),
     ],
 )
-def test_keep_kl(capsys, answer, verdict):
-    assert verdict in said(capsys, ch11.check_keep_kl, answer)
+def test_keep_kl(said, answer, verdict):
+    assert verdict in said(ch11.check_keep_kl, answer)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +78,8 @@ def test_keep_kl(capsys, answer, verdict):
         (([0.3, 0.6, 0.1], [0.35, 0.55, 0.1]), "the list sees only"),
     ],
 )
-def test_pair(capsys, answer, verdict):
-    assert verdict in said(capsys, ch11.check_pair, answer)
+def test_pair(said, answer, verdict):
+    assert verdict in said(ch11.check_pair, answer)
 
 
 def spo(penalty, weight=None):
@@ -119,11 +114,11 @@ def square(scale):
         (lambda *_: None, "returns a Surrogate"),
     ],
 )
-def test_spo(capsys, region, verdict):
-    assert verdict in said(capsys, ch11.check_spo, region)
+def test_spo(said, region, verdict):
+    assert verdict in said(ch11.check_spo, region)
 
 
-def test_spo_without_the_ratio_in_front_and_with_a_wall(capsys):
+def test_spo_without_the_ratio_in_front_and_with_a_wall(said):
     def without_ratio(logp, logp_old, ratio, advantages, divergence=None):
         weight = (1 - advantages.sign() * (ratio - 1) / 0.2).detach()
         return Surrogate(-weight * advantages * logp, torch.ones_like(logp).bool(), weight)
@@ -132,13 +127,11 @@ def test_spo_without_the_ratio_in_front_and_with_a_wall(capsys):
         result = spo(square(2.5))(*args)
         return result._replace(keep=result.weight > 0)
 
-    assert "d/d log π of ρ is ρ" in said(capsys, ch11.check_spo, without_ratio)
-    assert "`keep` is about" in said(capsys, ch11.check_spo, with_a_wall)
+    assert "d/d log π of ρ is ρ" in said(ch11.check_spo, without_ratio)
+    assert "`keep` is about" in said(ch11.check_spo, with_a_wall)
 
 
-def test_no_check_shows_its_answer(capsys):
+def test_no_check_shows_its_answer(said):
     """What a wrong answer is told does not contain the right one."""
-    told = said(capsys, ch11.check_stopped, ("", "")) + said(
-        capsys, ch11.check_out_of_reach, (0, 0)
-    )
+    told = said(ch11.check_stopped, ("", "")) + said(ch11.check_out_of_reach, (0, 0))
     assert "abc" not in told and "0.78" not in told and "0.85" not in told

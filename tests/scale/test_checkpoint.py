@@ -157,7 +157,7 @@ def test_rows_are_found_whoever_wrote_them(tmp_path_factory, count, parts, data)
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("broken", ["save_file", "write_json", "point_latest", "sync_to_disk"])
+@pytest.mark.parametrize("broken", ["save_file", "write_json", "replace_text", "sync_to_disk"])
 def test_a_full_disk_leaves_the_checkpoint_before(
     broken, checkpoints, training, ranks, tmp_path, monkeypatch
 ):
@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     assert checkpoints.load(other.policy, other.optimizer)["step"] == 3
 
 
-@pytest.mark.parametrize("broken", ["save_file", "write_json", "point_latest"])
+@pytest.mark.parametrize("broken", ["save_file", "write_json", "replace_text"])
 def test_a_process_killed_while_saving_leaves_the_checkpoint_before(
     broken, checkpoints, training, tmp_path, monkeypatch
 ):
