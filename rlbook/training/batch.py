@@ -18,7 +18,8 @@ class Rollout:
     `logps[t]` is the sampler's log-probability of `token_ids[t]`; `versions[t]` is the number of
     optimizer steps its weights had taken. `rewards` keeps the parts of the reward by name,
     `token_rewards` those that come per token. `forced[t]` marks a token that was put there, not
-    sampled: it is context, never trained on.
+    sampled: it is context, never trained on. `answer` is what the verifier took as the answer
+    (`Verdict.answer`), None if it found none that counts.
     """
 
     problem: Problem
@@ -34,6 +35,7 @@ class Rollout:
     rewards: dict[str, float] = field(default_factory=dict)
     token_rewards: dict[str, list[float]] = field(default_factory=dict)
     forced: list[bool] | None = None
+    answer: str | None = None
 
     @property
     def reward(self) -> float:

@@ -89,6 +89,7 @@ def make_rollout(
         correct=verdict.correct,
         format_ok=verdict.format_ok,
         forced=completion.forced,
+        answer=verdict.answer,
     )
 
 

@@ -1,0 +1,43 @@
+"""Entropy minimisation by fine-tuning: no reward, the policy only grows surer of what it says."""
+
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlbook.policy import token_stats
+from rlbook.training import Batch, Trainer
+from rlbook.training.step import apply_gradients, warm_up
+
+
+def token_entropy(
+    model: PreTrainedModel, batch: Batch, temperature: float = 1.0
+) -> Float[Tensor, ""]:
+    """Mean entropy of the next-token distributions along sampled completions, in nats per token.
+
+    L = Σ_i Σ_t H(π_θ(· | o_{i,<t})) / Σ_i |o_i|
+
+    Differentiable through H alone: the completions count as given, so what sampling other ones
+    would change is left out. Source: EM-FT, arXiv:2505.15134 (which divides by the number of
+    completions: the same direction on a batch). Chapter 13.
+    """
+    stats = token_stats(model, batch.ids, batch.mask, temperature, entropy_grad=True)
+    return stats.entropy.sum() / batch.mask.sum()
+
+
+class EntropyFineTuning(Trainer):
+    """A trainer whose update descends `token_entropy` on its own samples; rewards are only logged.
+
+    Advantages, trust region and aggregation of the run's method are not used.
+    """
+
+    def update(self, minibatch: Batch) -> dict[str, float]:
+        """One step downhill in entropy."""
+        settings, optimizer = self.config.optimizer, self.optimizers["model"]
+        warm_up(optimizer, settings.lr, self.version, settings.warmup)
+        optimizer.zero_grad(set_to_none=True)
+        loss = token_entropy(self.model, minibatch, self.config.rollout.temperature)
+        loss.backward()
+        norm, skipped = apply_gradients(self.model, optimizer, settings.max_grad_norm)
+        self.version += 1
+        entropy = float(loss.detach())
+        return {"entropy": entropy, "grad_norm": norm, "skipped_updates": skipped}
