@@ -249,13 +249,14 @@ def reinforce_plus_plus(
     return torch.where(mask, centered * (variance + eps).rsqrt(), 0.0)
 
 
+@needs("rewards", "mask", token_rewards=True)
 def reward_to_go(
     rewards: Float[Tensor, "..."], mask: Bool[Tensor, "N T"], gamma: float = 1.0
 ) -> Float[Tensor, "N T"]:
     """Discounted rewards from each token on: R_t = Σ_{s≥t} γ^{s−t} r_s over trained tokens.
 
     A reward per sequence (N,) counts as a reward on its last trained token. 0 where `mask` is
-    False. Chapter 03.
+    False. γ = 0 leaves every token its own reward: on-policy distillation. Chapters 03 and 14.
     """
     if rewards.ndim == 1:
         rewards = at_last_token(rewards, mask)

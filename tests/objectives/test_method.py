@@ -163,7 +163,7 @@ def test_a_row_is_changed_by_naming_what_differs(case):
 
 
 GIVEN = {
-    "no method 'gspoo': choose from reinforce, .*, gpg": "gspoo",
+    "no method 'gspoo': choose from reinforce, .*, opd": "gspoo",
     "your own needs name, advantage and paper": {"name": "mine", "advantage": "max_rl"},
     "a name or a dictionary": 3,
     "no method None": {"kl": None},
@@ -365,13 +365,13 @@ def test_declared_needs_are_the_arguments_without_a_default(name):
     declared = needs_of(estimator)
     assert list(declared.inputs) == required
     assert set(declared.optional) <= set(parameters) - set(required)
-    assert declared.token_rewards == (name in ("gae", "reinforce_plus_plus"))
+    assert declared.token_rewards == (name in ("gae", "reinforce_plus_plus", "reward_to_go"))
 
 
 def test_every_estimator_of_the_package_has_a_declaration():
     from rlbook.objectives import advantages
 
-    helpers = {"reward_to_go", "at_last_token", "first_token"}
+    helpers = {"at_last_token", "first_token"}
     public = {
         name
         for name, thing in vars(advantages).items()
