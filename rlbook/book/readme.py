@@ -1,7 +1,7 @@
-"""The README's pictures, from the reference experiments, and its table, from the benchmarks.
+"""The README's picture, from a reference experiment, and the tables of speed, from the benchmarks.
 
-`python -m rlbook.book.readme` writes `data/results/habits.png`, `reuse.png` and the part of
-README.md between the two marks.
+`python -m rlbook.book.readme` writes `data/results/habits.png`, and what stands between the two
+marks in README.md (three figures) and in rlbook/bench/README.md (all of them).
 """
 
 import json
@@ -16,11 +16,9 @@ from rlbook.manifest import SUFFIX
 from rlbook.paths import ROOT, data_dir
 from rlbook.viz.curves import load_results
 from rlbook.viz.evidence import draw_families
-from rlbook.viz.rates import map_figure
 from rlbook.viz.style import use_style
 
-README = ROOT / "README.md"
-BASE = 0.38  # of the tiny model on the 96 held-out sums of every evaluation
+README, BENCH = ROOT / "README.md", ROOT / "rlbook/bench/README.md"
 BEGIN, END = "<!-- performance: python -m rlbook.book.readme -->", "<!-- end of performance -->"
 
 
@@ -40,26 +38,34 @@ def habits_figure() -> Figure:
     return figure
 
 
-def reuse_figure() -> Figure:
-    """Learning rates tried for one update on a batch and for sixteen, and each arm at its best."""
-    use_style()
-    sweep, chosen = load_results("reuse_sweep"), load_results("reuse_eval")
-    return map_figure(sweep, chosen, base=BASE)
+def three_figures() -> list[str]:
+    """A training step beside TRL's, sampling beside `generate`, an update beside the machine."""
+    step = load_results("bench/trl").query("method == 'grpo' and completions == 128")
+    sampler = load_results("bench/sampler").query("batch == 128")
+    return [
+        *_step_rows(step),
+        *_sampler_rows(sampler),
+        *_train_rows(load_results("bench/train_step")),
+    ]
 
 
-def performance_section() -> str:
-    """What the committed benchmarks measured, as Markdown."""
+def all_figures() -> list[str]:
+    """Every committed benchmark that has a row to show."""
     parts = {"trl": _step_rows, "trl_learning": _learning_rows, "sampler": _sampler_rows}
     parts |= {"train_step": _train_rows, "head": _head_rows, "startup": _startup_rows}
-    folder = data_dir() / "results" / "bench"
-    lines = ["| | measured | next to it |", "|---|---|---|"]
+    lines = []
     for part, rows in parts.items():
-        if (folder / f"{part}.csv").is_file():
+        if (data_dir() / f"results/bench/{part}.csv").is_file():
             lines += rows(load_results(f"bench/{part}"))
-    facts = json.loads((folder / f"sampler{SUFFIX}").read_text())
+    return lines
+
+
+def measured_on() -> str:
+    """Processor, threads and version of PyTorch of the committed benchmarks."""
+    facts = json.loads((data_dir() / f"results/bench/sampler{SUFFIX}").read_text())
     threads = facts["torch_threads"]
     where = f"{facts['cpu']}, {threads} thread{'s' * (threads > 1)}, PyTorch "
-    return "\n".join([*lines, "", f"Measured on: {where}{facts['versions']['torch']}."])
+    return f"Measured on: {where}{facts['versions']['torch']}."
 
 
 def _step_rows(table: pd.DataFrame) -> list[str]:
@@ -119,20 +125,23 @@ def _startup_rows(table: pd.DataFrame) -> list[str]:
     return [f"| `{what}` | {seconds[what]:.2g} s | |" for what in wanted if what in seconds]
 
 
-def with_performance(readme: str) -> str:
-    """The README with the current performance section between its marks."""
-    head, rest = readme.split(BEGIN)
+PAGES = {README: three_figures, BENCH: all_figures}
+
+
+def with_performance(page: Path) -> str:
+    """The page with current figures between its marks."""
+    head, rest = page.read_text().split(BEGIN)
     _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n\n{performance_section()}\n\n{END}{tail}"
+    lines = ["| | measured | next to it |", "|---|---|---|", *PAGES[page](), "", measured_on()]
+    return "\n".join([f"{head}{BEGIN}", "", *lines, "", f"{END}{tail}"])
 
 
 def main() -> list[Path]:
-    pictures = {"habits": habits_figure, "reuse": reuse_figure}
-    paths = [data_dir() / "results" / f"{name}.png" for name in pictures]
-    for path, draw in zip(paths, pictures.values(), strict=True):
-        draw().savefig(path, dpi=120, metadata={"Software": None})
-    README.write_text(with_performance(README.read_text()))
-    return [*paths, README]
+    picture = data_dir() / "results" / "habits.png"
+    habits_figure().savefig(picture, dpi=120, metadata={"Software": None})
+    for page in PAGES:
+        page.write_text(with_performance(page))
+    return [picture, *PAGES]
 
 
 if __name__ == "__main__":

@@ -5,15 +5,15 @@ import pytest
 
 from rlbook.bench import PARTS
 from rlbook.bench.figures import FIGURES, learning_gap
-from rlbook.book.readme import README, with_performance
+from rlbook.book.readme import PAGES, with_performance
 from rlbook.paths import data_dir
 
 BENCH = data_dir() / "results" / "bench"
 
 
-def test_readme_is_what_the_tables_say():
-    readme = README.read_text()
-    assert readme == with_performance(readme), "run python -m rlbook.book.readme"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_pages_are_what_the_tables_say(page):
+    assert page.read_text() == with_performance(page), "run python -m rlbook.book.readme"
 
 
 def test_every_part_has_a_figure():
