@@ -41,19 +41,21 @@ def build_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokeniz
     )
 
 
-def build_model(vocabulary: Sequence[str] = VOCABULARY) -> LlamaForCausalLM:
-    """A freshly initialised Llama: width 128, 3 layers, 4 heads of 32, untied LM head.
+def build_model(
+    vocabulary: Sequence[str] = VOCABULARY, width: int = 128, layers: int = 3
+) -> LlamaForCausalLM:
+    """A freshly initialised Llama: 4 heads, untied LM head, MLPs twice as wide as the rest.
 
     Initial weights depend on torch's global seed alone.
     """
     config = LlamaConfig(
         vocab_size=len(vocabulary),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=3,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=4,
-        head_dim=32,
+        head_dim=width // 4,
         max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=False,
         pad_token_id=PAD_ID,

@@ -40,6 +40,8 @@ class PretrainConfig:
     clip: float = 1.0
     threads: int = 1
     stop_after: int | None = None
+    width: int = 128
+    layers: int = 3
 
     def __post_init__(self) -> None:
         if self.total < 1 or not 1 <= self.micro_batches <= self.batch:
@@ -48,6 +50,8 @@ class PretrainConfig:
             raise ValueError(f"decay is a share of the steps in (0, 1], got {self.decay}")
         if not 16 <= self.max_tokens <= MAX_POSITIONS:
             raise ValueError(f"max_tokens must lie in 16..{MAX_POSITIONS}, got {self.max_tokens}")
+        if self.width % 8 or min(self.width, self.layers) < 1:
+            raise ValueError("four heads of even size: width must be a multiple of 8, layers >= 1")
 
     @property
     def folder(self) -> Path:
@@ -74,7 +78,7 @@ def pretrain(
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     world = WORLDS[config.world]
-    model = build_model(world.vocabulary).train()
+    model = build_model(world.vocabulary, config.width, config.layers).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.lr, betas=(0.9, 0.98), weight_decay=0.01
     )
