@@ -171,17 +171,21 @@ def rare_rule(claim: str, chapter: str, arm: str, against: str, lr: float) -> Ef
     return Effect(claim, chapter, world, "rare_habits", arm, against, reading, "share", {"lr": lr})
 
 
-def found(claim: str, level: int, arm: str, against: str) -> Effect:
-    """Accuracy on one family of habits in steps 6 to 15 of 40, every arm at its own rate."""
-    world = f"habits, {list(FAMILIES)[level - 1]}, steps 6–15"
+def found(claim: str, level: int, lr: float) -> Effect:
+    """MaxRL's accuracy on one family of habits in steps 6 to 15 of 40, against RLOO's."""
+    world = f"habits, {list(FAMILIES)[level - 1]}, steps 6–15, lr {short(lr)}"
     reading = mean_over_steps(f"accuracy_level_{level}", 6, 15)
-    return Effect(claim, "10", world, "habits", arm, against, reading, "accuracy")
+    return of_weight(claim, world, reading, lr)
 
 
-def at_last(claim: str, arm: str, against: str) -> Effect:
-    """Greedy accuracy on the rarest family of habits after 40 steps."""
-    reading = at_the_end("greedy_level_6")
-    return Effect(claim, "10", "habits, square", "habits", arm, against, reading, "accuracy")
+def at_last(claim: str, lr: float) -> Effect:
+    """MaxRL's greedy accuracy on the rarest family of habits after 40 steps, against RLOO's."""
+    return of_weight(claim, f"habits, square, lr {short(lr)}", at_the_end("greedy_level_6"), lr)
+
+
+def of_weight(claim: str, world: str, reading: Reading, lr: float) -> Effect:
+    arms, where = ("MaxRL", "RLOO"), {"lr": lr}
+    return Effect(claim, "10", world, "habits_rates", *arms, reading, "accuracy", where)
 
 
 EFFECTS = (
@@ -268,10 +272,16 @@ EFFECTS = (
     limited("the filter keeps it", "filter", "pass@1_limit_80", "pass@1"),
     solvable("dynamic sampling, at equal updates", "+ dynamic sampling", "GRPO"),
     solvable("... against twice the updates", "+ dynamic sampling", "GRPO, twice the batches"),
-    found("MaxRL finds rare rules sooner", 4, "MaxRL", "RLOO"),
-    found("... the rarer the rule, the more", 5, "MaxRL", "RLOO"),
-    found("... and what is known pays meanwhile", 1, "MaxRL", "RLOO"),
-    found("σ does some of that", 5, "GRPO", "RLOO"),
+    *(
+        effect
+        for lr in (3e-4, 6e-4)
+        for effect in (
+            found("MaxRL finds rare rules sooner", 4, lr),
+            found("... the rarer the rule, the more", 5, lr),
+            found("... and what is known pays meanwhile", 1, lr),
+            at_last("... and its mode on the rarest has changed", lr),
+        )
+    ),
     *(
         effect
         for lr in (0.03, 0.1)
@@ -281,7 +291,6 @@ EFFECTS = (
             shared("... and pays in one try", "pass@1", "MaxRL", lr),
         )
     ),
-    at_last("MaxRL finds the rarest rule more often", "MaxRL", "RLOO"),
 )
 
 

@@ -180,7 +180,6 @@ PRESSING = {
         "Is MaxRL's lead on rare rules its weight, or its learning rate?",
         tuple(on_policy((3e-4, 6e-4), ("rloo", "maxrl"), steps=40, **HABITS)),
         chosen_by=None,
-        seeds=tuple(range(5)),
         measure=by_family,
         watch=families,
         evaluation=FEW,
