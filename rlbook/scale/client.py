@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import count
 
 import aiohttp
 
@@ -13,6 +13,7 @@ from rlbook.scale.engine import (
     GenerationFailed,
     RequestRefused,
     VersionedCompletion,
+    all_of,
     labelled_version,
     weight_label,
 )
@@ -20,8 +21,13 @@ from rlbook.scale.protocol import read_completions, sampling_params
 
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
 SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent
-SILENT_PAUSE = 60.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 RETRYABLE = (408, 429)
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to leave a server in peace after so many failures in a row."""
+    return min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
 
 
 class GeneratorClient:
@@ -177,16 +183,15 @@ class HTTPEngine:
     def __init__(self, clients: Sequence[GeneratorClient]):
         self.clients = list(clients)
         self._running = Counter()
-        self._ask_at: dict[str, float] = {}  # by URL: when a silent server is asked again
+        self._silent: dict[str, asyncio.Task] = {}  # by URL: asks until the server is heard again
 
     async def admitted(self) -> list[tuple[GeneratorClient, int]]:
         """The servers that hold weights of this run, with their versions.
 
         One that accepts connections and does not answer holds up the others once, for `SILENCE`
-        seconds; then it is left out for `SILENT_PAUSE`.
+        seconds; then it is left out until it answers again.
         """
-        now = time.monotonic()
-        asked = [client for client in self.clients if now >= self._ask_at.get(client.url, now)]
+        asked = [client for client in self.clients if client.url not in self._silent]
         versions = await asyncio.gather(*map(self._version_of, asked))
         pairs = zip(asked, versions, strict=True)
         return [(client, version) for client, version in pairs if version is not None]
@@ -196,8 +201,18 @@ class HTTPEngine:
             async with asyncio.timeout(SILENCE):
                 return await client.version()
         except TimeoutError:
-            self._ask_at[client.url] = time.monotonic() + SILENT_PAUSE
+            self._silent[client.url] = asyncio.create_task(self._until_heard(client))
             return None
+
+    async def _until_heard(self, client: GeneratorClient) -> None:
+        """Ask a silent server beside all else, with growing pauses; a dead one is heard at once."""
+        for failures in count(1):
+            await asyncio.sleep(pause_after(failures))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SILENCE):
+                    await client.version()
+                    break
+        del self._silent[client.url]
 
     async def version(self) -> int | None:
         """The oldest version in use; None if no server is admitted."""
@@ -206,16 +221,40 @@ class HTTPEngine:
     async def complete(
         self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
     ) -> list[VersionedCompletion]:
-        """`n` completions of one prompt by one server."""
-        admitted = await self.admitted()
-        if not admitted:
-            servers = ", ".join(client.url for client in self.clients)
-            raise GenerationFailed(f"no generator has weights of this run: {servers or 'no URLs'}")
-        client, version = min(admitted, key=lambda pair: self._running[pair[0].url])
+        """`n` completions of one prompt, each a request of its own; all to one server.
+
+        It keeps the prompt's keys and values for all of them. A completion that fails is asked
+        once more, of whoever is the least busy then; its siblings are not.
+        """
+        limits = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        client, version = await self.least_busy()
+        with self.busy(client, n):
+            if temperature == 0:  # they are all alike
+                return await client.complete_at(version, prompt, n, **limits)
+            return await all_of(self._one(client, version, prompt, limits) for _ in range(n))
+
+    async def _one(
+        self, client: GeneratorClient, version: int, prompt: list[int], limits: dict
+    ) -> VersionedCompletion:
+        try:
+            (written,) = await client.complete_at(version, prompt, 1, **limits)
+        except GenerationFailed:
+            client, version = await self.least_busy()
+            with self.busy(client, 1):
+                (written,) = await client.complete_at(version, prompt, 1, **limits)
+        return written
+
+    async def least_busy(self) -> tuple[GeneratorClient, int]:
+        """The admitted server with the fewest completions to write, and its version."""
+        if admitted := await self.admitted():
+            return min(admitted, key=lambda pair: self._running[pair[0].url])
+        servers = ", ".join(client.url for client in self.clients)
+        raise GenerationFailed(f"no generator has weights of this run: {servers or 'no URLs'}")
+
+    @contextmanager
+    def busy(self, client: GeneratorClient, n: int) -> Iterator[None]:
         self._running[client.url] += n
         try:
-            return await client.complete_at(
-                version, prompt, n, max_new_tokens=max_new_tokens, temperature=temperature
-            )
+            yield
         finally:
             self._running[client.url] -= n

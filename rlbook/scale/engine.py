@@ -1,9 +1,13 @@
 """What the orchestrator asks of a generator, and what can go wrong with one."""
 
+import asyncio
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rlbook.policy import Completion
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,15 @@ class GenerationFailed(RuntimeError):
 
 class RequestRefused(RuntimeError):
     """A generator refused the request itself (HTTP 4xx); asking again would not help."""
+
+
+async def all_of(work: Iterable[Awaitable[Result]]) -> list[Result]:
+    """The results of all; the first error, if there is one, after all have ended."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
 
 
 class AsyncEngine(Protocol):

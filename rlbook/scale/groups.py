@@ -4,7 +4,7 @@ import asyncio
 import re
 
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.engine import AsyncEngine, GenerationFailed, VersionedCompletion
+from rlbook.scale.engine import AsyncEngine, GenerationFailed, VersionedCompletion, all_of
 from rlbook.scale.verify import Verifiers
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
@@ -58,12 +58,7 @@ class GroupSampler:
         if cut is None:
             return [(one, None) for one in await self.ask(prompt, n, self.rollout.max_new_tokens)]
         thoughts = await self.ask(prompt, n, cut.after)
-        answers = [self.finish(prompt, thought) for thought in thoughts]
-        written = await asyncio.gather(*answers, return_exceptions=True)
-        for one in written:
-            if isinstance(one, BaseException):
-                raise one
-        return written
+        return await all_of(self.finish(prompt, thought) for thought in thoughts)
 
     async def finish(
         self, prompt: list[int], thought: VersionedCompletion

@@ -12,12 +12,11 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from rlbook.scale.client import SILENCE, GeneratorClient
+from rlbook.scale.client import SILENCE, GeneratorClient, pause_after
 from rlbook.scale.engine import GenerationFailed, RequestRefused
 from rlbook.scale.probes import Probe
 from rlbook.scale.weights import Transport
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 SLOWER = 10  # a push that takes so many times as long as the slowest before is given up
 LEAST_LIMIT = 30.0
 
@@ -96,8 +95,7 @@ class Generators:
     def failed(self, client: GeneratorClient, reason: object) -> None:
         """Say it, and leave the generator in peace for a while."""
         count = self.failures[client.url] = self.failures.get(client.url, 0) + 1
-        pause = min(FIRST_PAUSE * 2 ** (count - 1), LONGEST_PAUSE)
-        self.retry_at[client.url] = self.clock() + pause
+        self.retry_at[client.url] = self.clock() + pause_after(count)
         warnings.warn(f"generator {client.url}: {reason}", RuntimeWarning, stacklevel=2)
 
     async def resume_all(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -325,10 +326,10 @@ def test_groups_spread_over_the_admitted_servers():
     assert {body["cache_salt"] for _, body in slow.asked if body} == {"run:5"}
 
 
-def test_a_frozen_server_holds_the_others_up_once(monkeypatch):
+def test_a_frozen_server_holds_the_others_up_once_and_is_back_as_it_thaws(monkeypatch):
     """It accepts connections, as a stopped process does, and does not answer."""
-    monkeypatch.setattr("rlbook.scale.client.SILENCE", 0.3)
-    monkeypatch.setattr("rlbook.scale.client.SILENT_PAUSE", 1.0)
+    monkeypatch.setattr("rlbook.scale.client.SILENCE", 0.5)
+    monkeypatch.setattr("rlbook.scale.client.FIRST_PAUSE", 0.01)
     frozen, good = FakeServer(), FakeServer()
 
     async def run():
@@ -347,14 +348,50 @@ def test_a_frozen_server_holds_the_others_up_once(monkeypatch):
             engine = HTTPEngine([one, two])
             assert len(await engine.admitted()) == 2
             frozen.weight_info = late
-            for _ in range(3):
+            assert await engine.admitted() == [(two, 3)]
+            start = time.monotonic()
+            for _ in range(20):
                 assert await engine.admitted() == [(two, 3)]
-            assert len(frozen.asked) == 2
+            held_up = time.monotonic() - start
             thawed.set()
-            await asyncio.sleep(1.1)
-            assert len(await engine.admitted()) == 2
+            async with asyncio.timeout(30):
+                while len(await engine.admitted()) < 2:
+                    await asyncio.sleep(0.01)
+            return held_up
 
-    asyncio.run(run())
+    assert asyncio.run(run()) < 20 * 0.5 / 2  # twenty silences, had it been waited for
+
+
+def test_a_failed_completion_is_asked_once_more_and_its_siblings_are_not():
+    fake = FakeServer({"choices": [choice()]})
+    answered = fake.generate
+    fails = iter((False, True, False, False, False))
+
+    async def generate(body):
+        return web.Response(status=500) if next(fails) else await answered(body)
+
+    fake.generate = generate
+    assert len(asked_of_one(fake, n=4)) == 4
+    requests = [body for path, body in fake.asked if path.endswith("/generate")]
+    assert len(requests) == 5
+    assert {body["sampling_params"]["n"] for body in requests} == {1}
+
+
+def test_a_completion_that_fails_twice_fails_its_group():
+    fake = FakeServer({"choices": [choice()]}, status=500)
+    with pytest.raises(GenerationFailed, match="HTTP 500"):
+        asked_of_one(fake, n=2)
+
+
+def asked_of_one(fake, n):
+    """`n` completions from an engine of one server."""
+
+    async def run():
+        async with served(fake) as url, GeneratorClient(url, "run", timeout=5) as client:
+            engine = HTTPEngine([client])
+            return await engine.complete(PROMPT, n, max_new_tokens=8, temperature=1.0)
+
+    return asyncio.run(run())
 
 
 def test_no_admitted_server_is_a_failure_that_lists_them():
