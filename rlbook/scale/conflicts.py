@@ -10,6 +10,12 @@ from rlbook.training.config import RunConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEVICES = ("cpu", "cuda")
+DECIDED = {  # options of vLLM's server that follow from other settings
+    *("model", "host", "port", "dtype", "max-num-seqs", "generation-config", "logprobs-mode"),
+    *("weight-transfer-config", "middleware", "hf-overrides", "tensor-parallel-size"),
+    *("gpu-memory-utilization", "enable-scale-out", "async-scheduling"),
+    *("disable-uvicorn-access-log", "disable-log-stats"),
+}
 
 
 def run_conflicts(run: RunConfig) -> Iterator[str]:
@@ -46,6 +52,8 @@ def unsupported(method: Method) -> str:
         "a critic": method.needs_critic,
         "greedy completions": method.needs_greedy,
         "the likeliest tokens of π_old": method.needs_topk is not None,
+        "a selection of tokens": method.selection is not None,
+        "the gradient of the entropy": method.entropy_bonus != 0,
     }
     return " and ".join(name for name, needed in needs.items() if needed)
 
@@ -59,13 +67,8 @@ def generate_conflicts(run: RunConfig, generate: GenerateConfig) -> Iterator[str
         )
     if generate.engine == "builtin":
         yield from builtin_conflicts(generate)
-    evaluated = run.evaluation.samples if run.evaluation.every else 0
-    together = max(run.rollout.group_size, evaluated)
-    if generate.slots < together:
-        yield (
-            f"generate.slots {generate.slots}: the {together} completions of one prompt are one "
-            "request (rollout.group_size, evaluation.samples): give a server at least as many slots"
-        )
+    if taken := sorted(DECIDED.intersection(name.replace("_", "-") for name in generate.vllm)):
+        yield f"generate.vllm: the run itself decides {', '.join(taken)}: leave them out"
     cut, limit = generate.interruption, run.rollout.max_new_tokens
     if cut and cut.after + cut.answer_tokens > limit:
         yield (

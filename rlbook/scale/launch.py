@@ -1,5 +1,6 @@
 """`rlbook scale`: starts a run's processes, looks after them, ends when the run is done."""
 
+import secrets
 import signal
 import sys
 import time
@@ -48,7 +49,7 @@ def launch(config: ScaleConfig, resume: bool = False, role: Role = "all") -> dic
     (both leave a folder that `resume` continues), and `ValueError` for what cannot start.
     Chapter 17.
     """
-    layout = Layout(config.folder)
+    layout, config = Layout(config.folder), with_token(config)
     with stop_signals(), one_launcher(layout, role):
         ports = prepare(layout, config, resume, role)
         commands = run_commands(config, layout, role, ports)
@@ -58,6 +59,13 @@ def launch(config: ScaleConfig, resume: bool = False, role: Role = "all") -> dic
             supervisor.watch(lambda: is_done(layout), progress)
         progress.end()
     return read_json(layout.status)
+
+
+def with_token(config: ScaleConfig) -> ScaleConfig:
+    """With a secret for this start, unless it has one, or servers elsewhere had to know it."""
+    if config.generate.token or config.generate.servers:
+        return config
+    return config.replace(generate={"token": secrets.token_urlsafe(24)})
 
 
 def prepare(layout: Layout, config: ScaleConfig, resume: bool, role: Role) -> list[int]:

@@ -19,6 +19,7 @@ RESUMABLE = (
     *("generate.python", "generate.count", "generate.host", "generate.port", "generate.token"),
     *("generate.servers", "generate.tensor_parallel", "generate.colocated", "generate.gpu_memory"),
     *("generate.slots", "generate.transport", "generate.timeout", "generate.verifiers"),
+    "generate.vllm",
     *("train.processes", "train.nodes", "train.rendezvous", "train.activation_checkpointing"),
 )
 

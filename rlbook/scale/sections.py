@@ -25,12 +25,17 @@ class GenerateConfig(Section):
     count: int = Field(1, ge=0, description="servers to start; 0: only those in `servers`")
     host: str = Field("127.0.0.1", description="address to bind; another one requires `token`")
     port: int = Field(8100, ge=0, le=65535, description="of the first server; 0: any free ones")
-    token: str | None = Field(None, description="secret that every request has to carry")
+    token: str | None = Field(
+        None, description="secret that every request has to carry; a new one for every start"
+    )
     servers: tuple[str, ...] = Field((), description="URLs of servers that run already, elsewhere")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per server")
     colocated: bool = Field(False, description="on the trainers' GPUs instead of their own")
     gpu_memory: float = Field(0.9, gt=0, le=1, description="share of GPU memory vLLM may take")
     slots: int = Field(128, ge=1, description="completions one server writes at a time")
+    vllm: dict[str, bool | int | float | str] = Field(
+        {}, description="further options of vLLM's server, e.g. {max-model-len: 17000}"
+    )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the server's weights")
     kv: Literal["clear", "keep"] = Field(
         "keep", description="cache at a weight update: keep (PipelineRL), or recompute (exact)"

