@@ -73,6 +73,17 @@ ARM_COLOURS = {
     "GRPO + KL": "#332288",
     "PPO's loss, siblings": METHOD_COLOURS["lite_ppo"],
     "batch mean": METHOD_COLOURS["reinforce_batch_mean"],
+    "base": "#6b6b6b",
+    "verifier": METHOD_COLOURS["grpo"],
+    "majority vote": "#D55E00",
+    "agreement": "#E69F00",
+    "confidence": "#771155",
+    "EM-FT": "#d9a0c4",
+    "coin, one update": "#1b1b1b",
+    "coin, 8 updates, no clip": "#b5b5b5",
+    "coin, 8 updates, clip": "#56B4E9",
+    "format only": "#44AA66",
+    "wrong labels": "#771155",
 }
 # Families of habits, from the one that the base has right to the one it hardly ever has.
 FAMILY_COLOURS = {
