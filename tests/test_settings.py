@@ -13,6 +13,7 @@ from rlbook.objectives import (
     NoTrustRegion,
     RatioClip,
     SamplerCorrection,
+    TopEntropy,
     WeightClip,
     gae,
     group_center,
@@ -142,6 +143,8 @@ METHOD = {
             },
         ),
     ],
+    "selection": [Case(TopEntropy(0.3), "batch of step 1")],
+    "entropy_bonus": [Case(0.5, "update of step 1")],
     "reward_values": [
         Case((0.0, 2.0), "rollouts of step 1"),
         Case((-1.0, 1.0), "rollouts of step 1"),
@@ -322,9 +325,9 @@ def test_no_forward_pass_is_wider_than_micro_batch_tokens(
     """A row that is longer than that goes alone."""
     sizes = []
 
-    def watch(self, model, micro, temperature):
+    def watch(self, model, micro, temperature, **how):
         sizes.append(micro.ids.numel() if len(micro) > 1 else 0)
-        return token_stats(self, model, micro, temperature)
+        return token_stats(self, model, micro, temperature, **how)
 
     token_stats = LocalProcess.token_stats
     monkeypatch.setattr(LocalProcess, "token_stats", watch)

@@ -13,7 +13,10 @@ from rlbook.tasks import get_task
 MICRO_ROWS = 128  # larger slices only cost memory
 LOSSES = {"sequence_mean": "grpo", "token_mean": "dapo"}  # TRL's loss_type by our aggregation
 SCALES = {group_normalize: "group", group_center: "none"}  # its scale_rewards by our advantage
-WITHOUT = ("kl", "sampler_correction", "format_bonus", "reward_shaping", "prompt_filter")
+WITHOUT = (
+    *("kl", "sampler_correction", "selection", "entropy_bonus", "format_bonus"),
+    *("reward_shaping", "prompt_filter"),
+)
 
 
 def trl_python() -> str | None:

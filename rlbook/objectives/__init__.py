@@ -41,6 +41,14 @@ from rlbook.objectives.ratios import (
     sequence_ratio,
     token_ratio,
 )
+from rlbook.objectives.selection import (
+    CovarianceClip,
+    CovarianceKL,
+    Selection,
+    TopEntropy,
+    next_bonus,
+    token_covariance,
+)
 from rlbook.objectives.shaping import overlong_penalty, token_rewards
 from rlbook.objectives.soft_regions import (
     DivergencePenalty,
@@ -68,6 +76,8 @@ __all__ = [
     "METHODS",
     "Aggregation",
     "BoundEstimator",
+    "CovarianceClip",
+    "CovarianceKL",
     "DivergenceMask",
     "DivergencePenalty",
     "EMABaseline",
@@ -77,11 +87,13 @@ __all__ = [
     "NoTrustRegion",
     "RatioClip",
     "SamplerCorrection",
+    "Selection",
     "SequenceGamma",
     "SequenceMask",
     "SoftGate",
     "Surrogate",
     "TaperedWeight",
+    "TopEntropy",
     "Totals",
     "TrustRegion",
     "WeightClip",
@@ -109,6 +121,7 @@ __all__ = [
     "method_table_markdown",
     "method_text",
     "needs",
+    "next_bonus",
     "no_baseline",
     "overlong_penalty",
     "policy_loss",
@@ -118,6 +131,7 @@ __all__ = [
     "sampler_correction",
     "sequence_ratio",
     "summarize",
+    "token_covariance",
     "token_ratio",
     "token_rewards",
     "token_weights",

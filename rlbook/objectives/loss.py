@@ -41,28 +41,36 @@ def policy_loss(
     logp_ref: Float[Tensor, "N T"] | None = None,
     divergence: Float[Tensor, "N T"] | None = None,
     correction: Float[Tensor, "N T"] | None = None,
+    selected: Bool[Tensor, "N T"] | None = None,
+    entropy: Float[Tensor, "N T"] | None = None,
 ) -> Loss:
     """The loss that a method minimises, for one batch or one slice of it.
 
     `advantages` (N,) or (N, T) are constants. Pass the `totals` of the whole update to let slices
     add up to it. `divergence` replaces the binary one of a `DivergenceMask`; `correction`, from
     `method.sampler_correction`, multiplies the surrogate, not the KL term.
+    `selected` are the tokens that `method.selection` picked; `entropy`, with its gradient, is that
+    of each token's distribution and serves `method.entropy_bonus`.
     Raises `ValueError` where a shape is wrong or the method needs an argument that is missing.
     """
     check_tokens(
         mask, logp=logp, logp_old=logp_old, logp_ref=logp_ref, divergence=divergence,
-        correction=correction,
+        correction=correction, selected=selected, entropy=entropy,
     )  # fmt: skip
-    check_ready(method, correction)
+    check_ready(method, correction, selected, entropy)
     advantages = expand_to_tokens(advantages, mask).detach()
     logp, logp_old, advantages = zero_masked(mask, logp, logp_old.detach(), advantages)
     ratio = importance_ratio(method.ratio, logp, logp_old, mask)
     surrogate = method.trust_region(logp, logp_old, ratio, advantages, divergence)
+    if method.selection is not None and selected is not None:
+        surrogate = method.selection.apply(surrogate, selected, logp, logp_old)
     token_loss = surrogate.loss
     if correction is not None:
         token_loss = token_loss * zero_masked(mask, correction.detach())[0]
     if method.kl is not None and method.kl.where == "loss":
         token_loss = token_loss + kl_term(method.kl, logp, logp_ref, logp_old, mask)
+    if method.entropy_bonus and entropy is not None:
+        token_loss = token_loss - method.entropy_bonus * zero_masked(mask, entropy)[0]
     loss = aggregate(token_loss, mask, method.aggregation, groups, method.constant, totals)
     token_loss = torch.where(mask, token_loss, 0.0)
     return Loss(loss, token_loss, loss_sums(logp, logp_old, advantages, mask, surrogate))
@@ -82,8 +90,10 @@ def importance_ratio(
     return sequence_ratio(logp, logp_old, mask, normalize=kind == "sequence")
 
 
-def check_ready(method: Method, correction: Tensor | None) -> None:
-    """Require what a row leaves to the run: the generation limit, and the correction's weights."""
+def check_ready(
+    method: Method, correction: Tensor | None, selected: Tensor | None, entropy: Tensor | None
+) -> None:
+    """Require what a row leaves to the run: its limit, the correction, the selection, entropies."""
     if method.aggregation == "constant" and method.constant is None:
         raise ValueError(
             f"{method.name} divides by the run's generation limit: call "
@@ -93,6 +103,16 @@ def check_ready(method: Method, correction: Tensor | None) -> None:
         raise ValueError(
             f"{method.name} corrects its sampler: pass "
             "correction=method.sampler_correction(logp_old, logp_sampler, mask)"
+        )
+    if method.selection is not None and selected is None:
+        raise ValueError(
+            f"{method.name} selects tokens: pass "
+            "selected=method.selection(logp_old, entropy, advantages, mask)"
+        )
+    if method.entropy_bonus and entropy is None:
+        raise ValueError(
+            f"{method.name} has an entropy bonus: pass entropy, as "
+            "token_stats(..., entropy_grad=True) gives it"
         )
 
 

@@ -9,6 +9,7 @@ from rlbook.objectives.aggregation import Aggregation
 from rlbook.objectives.estimators import bound, needs_of
 from rlbook.objectives.kl import KLPenalty
 from rlbook.objectives.ratios import SamplerCorrection
+from rlbook.objectives.selection import Selection
 from rlbook.objectives.specs import (
     build,
     check_keys,
@@ -16,9 +17,11 @@ from rlbook.objectives.specs import (
     merged,
     read_estimator,
     read_region,
+    read_selection,
     settings,
     write_estimator,
     write_region,
+    write_selection,
 )
 from rlbook.objectives.trust_regions import NoTrustRegion, TrustRegion
 
@@ -33,6 +36,8 @@ class Method:
     `constant` is the normaliser of `aggregation="constant"`; None: the run's generation limit.
     `old_logprobs` says whose log-probs the paper calls π_old: the trainer's, recomputed, or the
     sampler's own. `sampler_correction` then weighs tokens for the difference of the two.
+    `selection` picks the tokens that learn; `entropy_bonus` times the entropy of each token's
+    distribution is subtracted from its loss.
     `reward_values` are the rewards of a (wrong, right) answer, `format_bonus` is added where the
     format is right. `reward_shaping` and `prompt_filter` name what happens to rewards and prompts
     before the objective; the trainer does it ("overlong": DAPO's ramp over the last
@@ -52,6 +57,8 @@ class Method:
     kl: KLPenalty | None = None
     old_logprobs: Literal["recomputed", "sampler"] = "sampler"
     sampler_correction: SamplerCorrection | None = None
+    selection: Selection | None = None
+    entropy_bonus: float = 0.0
     reward_values: tuple[float, float] = (0.0, 1.0)
     format_bonus: float = 0.0
     reward_shaping: Literal["none", "overlong", "overlong_filter"] = "none"
@@ -182,6 +189,7 @@ WRITE: dict[str, Callable[[Any], Any]] = {
     "trust_region": write_region,
     "kl": write_settings,
     "sampler_correction": write_settings,
+    "selection": write_selection,
     "reward_values": list,
 }
 READ: dict[str, Callable[[Any], Any]] = {
@@ -190,4 +198,5 @@ READ: dict[str, Callable[[Any], Any]] = {
     "trust_region": read_region,
     "kl": read_settings(KLPenalty, "kl"),
     "sampler_correction": read_settings(SamplerCorrection, "sampler_correction"),
+    "selection": read_selection,
 }

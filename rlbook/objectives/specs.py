@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from rlbook.importing import import_name, name_of
 from rlbook.objectives import advantages
 from rlbook.objectives.estimators import UNDECLARED, BoundEstimator, needs_of
+from rlbook.objectives.selection import CovarianceClip, CovarianceKL, TopEntropy
 from rlbook.objectives.soft_regions import (
     DivergencePenalty,
     SequenceGamma,
@@ -33,6 +34,7 @@ REGIONS: Known = {
         *(SoftGate, DivergencePenalty, TaperedWeight, SequenceMask, SequenceGamma),
     )
 }
+SELECTIONS: Known = {one.__name__: one for one in (TopEntropy, CovarianceClip, CovarianceKL)}
 ADVANTAGES: Known = {
     name: function
     for name, function in vars(advantages).items()
@@ -86,6 +88,21 @@ def read_region(spec: Any) -> Any:
     if options:
         raise ValueError(f"{name} is a function: options of a trust region need a dataclass")
     return region
+
+
+def write_selection(selection: Any) -> dict[str, Any] | None:
+    """Spec of a selection of tokens with every setting; None is none."""
+    if selection is None:
+        return None
+    return {"type": name_in(SELECTIONS, type(selection))} | settings(selection)
+
+
+def read_selection(spec: Any) -> Any:
+    """The selection of a spec; anything but a spec is returned as it is."""
+    if not isinstance(spec, str | Mapping):
+        return spec
+    name, options = parts(spec, "selection")
+    return build(find(name, SELECTIONS, "selection"), options, "selection")
 
 
 def settings(choice: Any) -> dict[str, Any]:

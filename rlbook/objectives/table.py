@@ -8,10 +8,14 @@ from rlbook.objectives.trust_regions import NoTrustRegion
 SHORT = ("method", "advantage", "ratio", "trust region", "aggregation")
 
 
+# Columns that are shown where a row uses them.
+RARE = ("sampler correction", "selection", "entropy bonus", "format bonus")
+
+
 def method_table() -> list[dict[str, str]]:
     """The rows of `METHODS` as text, one dictionary per method, ready for a data frame."""
     rows = [row_text(method) for method in METHODS.values()]
-    for column in ("sampler correction", "format bonus"):  # columns only where a row uses them
+    for column in RARE:
         if all(row[column] == "none" for row in rows):
             rows = [{k: v for k, v in row.items() if k != column} for row in rows]
     return rows
@@ -32,6 +36,8 @@ def row_text(method: Method) -> dict[str, str]:
         "KL": f"{m.kl.kind} in {m.kl.where}, β={m.kl.beta:g}" if m.kl else "none",
         "old log-probs": m.old_logprobs if m.ratio != "none" or correction else "none",
         "sampler correction": describe(correction) if correction else "none",
+        "selection": describe(m.selection) if m.selection else "none",
+        "entropy bonus": f"{m.entropy_bonus:g}" if m.entropy_bonus else "none",
         "rewards": "{:g} / {:g}".format(*m.reward_values),
         "format bonus": f"{m.format_bonus:g}" if m.format_bonus else "none",
         "shaping": m.reward_shaping + cache,

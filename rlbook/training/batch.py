@@ -102,7 +102,8 @@ class Batch(Collated):
     others are None where the method has no use for them: `logp_ref` under the reference,
     `values_old` and `returns` for a critic, `correction` the weight of the sampler's tokens,
     `staleness` the updates between a token's sampling and its training, `topk_ids` and
-    `topk_logp_old` (N, T, K+1) the tokens over which a divergence is taken.
+    `topk_logp_old` (N, T, K+1) the tokens over which a divergence is taken, `selected` the tokens
+    that the method's selection picked.
     """
 
     logp_old: Float[Tensor, "N T"]
@@ -114,6 +115,7 @@ class Batch(Collated):
     staleness: Int[Tensor, "N T"] | None = None
     topk_ids: Int[Tensor, "N T K"] | None = None
     topk_logp_old: Float[Tensor, "N T K"] | None = None
+    selected: Bool[Tensor, "N T"] | None = None
 
     @property
     def total_rewards(self) -> Float[Tensor, " N"]:

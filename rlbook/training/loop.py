@@ -67,6 +67,8 @@ def check_plain(method: Method) -> None:
         "groups in its aggregation": method.aggregation == "prompt_mean",
         "the generation limit as its constant": limit,
         "further tokens for its trust region": method.needs_topk,
+        "a selection of tokens": method.selection is not None,
+        "the entropies of its tokens": method.entropy_bonus,
         "shaped rewards": shaped or method.reward_shaping != "none",
     }
     if missing := [want for want, wanted in wants.items() if wanted]:

@@ -109,7 +109,7 @@ def zero_variance_share(rollouts: Sequence[Rollout]) -> float:
 @torch.no_grad()
 def step_sums(loss: Loss, stats: TokenStats, micro: Batch) -> dict[str, Tensor]:
     """What one micro-batch adds to the metrics of its update: sums, counts and extremes."""
-    sums = {"loss": loss.loss.detach(), "entropy_sum": stats.entropy.sum(), **loss.sums}
+    sums = {"loss": loss.loss.detach(), "entropy_sum": stats.entropy.detach().sum(), **loss.sums}
     if micro.staleness is None:
         return sums
     gap, mask = (stats.logp - micro.logp_sampler).abs(), micro.mask

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rlbook.objectives import Method, compute_advantages, token_rewards
-from rlbook.policy import topk_logprobs
+from rlbook.objectives.shapes import expand_to_tokens
+from rlbook.policy import token_stats, topk_logprobs
 from rlbook.training.batch import Batch, Collated, Rollout, collate, micro_batch_rows
 from rlbook.training.config import RunConfig
 from rlbook.training.critic import Critic
@@ -69,6 +70,7 @@ class BatchBuilder:
             correction=correction and correction(old, batch.logp_sampler, batch.mask),
             staleness=None if version is None else staleness_of(batch, version),
             mask=self.trained(batch),
+            selected=self.selected(batch, old, advantages),
             **self.topk(batch),
         )
 
@@ -107,6 +109,29 @@ class BatchBuilder:
         if self.method.reward_shaping == "overlong_filter":
             return batch.mask & batch.finished[:, None]
         return batch.mask
+
+    @torch.no_grad()
+    def selected(
+        self, batch: Collated, old: Float[Tensor, "N T"], advantages: Tensor
+    ) -> Bool[Tensor, "N T"] | None:
+        """The tokens that the method's selection picks among those to train, for all minibatches.
+
+        A draw derives from the tokens themselves, so that a resumed run repeats it.
+        """
+        selection, mask = self.method.selection, self.trained(batch)
+        if selection is None:
+            return None
+        advantages = expand_to_tokens(advantages, mask)
+        return selection(old, self.entropies(batch), advantages, mask, seed=int(batch.ids.sum()))
+
+    def entropies(self, batch: Collated) -> Float[Tensor, "N T"]:
+        """Entropy of the distribution each token was drawn from, under the model as it is."""
+        policy, temperature = as_policy(self.model), self.config.rollout.temperature
+        return in_micro_batches(
+            lambda ids, mask: token_stats(policy, ids, mask, temperature).entropy,
+            batch,
+            self.config.optimizer.micro_batch_tokens,
+        )
 
     def logprobs(self, batch: Collated | Batch, model: nn.Module) -> Float[Tensor, "N T"]:
         """log π(token) under a model, at the run's temperature."""

@@ -27,10 +27,20 @@ class LocalProcess:
         for rows in micro_batch_rows(batch, max_tokens):
             yield batch.select(rows)
 
-    def token_stats(self, model: nn.Module, micro: Batch, temperature: float) -> TokenStats:
-        """Log-probabilities and entropies of a micro-batch's trained tokens, with gradient."""
+    def token_stats(
+        self, model: nn.Module, micro: Batch, temperature: float, entropy_grad: bool = False
+    ) -> TokenStats:
+        """Log-probabilities and entropies of a micro-batch's trained tokens.
+
+        The log-probabilities carry a gradient, the entropies only if `entropy_grad` asks for it.
+        """
         return token_stats(
-            as_policy(model), micro.ids, micro.mask, temperature, topk_ids=micro.topk_ids
+            as_policy(model),
+            micro.ids,
+            micro.mask,
+            temperature,
+            entropy_grad=entropy_grad,
+            topk_ids=micro.topk_ids,
         )
 
     @torch.no_grad()
@@ -89,7 +99,7 @@ def train_step(
     optimizer.zero_grad(set_to_none=True)
     parts = []
     for micro in parallel.slices(batch, micro_batch_tokens):
-        stats = parallel.token_stats(model, micro, temperature)
+        stats = parallel.token_stats(model, micro, temperature, **entropy_of(method))
         loss = batch_loss(method, stats, micro, totals)
         loss.loss.backward()
         parts.append(step_sums(loss, stats, micro))
@@ -187,6 +197,11 @@ def full_tensor(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def entropy_of(method: Method) -> dict[str, bool]:
+    """What the log-prob pass has to do besides: entropies with a gradient, for a bonus."""
+    return {"entropy_grad": True} if method.entropy_bonus else {}
+
+
 def batch_loss(method: Method, stats: TokenStats, batch: Batch, totals: Totals) -> Loss:
     """`policy_loss` of a batch whose tokens have these log-probabilities now."""
     return policy_loss(
@@ -200,6 +215,8 @@ def batch_loss(method: Method, stats: TokenStats, batch: Batch, totals: Totals) 
         logp_ref=batch.logp_ref,
         divergence=divergence_of(method, stats, batch),
         correction=batch.correction,
+        selected=batch.selected,
+        entropy=stats.entropy if method.entropy_bonus else None,
     )
 
 

@@ -499,6 +499,6 @@ def test_text_of_one_method_for_the_shell():
         method_text("dapoo")
     lines = method_table_markdown().splitlines()
     assert len(set(map(len, lines))) == 1 and len(lines[0]) <= 140
-    assert method_table_markdown(("method", "paper")).count("arXiv") == 16
+    assert method_table_markdown(("method", "paper")).count("arXiv") == 17
     with pytest.raises(ValueError, match="no column 'papers': choose from method"):
         method_table_markdown(("papers",))
