@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -40,6 +41,7 @@ class GeneratorClient:
     def __init__(self, url: str, run_id: str, token: str | None = None, timeout: float = 600.0):
         self.url, self.run_id, self.timeout = url.rstrip("/"), run_id, timeout
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.heard = 0.0  # when it last answered, on the monotonic clock
 
     async def __aenter__(self) -> "GeneratorClient":
         # A connection that the server closes just as it is used again would fail its request.
@@ -167,6 +169,7 @@ class GeneratorClient:
         try:
             async with self._session.request(method, where, timeout=limit, **body) as response:
                 content, status = await response.read(), response.status
+                self.heard = time.monotonic()
         except TimeoutError:
             raise GenerationFailed(f"{where}: no answer within {seconds:g} s") from None
         except aiohttp.ClientError as error:

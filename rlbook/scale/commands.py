@@ -50,7 +50,9 @@ def generator(config: ScaleConfig, index: int, port: int, alone: bool = False) -
         argv, env = vllm_adapter.server_command(config, index, port, alone)
     else:
         argv, env = builtin_server(config, index, port, alone)
-    return Command(f"generator{index}", argv, cpu_threads(config) | env, spare=True)
+    return Command(
+        f"generator{index}", argv, cpu_threads(config) | env, spare=True, witness="orchestrator"
+    )
 
 
 def builtin_server(

@@ -9,6 +9,7 @@
 <run>/status.json           the trainer's version, and whether the run is done
 <run>/events.jsonl          a row per start, death and end of a process (launcher)
 <run>/processes.json        process ids by name (launcher)
+<run>/alive/<process>       its sign of life: see `rlbook.scale.process.Pulse`
 <run>/servers.json          the generators' URLs
 <run>/metrics.jsonl         a row per update (trainer)
 <run>/rollouts.jsonl        a row per batch (orchestrator)
@@ -60,6 +61,9 @@ class Layout:
     @property
     def processes(self) -> Path:
         return self.root / "processes.json"
+
+    def alive(self, name: str) -> Path:
+        return self.root / "alive" / name
 
     @property
     def logs(self) -> Path:

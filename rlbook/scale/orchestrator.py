@@ -8,6 +8,7 @@ asked again, what was not yet is.
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from rlbook.scale.engine import AsyncEngine, GenerationFailed, RequestRefused
 from rlbook.scale.evaluate import Evaluation
 from rlbook.scale.groups import GroupSampler
 from rlbook.scale.layout import Layout, read_json
-from rlbook.scale.process import die_with_parent
+from rlbook.scale.process import PULSE_SECONDS, Pulse, die_with_parent
 from rlbook.scale.tickets import training_pool
 from rlbook.scale.verify import Verifiers
 from rlbook.tasks import Problem, get_task, held_out_problems
@@ -31,6 +32,7 @@ from rlbook.training.collect import labeller
 POLL_SECONDS = 0.05
 LONGEST_PAUSE = 5.0  # seconds without new requests after failed ones
 ASKED_PER_SLOT = 2  # a group comes back with its longest answer; its other slots must not wait
+OWN_SILENCE, SERVER_SILENCE = 60.0, 120.0  # seconds after which a process counts as hung
 SILENT_SECONDS = 10.0  # without a generator, after which the last evaluation is given up
 
 
@@ -215,6 +217,21 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
+async def show_life(layout: Layout, clients: Sequence[GeneratorClient]) -> None:
+    """Signs of life of this process, and of every generator that it hears."""
+    own = Pulse(layout.alive("orchestrator"), OWN_SILENCE)
+    pulses = [Pulse(layout.alive(f"generator{i}"), SERVER_SILENCE) for i in range(len(clients))]
+    last = [client.heard for client in clients]
+    while True:
+        own()
+        heard = [client.heard for client in clients]
+        for pulse, before, now in zip(pulses, last, heard, strict=True):
+            if now > before:
+                pulse()
+        last = heard
+        await asyncio.sleep(PULSE_SECONDS)
+
+
 async def orchestrate(layout: Layout) -> None:
     """The orchestrator of a run folder, with HTTP generators."""
     config, known = load_config(layout.config), read_json(layout.servers)
@@ -229,6 +246,8 @@ async def orchestrate(layout: Layout) -> None:
             await stack.enter_async_context(GeneratorClient(url, known["run_id"], secret, limit))
             for url in known["servers"]
         ]
+        life = asyncio.create_task(show_life(layout, clients))
+        stack.callback(life.cancel)
         engine = HTTPEngine(clients)
         await Orchestrator(layout, config, engine, tokenizer, verifiers, len(clients)).run()
 

@@ -1,10 +1,12 @@
-"""Processes that end together with the one that started them."""
+"""Processes that end with the one that started them, and that say that they are alive."""
 
 import ctypes
+import math
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -12,6 +14,39 @@ LAUNCHER = "RLBOOK_LAUNCHER"  # environment variable: process id of the launcher
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 LIBC = ctypes.CDLL(None)
 POLL_SECONDS = 0.5
+PULSE_SECONDS = 1.0
+
+
+class Pulse:
+    """Signs of life in a file: its time of change, and how many seconds of silence to allow."""
+
+    def __init__(self, path: Path, silence: float):
+        self.path, self.silence = path, silence
+        self.due, self.written = 0.0, math.nan
+
+    def __call__(self) -> None:
+        """Show life; cheap enough for every turn of a loop."""
+        if time.monotonic() < self.due:
+            return
+        self.due = time.monotonic() + PULSE_SECONDS
+        with suppress(OSError):  # a full disk must not end a process that could wait
+            if self.silence != self.written:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.write_text(f"{self.silence:g}")
+                self.written = self.silence
+            os.utime(self.path)
+
+
+def silent_too_long(path: Path, since: float, now: float) -> float | None:
+    """Seconds since the last sign of life, if they are more than was allowed; otherwise None.
+
+    A process that has shown none `since` it was started may still be loading: that is no silence.
+    """
+    try:
+        last, allowed = path.stat().st_mtime, float(path.read_text())
+    except (OSError, ValueError):  # not there, or being written
+        return None
+    return now - last if last > since and now - last > allowed else None
 
 
 def die_with_parent() -> None:

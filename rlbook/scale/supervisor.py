@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlbook.scale.config import LaunchConfig
 from rlbook.scale.layout import Layout, write_json
-from rlbook.scale.process import LAUNCHER, die_with_parent
+from rlbook.scale.process import LAUNCHER, die_with_parent, silent_too_long
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by every recent death
 POLL_SECONDS = 0.2
@@ -32,7 +32,8 @@ class Command:
     """What to start: its name in logs and messages, arguments, additions to the environment.
 
     One that `finishes` has something left to do once the run is done, and then exits with 0. What
-    a `spare` one does the other spare ones can do as well.
+    a `spare` one does the other spare ones can do as well. Whether it lives is seen by `witness`,
+    another process; by itself if there is none.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Command:
     env: dict[str, str] = field(default_factory=dict)
     finishes: bool = False
     spare: bool = False
+    witness: str | None = None
 
 
 class Watched:
@@ -49,7 +51,7 @@ class Watched:
         self.command, self.log, self.limits = command, log, limits
         self.process: subprocess.Popen | None = None
         self.deaths: list[float] = []  # times, on the monotonic clock
-        self.start_at = 0.0
+        self.start_at = self.started = 0.0
         self.finished = False
 
     @property
@@ -62,6 +64,7 @@ class Watched:
         with self.log.open("a") as log:
             log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start {len(self.deaths) + 1}\n")
             log.flush()
+            self.started = time.time()
             self.process = subprocess.Popen(
                 self.command.argv,
                 env={**os.environ, LAUNCHER: str(os.getpid()), **self.command.env},
@@ -106,7 +109,7 @@ class Supervisor:
     """Runs commands until they are no longer needed; leaving the `with` block stops them all.
 
     Every exit before the run is done is a death, exit code 0 too: that is how vLLM's server exits
-    when its engine dies.
+    when its engine dies. Who shows no sign of life is killed, which is a death as well.
     `events.jsonl` records starts and deaths and who was left out, `processes.json` the current
     process ids.
     """
@@ -141,7 +144,12 @@ class Supervisor:
             time.sleep(seconds)
 
     def look(self, done: bool) -> bool:
-        """One round: note who exited, start whoever is due. Returns `done`."""
+        """One round: end who hangs, note who exited, start whoever is due. Returns `done`."""
+        for one in self.watched:
+            if one.process and (silence := self.silence(one)):
+                self.record(one.name, "hung", reason=f"no sign of life for {silence:.0f} s")
+                one.signal(signal.SIGKILL)
+                one.process.wait()
         for one in self.watched:
             if (code := one.exited()) is None:
                 continue
@@ -156,6 +164,13 @@ class Supervisor:
                 self.record(one.name, "start", pid=one.start())
                 write_json(self.layout.processes, self.process_ids())
         return done
+
+    def silence(self, one: Watched) -> float | None:
+        """Seconds without a sign of life, if those are too many."""
+        now, witness = time.time(), one.command.witness
+        with suppress(OSError):
+            now = self.layout.alive(witness).stat().st_mtime if witness else now
+        return silent_too_long(self.layout.alive(one.name), one.started, now)
 
     def restart_or_leave_out(self, one: Watched) -> None:
         """Plan its restart. One death too many ends the run, unless others can do its work."""

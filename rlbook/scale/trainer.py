@@ -22,12 +22,13 @@ from rlbook.scale.courier import Courier
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.learner import Learner
 from rlbook.scale.parallel import Ranks
-from rlbook.scale.process import die_with_parent
+from rlbook.scale.process import Pulse, die_with_parent
 from rlbook.scale.shape import model_shape
 from rlbook.scale.spool import has_batch, prune, read_batch, saved_state, spool_end
 from rlbook.training import Rollout, RunLog
 
 POLL_SECONDS = 0.05
+LEAST_SILENCE, SLOWER = 600.0, 3  # hung: silent for so long, and for 3 of its longest updates
 FILE_SYSTEM_SECONDS = 60.0  # a batch that rank 0 sees has to be seen by all nodes within
 
 
@@ -44,6 +45,7 @@ class ScaleTrainer:
         self.saved, self.save_again, self.failed_saves = self.version, False, 0
         self.courier = Courier(config, layout, self.learner)
         self.watch = Stopwatch()
+        self.pulse = Pulse(layout.alive("trainer"), LEAST_SILENCE)
         if self.ranks.first:
             self.shape = model_shape(config.model.policy)
             self.log = RunLog(layout.root, self.version, config.tensorboard)
@@ -66,6 +68,7 @@ class ScaleTrainer:
         Generators may be ahead of a trainer that replays batches: they are left alone until it
         has caught up.
         """
+        self.pulse()
         ready = has_batch(self.layout, self.version)
         replaying = ready and self.version < self.reached
         if not replaying and self.courier.is_due():
@@ -131,6 +134,7 @@ class ScaleTrainer:
     def report(self, rollouts: Sequence[Rollout], metrics: dict[str, float]) -> None:
         """The update's row of metrics."""
         seconds = self.watch.lap()
+        self.pulse.silence = max(self.pulse.silence, SLOWER * seconds["total"])
         lengths = [len(r.prompt_ids) + r.length for r in rollouts]
         flops = self.shape.training_flops(sum(lengths), sum(n * n / 2 for n in lengths))
         peak = self.ranks.count * self.config.budget.peak_tflops * 1e12

@@ -16,7 +16,7 @@ from rlbook.scale.commands import run_commands
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch import check_gpus, prepare, scale
 from rlbook.scale.layout import Layout, read_json, write_json
-from rlbook.scale.process import LAUNCHER
+from rlbook.scale.process import LAUNCHER, Pulse
 from rlbook.scale.progress import describe, duration, last_row
 from rlbook.scale.run_folder import (
     RESUMABLE,
@@ -133,6 +133,23 @@ def test_too_many_deaths_name_the_process_and_its_last_lines(layout, quick):
         pid = supervisor.process_ids()["generator0"]
     assert not alive(pid)
     assert len(events(layout, "death")) == 3
+
+
+def test_who_hangs_is_killed_and_started_again(layout, quick):
+    """It shows life once, and stops; so does its witness, which is no reason to kill the other."""
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from rlbook.scale.process import Pulse\n"
+        "Pulse(pathlib.Path(sys.argv[1]), 0.2)()\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    stopped = script("trainer", code, layout.alive("trainer"))
+    unseen = replace(script("generator0", code, layout.alive("generator0")), witness="nobody seen")
+    Pulse(layout.alive("nobody seen"), 1.0)()
+    with supervise(layout, stopped, unseen, max_deaths=20) as supervisor:
+        supervisor.watch(lambda: len(events(layout, "hung")) > 1, seconds=0.02)
+    assert {row["process"] for row in events(layout, "hung")} == {"trainer"}
+    assert "killed by SIGKILL" in {row["reason"] for row in events(layout, "death")}
 
 
 def test_a_generator_that_keeps_dying_is_left_out_as_long_as_there_is_another(layout, quick):
