@@ -35,6 +35,13 @@ from rlbook.objectives.kl import KLPenalty, kl_estimate, kl_loss
 from rlbook.objectives.loss import Loss, importance_ratio, policy_loss, summarize
 from rlbook.objectives.method import Method
 from rlbook.objectives.methods import METHODS, find_method
+from rlbook.objectives.process import (
+    implicit_reward_loss,
+    implicit_rewards,
+    prime,
+    step_gains,
+    token_credit,
+)
 from rlbook.objectives.ratios import (
     SamplerCorrection,
     sampler_correction,
@@ -109,6 +116,8 @@ __all__ = [
     "greedy_baseline",
     "group_center",
     "group_normalize",
+    "implicit_reward_loss",
+    "implicit_rewards",
     "importance_ratio",
     "kl_estimate",
     "kl_loss",
@@ -125,13 +134,16 @@ __all__ = [
     "no_baseline",
     "overlong_penalty",
     "policy_loss",
+    "prime",
     "reinforce_plus_plus",
     "remembers",
     "reward_to_go",
     "sampler_correction",
     "sequence_ratio",
+    "step_gains",
     "summarize",
     "token_covariance",
+    "token_credit",
     "token_ratio",
     "token_rewards",
     "token_weights",
