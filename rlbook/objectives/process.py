@@ -32,7 +32,7 @@ def step_gains(
     `values[n, j]` is the value of what stands before step j of completion n; after the last step
     it is the reward itself. Over the steps the gains sum to r − V(prompt). 0 outside the mask.
     Raises `ValueError` where a token's step has no value after it.
-    Source: VinePPO, arXiv:2410.01679, section 4 (γ = 1, no reward before the end). Chapter 15.
+    Source: VinePPO, arXiv:2410.01679, with γ = 1 and no reward before the end. Chapter 15.
     """
     check_tokens(mask, steps=steps)
     (steps,) = zero_masked(mask, steps)
@@ -68,7 +68,7 @@ def implicit_reward_loss(
     """Cross-entropy of the outcome, predicted by the sum of a completion's implicit rewards.
 
     −mean[o log σ(r) + (1 − o) log(1 − σ(r))] with r = Σ_t r_t: labels of whole answers are all it
-    takes. Source: PRIME, arXiv:2502.01456, equation 5. Chapter 15.
+    takes. Source: PRIME, arXiv:2502.01456. Chapter 15.
     """
     check_rewards(outcomes)
     return torch.nn.functional.binary_cross_entropy_with_logits(rewards.sum(1), outcomes)
@@ -85,7 +85,7 @@ def prime(
 
     A_t = Σ_{s≥t} γ^{s−t} (r_s − b) + o − b_o, with b the mean over siblings of their mean reward
     per token and b_o the mean of their outcomes. 0 for a completion without siblings.
-    Source: PRIME, arXiv:2502.01456, equation 6, before its whitening. Chapter 15.
+    Source: PRIME, arXiv:2502.01456, before it is whitened over the batch. Chapter 15.
     """
     check_tokens(mask, rewards=rewards)
     (rewards,) = zero_masked(mask, rewards)

@@ -68,7 +68,8 @@ class SiblingCredit:
 
     A = r − mean of r over the siblings with the same prefix; all of the prompt's other answers
     where there is none. The first step is RLOO's. Unbiased: what others do from a prefix says
-    nothing of what this one does there. Source: step-level groups, GiGPO, arXiv:2505.10978.
+    nothing of what this one does there. The idea of step-level groups is GiGPO's, arXiv:2505.10978,
+    which adds them to the group of whole answers.
     """
 
     steps: Steps
@@ -219,7 +220,7 @@ class PrimeCredit:
 
     The model starts as a copy of the policy and learns by cross-entropy on the answers it has just
     rewarded, one update a batch; the reference is the policy at the start. `beta` scales the
-    log-ratio. Source: PRIME, arXiv:2502.01456, algorithm 1.
+    log-ratio. Source: PRIME, arXiv:2502.01456.
     """
 
     def __init__(self, policy: PreTrainedModel, lr: float = 3e-4, beta: float = 0.05):
