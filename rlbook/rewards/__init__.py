@@ -15,6 +15,7 @@ from rlbook.rewards.label_free import (
     wrong_labels,
 )
 from rlbook.rewards.length import KimiLength, L1Exact, L1Max, LengthCost
+from rlbook.rewards.leash import kl_of_answers
 from rlbook.rewards.preferences import Annotator, Misled, Preference, expert, sample_preferences
 from rlbook.rewards.process import PrimeCredit, SiblingCredit, Steps, VerdictCredit, VineCredit
 from rlbook.rewards.reward_model import (
@@ -54,6 +55,7 @@ __all__ = [
     "habits_on_track",
     "implicit_reward",
     "majority_vote",
+    "kl_of_answers",
     "margins",
     "negative_entropy",
     "plurality",

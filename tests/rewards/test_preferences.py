@@ -18,6 +18,7 @@ from rlbook.rewards import (
     dpo_loss,
     expert,
     implicit_reward,
+    kl_of_answers,
     margins,
     sample_preferences,
     train_dpo,
@@ -189,6 +190,18 @@ def test_a_trainer_earns_the_proxy_and_still_reports_the_truth(policy):
     metrics = trainer.learn(rollouts)
     assert metrics["accuracy"] == sum(r.correct for r in rollouts) / 4
     assert metrics["reward"] == pytest.approx(sum(r.reward for r in rollouts) / 4)
+
+
+def test_the_distance_of_answers_is_the_gap_of_their_log_probs(policy):
+    model, _ = policy
+    sampled = Trainer(
+        RunConfig(method="rloo", prompts=3, group_size=2, minibatches=1, max_new_tokens=6), policy
+    ).collect()
+    assert kl_of_answers(sampled, model) == pytest.approx(0.0, abs=1e-4)
+    other = build_model().eval()
+    with torch.no_grad():
+        gap = (answer_logprobs(model, sampled) - answer_logprobs(other, sampled)).mean()
+    assert kl_of_answers(sampled, other) == pytest.approx(gap.item(), abs=1e-3)
 
 
 @pytest.mark.parametrize("train", [train_reward_model, train_dpo])
