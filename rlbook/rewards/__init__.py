@@ -14,8 +14,8 @@ from rlbook.rewards.label_free import (
     vote_metrics,
     wrong_labels,
 )
-from rlbook.rewards.length import KimiLength, L1Exact, L1Max, LengthCost
 from rlbook.rewards.leash import kl_of_answers
+from rlbook.rewards.length import KimiLength, L1Exact, L1Max, LengthCost
 from rlbook.rewards.preferences import Annotator, Misled, Preference, expert, sample_preferences
 from rlbook.rewards.process import PrimeCredit, SiblingCredit, Steps, VerdictCredit, VineCredit
 from rlbook.rewards.reward_model import (
@@ -54,8 +54,8 @@ __all__ = [
     "format_only",
     "habits_on_track",
     "implicit_reward",
-    "majority_vote",
     "kl_of_answers",
+    "majority_vote",
     "margins",
     "negative_entropy",
     "plurality",
