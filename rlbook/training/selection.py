@@ -1,8 +1,7 @@
 """Which answers, and which problems, are worth training on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -56,9 +55,3 @@ def learning_impact(curves: Float[Tensor, "P E"]) -> Float[Tensor, " P"]:
     if room == 0:
         raise ValueError("all problems are always solved: no score can tell them apart")
     return 1 - (curves - mean_curve).square().sum(1) / room
-
-
-def choose(items: Sequence[Problem], n: int, seed: int = 0) -> list[Problem]:
-    """`n` of the problems at random; all of them if there are fewer."""
-    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))
-    return [items[i] for i in order[:n].tolist()]
