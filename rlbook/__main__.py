@@ -231,6 +231,7 @@ def scale(
     overrides: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = (),
     dry_run: bool = False,
     resume: bool = False,
+    rollback: int | None = None,
     report: bool = False,
     role: Literal["all", "trainer", "generators"] = "all",
 ) -> None:
@@ -241,6 +242,7 @@ def scale(
         overrides: Settings to replace, as `section.field=value`.
         dry_run: Print memory, time, staleness and GPU-hours, and start nothing.
         resume: Go on with the run in the folder that the settings name.
+        rollback: Go on from its checkpoint of this update, and forget what came after.
         report: Write that folder's report.html, and start nothing.
         role: What this machine runs, if there are several: see `rlbook.scale.commands`.
     """
@@ -256,7 +258,7 @@ def scale(
     if not report:
         from rlbook.scale.launch import scale as run
 
-        code = run(settings, resume, role)
+        code = run(settings, resume, role, rollback)
     if role == "all":
         from rlbook.viz.report import write_report
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.counters import Counters
@@ -50,6 +51,8 @@ class Batches:
         )
         self.tickets = Tickets(pool, state)
         self.log = RunLog(layout.root, resume_step=step, name="rollouts")
+        self.samples = RunLog(layout.root, resume_step=step, name="samples")
+        self.shown = config.launch.samples
         self.finished: dict[int, Finished] = {}  # by ticket
         self.left: list[Rollout] = []  # sampled by groups that left since the last batch
         self.patience = config.launch.silent_batches * config.prompts_per_update
@@ -131,6 +134,7 @@ class Batches:
             self.reject(ticket, group.rollouts if group else [], "late")
         row = self.row(step, rollouts)
         self.log(row)  # first: a row without its batch is dropped at a restart
+        self.show(step, rollouts)
         state = {"step": step, "statistics": row, **self.tickets.state()}
         write_batch(self.layout, step, rollouts, state)
         return late
@@ -150,9 +154,16 @@ class Batches:
 
     def note_silence(self, rollouts: Sequence[Rollout]) -> None:
         """Groups whose answers are all right or all wrong, since the last batch."""
+        if not self.silent:
+            self.show(self.pacing.batch, rollouts)
         self.silent += group_count(rollouts)
         self.unheard += len(rollouts)
         self.correct += sum(rollout.correct for rollout in rollouts)
+
+    def show(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        """Keep some answers to be read."""
+        for rollout in to_read(rollouts, self.shown):
+            self.samples(sample_row(step, rollout))
 
     def end_if_silent(self) -> str | None:
         """If no prompt seems to have right and wrong answers, announce the end; returns why."""
@@ -160,8 +171,9 @@ class Batches:
             return None
         reason = (
             f"no prompt of {self.silent} in a row had both right and wrong answers: accuracy "
-            f"{self.correct / self.unheard:.3f} over {self.unheard:,} answers; look at some with "
-            "`rlbook eval`, choose another task or data.levels, or raise rollout.max_new_tokens"
+            f"{self.correct / self.unheard:.3f} over {self.unheard:,} answers; read some in "
+            f"{self.layout.log('samples')}, choose another task or data.levels, or raise "
+            "rollout.max_new_tokens"
         )
         end_spool(self.layout, self.pacing.batch, reason, failed=True)
         self.pacing.batches = self.pacing.batch
@@ -177,6 +189,29 @@ class Batches:
             return None
         end_spool(self.layout, self.pacing.batch, reason)
         return reason
+
+
+def to_read(rollouts: Sequence[Rollout], n: int) -> list[Rollout]:
+    """`n` of them, right and wrong by turns as long as there are both."""
+    right = [rollout for rollout in rollouts if rollout.correct]
+    wrong = [rollout for rollout in rollouts if not rollout.correct]
+    by_turns = chain.from_iterable(zip_longest(right, wrong))
+    return [rollout for rollout in by_turns if rollout is not None][:n]
+
+
+def sample_row(step: int, rollout: Rollout) -> dict:
+    """What a reader wants to see of an answer; `step` as in the row of its update."""
+    return {
+        "step": step + 1,
+        "prompt": rollout.problem.prompt,
+        "answer": rollout.text,
+        "expected": rollout.problem.answer,
+        "correct": rollout.correct,
+        "reward": rollout.reward,
+        "truncated": rollout.truncated,
+        "tokens": rollout.length,
+        "staleness": step - min(rollout.versions),
+    }
 
 
 def group_count(rollouts: Sequence[Rollout]) -> int:

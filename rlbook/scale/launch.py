@@ -14,6 +14,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.dry_run import check_start
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.progress import ProgressLine
+from rlbook.scale.rollback import roll_back
 from rlbook.scale.run_folder import choose_ports, one_launcher, open_run
 from rlbook.scale.spool import spool_end
 from rlbook.scale.supervisor import Supervisor, TooManyDeaths
@@ -21,12 +22,14 @@ from rlbook.scale.supervisor import Supervisor, TooManyDeaths
 PLACEHOLDER = "choose-your-own"  # in the configs that come with the book
 
 
-def scale(config: ScaleConfig, resume: bool = False, role: Role = "all") -> int:
+def scale(
+    config: ScaleConfig, resume: bool = False, role: Role = "all", rollback: int | None = None
+) -> int:
     """`launch` for a shell: says how it ended and how to go on; returns the exit code."""
     layout = Layout(config.folder)
     goes_on = f"; go on with `rlbook scale {layout.config} --resume`" if role == "all" else ""
     try:
-        status = launch(config, resume, role)
+        status = launch(config, resume, role, rollback)
     except TooManyDeaths as error:
         say(f"{error}\nstopped at {reached(layout)} of {config.updates}{goes_on}")
         return 1
@@ -42,16 +45,21 @@ class Interrupted(Exception):
     """The launcher was asked to stop: SIGINT or SIGTERM."""
 
 
-def launch(config: ScaleConfig, resume: bool = False, role: Role = "all") -> dict:
+def launch(
+    config: ScaleConfig, resume: bool = False, role: Role = "all", rollback: int | None = None
+) -> dict:
     """Run to the end, whatever dies on the way; returns the trainer's last status.
 
+    With `rollback` an existing run goes on from its checkpoint of that update.
     Raises `TooManyDeaths` naming the process and the end of its log, `Interrupted` on a signal
     (both leave a folder that `resume` continues), and `ValueError` for what cannot start.
     Chapter 17.
     """
     layout, config = Layout(config.folder), with_token(config)
     with stop_signals(), one_launcher(layout, role):
-        ports = prepare(layout, config, resume, role)
+        if rollback is not None:
+            roll_back(layout, rollback)
+        ports = prepare(layout, config, resume or rollback is not None, role)
         commands = run_commands(config, layout, role, ports)
         progress = ProgressLine(layout, config.updates)
         announce(config, layout, len(ports))

@@ -13,6 +13,7 @@
 <run>/servers.json          the generators' URLs
 <run>/metrics.jsonl         a row per update (trainer)
 <run>/rollouts.jsonl        a row per batch (orchestrator)
+<run>/samples.jsonl         some answers of every batch, to be read (orchestrator)
 <run>/eval.jsonl            a row per evaluation (orchestrator)
 <run>/logs/<process>.log    what each process printed
 <run>/report.html           the report
@@ -74,7 +75,7 @@ class Layout:
         return self.root / "report.html"
 
     def log(self, name: str) -> Path:
-        """`metrics`, `rollouts`, `eval` or `events`: rows as JSON lines."""
+        """`metrics`, `rollouts`, `samples`, `eval` or `events`: rows as JSON lines."""
         return self.root / f"{name}.jsonl"
 
     def batch(self, step: int) -> Path:

@@ -22,6 +22,7 @@ class RunRecord:
     steps: list[dict] = field(default_factory=list)
     evaluations: list[dict] = field(default_factory=list)
     events: list[dict] = field(default_factory=list)
+    samples: list[dict] = field(default_factory=list)
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
         """Steps and values of a metric, where it was reported."""
@@ -58,6 +59,7 @@ def read_run(folder: str | Path) -> RunRecord:
         joined(read_jsonl(layout.log("rollouts")), read_jsonl(layout.log("metrics"))),
         read_jsonl(layout.log("eval")),
         read_jsonl(layout.log("events")),
+        read_jsonl(layout.log("samples")),
     )
 
 

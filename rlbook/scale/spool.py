@@ -9,7 +9,7 @@ spool/END                               no batch will follow; names the version 
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -104,12 +104,14 @@ def saved_state(layout: Layout) -> dict | None:
 
 
 def prune(layout: Layout, before_step: int) -> None:
-    """Delete the batches before `before_step`, which a durable checkpoint has made superfluous.
+    """Delete the batches before `before_step`, which a durable checkpoint has made superfluous."""
+    remove_batches(layout, lambda step: step < before_step)
 
-    A folder loses its name first: what a crash leaves of it is no batch.
-    """
+
+def remove_batches(layout: Layout, unwanted: Callable[[int], bool]) -> None:
+    """Delete some batches. A folder loses its name first: what a crash leaves of it is no batch."""
     for step in published(layout):
-        if step < before_step:
+        if unwanted(step):
             folder = layout.batch(step)
             folder.rename(folder.with_name(f".{folder.name}.pruned"))
     for leftover in layout.spool.glob(".batch_*.pruned"):

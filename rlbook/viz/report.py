@@ -34,6 +34,8 @@ class Panel:
     note: str = ""
 
 
+LAST_ANSWERS = 20
+
 PANELS = (
     Panel("Reward", {"reward": "reward"}, note="Mean over all completions sampled for the batch."),
     Panel("Accuracy", {"accuracy": "sampled"}, note="Share of sampled completions that are right."),
@@ -94,9 +96,19 @@ def report_html(record: RunRecord) -> str:
         title=html.escape(title),
         key_figures=table_html(key_figures(record)),
         figures=figures or "<p>No update has been made yet.</p>",
+        answers="\n".join(map(answer_html, record.samples[-LAST_ANSWERS:])) or "<p>None yet.</p>",
         settings=table_html(record.settings),
         manifest=html.escape(json.dumps(manifest(), indent=2, sort_keys=True)),
     )
+
+
+def answer_html(row: dict) -> str:
+    """A prompt and what the policy wrote, under what the verifier said of it."""
+    verdict = "right" if row["correct"] else f"wrong, expected {row['expected']}"
+    facts = f"update {row['step']}, {verdict}, reward {row['reward']:g}, {row['tokens']} tokens"
+    facts += ", truncated" * row["truncated"]
+    text = f"{row['prompt']}\n{row['answer']}"
+    return f"<p>{html.escape(facts)}</p><pre>{html.escape(text)}</pre>"
 
 
 def figures_of(record: RunRecord) -> Iterator[tuple[str, str, str]]:
@@ -245,6 +257,8 @@ $key_figures
 <main>
 $figures
 </main>
+<h2>Answers</h2>
+<details><summary>The last ones that were kept to be read</summary>$answers</details>
 <h2>Settings</h2>
 <details><summary>config.yaml</summary>$settings</details>
 <h2>Manifest</h2>

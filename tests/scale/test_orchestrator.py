@@ -100,6 +100,21 @@ def test_a_stretch_without_spread_is_survived(make_run, method):
         assert run.rows[0]["empty_batches"] > 10
 
 
+def test_answers_are_kept_to_be_read_right_and_wrong_ones(make_run):
+    run = make_run(launch={"samples": 3}).play()
+    by_step = {}
+    for row in read_jsonl(run.layout.log("samples")):
+        by_step.setdefault(row["step"], []).append(row)
+    batches = {version + 1: rollouts for version, rollouts in run.trainer.updates}
+    assert by_step.keys() >= batches.keys()
+    for step in batches:
+        rows, verdicts = by_step[step], [rollout.correct for rollout in batches[step]]
+        assert {row["correct"] for row in rows} == set(verdicts)
+        texts = {(r.problem.prompt, r.text, r.reward) for r in batches[step]}
+        assert {(row["prompt"], row["answer"], row["reward"]) for row in rows} <= texts
+        assert len(rows) == min(3, len(verdicts))
+
+
 @pytest.mark.parametrize("method", ["scalerl", "dapo"])
 def test_a_task_that_teaches_nothing_ends_the_run_and_says_so(make_run, method, capsys):
     run = make_run({"right": lambda text: 0.0}, method=method, launch={"silent_batches": 4}).play()
@@ -107,6 +122,9 @@ def test_a_task_that_teaches_nothing_ends_the_run_and_says_so(make_run, method, 
     end = spool.spool_end(run.layout)
     assert end["failed"] and end["version"] == 0
     assert "accuracy 0.000 over" in end["reason"] and "data.levels" in end["reason"]
+    assert str(run.layout.log("samples")) in end["reason"]
+    answers = read_jsonl(run.layout.log("samples"))
+    assert answers and not any(row["correct"] for row in answers)
     assert (
         4 * run.prompts <= int(re.search(r"of (\d+) in a row", end["reason"])[1]) <= 6 * run.prompts
     )

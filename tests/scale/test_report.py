@@ -53,7 +53,16 @@ def run(tmp_path):
         {"time": 240.0, "process": "trainer", "event": "end", "code": 0},
     ]
     write_rows(layout.log("events"), events)
+    answer = {"step": 4, "prompt": "2+2=?", "answer": "<think>4</think>", "expected": "4"}
+    answer |= {"correct": False, "reward": -1.0, "truncated": True, "tokens": 7, "staleness": 0}
+    write_rows(layout.log("samples"), [answer])
     return layout
+
+
+def test_answers_are_shown_as_text(run):
+    page = write_report(run.root).read_text()
+    assert "update 4, wrong, expected 4, reward -1, 7 tokens, truncated" in page
+    assert "2+2=?\n&lt;think&gt;4&lt;/think&gt;" in page
 
 
 def test_key_figures(run):
