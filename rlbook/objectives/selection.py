@@ -12,12 +12,13 @@ selection of your own is a frozen dataclass with the same two methods. Chapter 1
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rlbook.objectives.kl import kl_estimate
 from rlbook.objectives.trust_regions import Surrogate
 
 
@@ -88,15 +89,17 @@ class CovarianceClip:
 
 @dataclass(frozen=True)
 class CovarianceKL:
-    """KL-Cov: the `share` of tokens with the highest covariance pays β |log π_θ − log π_old|.
+    """KL-Cov: the `share` of tokens with the highest covariance pays β KL(π_old ‖ π_θ).
 
-    That is how the authors' code estimates KL(π_old ‖ π_θ). Its gradient is 0 until the policy has
-    moved, so with one update per batch KL-Cov changes nothing.
+    The authors' code estimates it by `"abs"`, |log π_θ − log π_old|, whose slope is ±1 however
+    small the difference: rounding between sampler and trainer then decides the sign. The slopes of
+    `"k2"` and `"k3"` are 0 where nothing has moved, so that one update per batch is not changed.
     Source: arXiv:2505.22617, §4.2 (share 2e-3 for 7B, 2e-4 for 32B; β = 1).
     """
 
     share: float = 2e-3
     beta: float = 1.0
+    kind: Literal["abs", "k2", "k3"] = "abs"
 
     def __post_init__(self) -> None:
         check_share(self.share)
@@ -111,8 +114,10 @@ class CovarianceKL:
     def apply(
         self, surrogate: Surrogate, selected: Tensor, logp: Tensor, logp_old: Tensor
     ) -> Surrogate:
-        penalty = self.beta * (logp - logp_old).abs()
-        return surrogate._replace(loss=surrogate.loss + torch.where(selected, penalty, 0.0))
+        moved = (logp - logp_old).abs()
+        penalty = moved if self.kind == "abs" else kl_estimate(logp_old, logp, self.kind)
+        held = torch.where(selected, self.beta * penalty, 0.0)
+        return surrogate._replace(loss=surrogate.loss + held)
 
 
 def token_covariance(

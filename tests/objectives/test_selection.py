@@ -91,13 +91,26 @@ def test_a_token_that_does_not_learn_keeps_its_place_in_the_denominator():
         assert result.metrics["clip_fraction"] == pytest.approx(rests / 5)
 
 
-def test_kl_cov_is_silent_until_the_policy_moves_and_then_pulls_back():
+@pytest.mark.parametrize(
+    ("kind", "slope"), [("abs", 1.0), ("k2", 0.1), ("k3", 0.10517091807564771)]
+)
+def test_kl_cov_is_silent_until_the_policy_moves_and_then_pulls_back(kind, slope):
+    """Slopes at a log-ratio of 0.1: 1, 0.1 and e^0.1 − 1; β is 3, and there are 2 sequences."""
     selected = CovarianceKL(0.2)(LOGP, ENTROPY, ADVANTAGES, MASK)
-    held = replace(PLAIN, selection=CovarianceKL(0.2, beta=3.0))
+    held = replace(PLAIN, selection=CovarianceKL(0.2, 3.0, kind))
     torch.testing.assert_close(gradient(held, selected=selected)[0], gradient(PLAIN)[0])
     moved = LOGP + 0.1
     change = gradient(held, moved, selected=selected)[0] - gradient(PLAIN, moved)[0]
-    torch.testing.assert_close(change, torch.where(selected, 3.0 / 2, 0.0).double())  # 2 sequences
+    torch.testing.assert_close(change, torch.where(selected, 3 / 2 * slope, 0.0).double())
+
+
+def test_a_rounding_error_turns_kl_cov_on_at_full_strength_unless_its_slope_is_smooth():
+    selected = CovarianceKL(0.2)(LOGP, ENTROPY, ADVANTAGES, MASK)
+    rounded = LOGP + 1e-7
+    for kind, least, most in (("abs", 0.49, 0.51), ("k2", 0, 1e-6), ("k3", 0, 1e-6)):
+        held = replace(PLAIN, selection=CovarianceKL(0.2, 1.0, kind))
+        change = gradient(held, rounded, selected=selected)[0] - gradient(PLAIN, rounded)[0]
+        assert least <= change.abs().max() <= most
 
 
 def test_a_selection_gives_the_same_gradient_whatever_the_slices():
