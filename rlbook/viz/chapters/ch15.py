@@ -1,0 +1,265 @@
+"""Chapter 15: credit on tokens, values along an answer, and how noisy each kind of credit is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from rlbook.exact.credit import (
+    ChoiceTree,
+    CreditMoments,
+    credit_moments,
+    exact_credit,
+    prefix_values,
+    vine_moments,
+)
+from rlbook.exact.respelling import Speller
+from rlbook.objectives import leave_one_out
+from rlbook.rewards.process import Steps, VineCredit
+from rlbook.stats import t_interval
+from rlbook.tasks.habits import FAMILIES, HabitsTask
+from rlbook.training import Rollout
+from rlbook.viz.style import ARM_COLOURS, BAD, GOOD, INK, MUTED, label_lines
+from rlbook.viz.texts import (
+    WIDTH,
+    TextPanel,
+    answer_lines,
+    heading,
+    legend_of,
+    panel,
+    push_rows,
+    pushed_pieces,
+)
+
+KINDS = {
+    "outcome": ARM_COLOURS["outcome"],
+    "VinePPO, k = 1": "#f0a882",
+    "VinePPO, k = 4": ARM_COLOURS["VinePPO, k = 2"],
+    "exact": ARM_COLOURS["process"],
+}
+TASK = HabitsTask()
+
+
+def rule_of(rollout: Rollout) -> str:
+    """The rule that an answer follows in its first step."""
+    return TASK.label(rollout.problem, rollout.text, not rollout.truncated)
+
+
+def one_of_each(rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """The first right answer, the first wrong one by the right rule, the first misconception."""
+    found: dict[tuple[str, bool], Rollout] = {}
+    for r in rollouts:
+        found.setdefault((rule_of(r), r.correct), r)
+    wanted = (("right", True), ("right", False), ("misconception", False))
+    return [found[kind] for kind in wanted if kind in found]
+
+
+def outcome_credit(rollouts: Sequence[Rollout]) -> list[list[float]]:
+    """RLOO's advantage on each token of the answer, 0 on those that were not sampled."""
+    rewards = torch.tensor([float(r.correct) for r in rollouts])
+    groups = torch.tensor([r.group for r in rollouts])
+    advantages = leave_one_out(rewards, groups).tolist()
+    return masked(rollouts, [[a] * r.length for a, r in zip(advantages, rollouts, strict=True)])
+
+
+def masked(rollouts: Sequence[Rollout], credit: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Credit without what falls on forced tokens: the trainer does not see that."""
+    return [
+        [0.0 if put else float(value) for value, put in zip(row, forced_of(r), strict=True)]
+        for r, row in zip(rollouts, credit, strict=True)
+    ]
+
+
+def forced_of(rollout: Rollout) -> list[bool]:
+    return rollout.forced or [False] * rollout.length
+
+
+def show_credit(
+    rollouts: Sequence[Rollout], credit: Sequence[Sequence[float]], tokenizer, name: str = "credit"
+) -> TextPanel:
+    """Answers to one prompt, their tokens tinted by the credit they get."""
+    rows = push_rows(credit, rollouts)
+    lines = [heading(rollouts[0].problem)]
+    pieces = pushed_pieces(rows, rollouts, tokenizer, name)
+    for rollout, parts in zip(rollouts, pieces, strict=True):
+        lines += answer_lines(rollout, parts, WIDTH, note=f"by the {rule_of(rollout)}"[:22])
+    return panel([*lines, legend_of(rows, name)])
+
+
+def answers_of(tree: ChoiceTree, rewards: Float[Tensor, " K"]) -> pd.DataFrame:
+    """Every answer of a tree of steps: its chance, its reward, the values and the credit."""
+    values, credit = prefix_values(tree, rewards), exact_credit(tree, rewards)
+    words = [
+        " ".join(["right" if t else "wrong"] + ["✓" if x else "✗" for x in rest])
+        for t, *rest in tree.tokens.tolist()
+    ]
+    table = {"chance": tree.probs, "reward": rewards}
+    steps = range(tree.length)
+    table |= {f"V{t}": values[:, t] for t in steps}
+    table |= {f"A{t + 1}": credit[:, t] for t in steps}
+    return pd.DataFrame({k: v.numpy() for k, v in table.items()}, index=words).round(2)
+
+
+def ways(tree: ChoiceTree, rewards: Float[Tensor, " K"]) -> dict[str, CreditMoments]:
+    """The moments of a gradient from one answer, for four ways to give credit."""
+    surprise = (rewards - tree.expected_reward(rewards))[:, None].expand(tree.tokens.shape)
+    return {
+        "outcome": credit_moments(tree, surprise),
+        "VinePPO, k = 1": vine_moments(tree, rewards, 1),
+        "VinePPO, k = 4": vine_moments(tree, rewards, 4),
+        "exact": credit_moments(tree, exact_credit(tree, rewards)),
+    }
+
+
+def draw_noise(ax: Axes, rule: float, true: float, longest: int = 7) -> pd.DataFrame:
+    """Noise of the gradient on the first choice as more results follow it, by way of credit."""
+    rows = {}
+    for later in range(1, longest + 1):
+        tree = ChoiceTree.of_steps(rule, *later * [true])
+        for name, m in ways(tree, tree.all_right).items():
+            rows[later, name] = float(m.variance[0] / m.mean[0].square())
+    table = pd.Series(rows).unstack(1)[list(KINDS)]
+    for name, colour in KINDS.items():
+        ax.plot(table.index, table[name], "o-", ms=4, color=colour, label=name)
+    ax.set(yscale="log", xlabel="results that still have to be right", ylabel="variance / mean²")
+    ax.set_xticks(table.index)
+    label_lines(ax)
+    return table
+
+
+def answers_spent(length: int, k: int) -> float:
+    """Tokens written for one answer of `length` choices and k more from each prefix, in answers.
+
+    From the prefix before choice t, the one of the prompt included, `length` − t are written.
+    """
+    return 1 + k * sum(length - t for t in range(length)) / length
+
+
+def draw_values(ax: Axes, rollout: Rollout, values: dict[int, Sequence[float]], tokenizer) -> None:
+    """The value of each prefix of an answer at the step boundaries, for several k."""
+    steps = Steps.after(tokenizer)
+    starts = [*steps.starts(rollout.token_ids), rollout.length]
+    pieces = [
+        tokenizer.decode(rollout.token_ids[a:b]).removeprefix("<think>")
+        for a, b in zip(starts, starts[1:], strict=False)
+    ]
+    labels = ["prompt", *(p.replace("</think>", "").split("<")[0] or "answer" for p in pieces)]
+    places = np.arange(len(labels))
+    many, *few = sorted(values, reverse=True)
+    ax.step(places, values[many], where="mid", color=INK, lw=1.2, alpha=0.5)
+    ax.plot(places, values[many], "o", color=INK, ms=6, label=f"k = {many}")
+    for k in few:
+        ax.plot(places, values[k], "x", color=BAD, ms=7, mew=2, label=f"k = {k}")
+    ax.set_xticks(places, labels, rotation=55, ha="right", fontsize=8)
+    ax.set(ylim=(-0.06, 1.06))
+    ax.axhline(0, color=MUTED, lw=0.5)
+
+
+def values_by_k(
+    vine: VineCredit, rollouts: Sequence[Rollout], ks: Sequence[int]
+) -> dict[int, list[list[float]]]:
+    """Values of the prefixes of these answers from k answers each, the prompt's from the group."""
+    from dataclasses import replace
+
+    return {k: replace(vine, k=k).values(rollouts) for k in ks}
+
+
+def token_shares(
+    rewards: Float[Tensor, "N T"], rollouts: Sequence[Rollout], steps: Steps
+) -> pd.DataFrame:
+    """What an implicit reward model says of each answer: of its first choice, and in all."""
+    rows = []
+    for row, r in zip(rewards.tolist(), rollouts, strict=True):
+        start = len(r.prompt_ids)
+        mine = row[start : start + r.length]
+        numbers = steps.numbers(r.token_ids)
+        first = sum(v for v, step in zip(mine, numbers, strict=True) if step == 0)
+        rows.append({"rule": rule_of(r), "right": r.correct, "first": first, "all": sum(mine)})
+    return pd.DataFrame(rows)
+
+
+def separation(scores: pd.Series, positive: pd.Series) -> float:
+    """Chance that a positive scores above a negative (AUC), ties counted half."""
+    up, down = scores[positive].to_numpy(), scores[~positive].to_numpy()
+    return float((up[:, None] > down).mean() + 0.5 * (up[:, None] == down).mean())
+
+
+def rule_share(steps: pd.DataFrame, levels: Sequence[int], batches: tuple[int, int]) -> pd.Series:
+    """Mean share of right rules in some batches, a number per arm, rate and seed."""
+    rows = steps[steps.step.between(*batches)]
+    columns = [f"right_rule_level_{level}" for level in levels]
+    return rows.groupby(["arm", "lr", "seed"])[columns].mean().mean(axis=1)
+
+
+def leads(steps: pd.DataFrame, batches: tuple[int, int], against: str = "outcome") -> pd.DataFrame:
+    """By family and arm: share of right rules in some batches, minus that of `against`.
+
+    Paired by rate and seed; mean and 95 % interval over these pairs.
+    """
+    rows = []
+    for level, family in enumerate(list(FAMILIES)[:5], 1):
+        share = rule_share(steps, [level], batches).unstack("arm")
+        for arm in share.columns.drop(against):
+            gap = t_interval((share[arm] - share[against]).dropna())
+            rows.append(
+                {
+                    "family": family,
+                    "arm": arm,
+                    against: share[against].mean(),
+                    "lead": gap.mean,
+                    "low": gap.low,
+                    "high": gap.high,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def draw_leads(ax: Axes, table: pd.DataFrame, arms: Sequence[str]) -> None:
+    """A row per family, a bar with its interval per arm."""
+    families = list(dict.fromkeys(table.family))
+    shifts = np.linspace(-0.22, 0.22, len(arms)) if len(arms) > 1 else [0.0]
+    for shift, arm in zip(shifts, arms, strict=True):
+        rows = table[table.arm == arm].set_index("family").loc[families]
+        places = np.arange(len(families)) + shift
+        ax.hlines(places, rows.low, rows.high, color=ARM_COLOURS[arm], lw=2.5)
+        ax.plot(rows.lead, places, "o", ms=6, color=ARM_COLOURS[arm], mec="white", label=arm)
+    ax.axvline(0, color=INK, lw=1)
+    ax.set_yticks(range(len(families)), families)
+    ax.set(ylim=(len(families) - 0.5, -0.5), xlabel="lead over outcome credit")
+    ax.grid(axis="y", visible=False)
+
+
+def spellings(speller: Speller) -> pd.DataFrame:
+    """The likeliest token sequences with their text, the encoder's spelling, and the ratio."""
+    tree = speller.tree
+    pieces = (*speller.pieces, "■")
+    rows = [
+        {
+            "tokens sampled": " ".join(pieces[t] for t in tree.sequences[i]),
+            "text": speller.texts[i],
+            "encoded again": " ".join(pieces[t] for t in speller.encode(speller.texts[i])),
+            "π": float(tree.probs[i]),
+            "ratio": float(speller.ratios[i]),
+        }
+        for i in tree.probs.argsort(descending=True)[:6].tolist()
+    ]
+    return pd.DataFrame(rows).round(3)
+
+
+def draw_climbs(
+    axes: Sequence[Axes], paths: Mapping[str, Sequence[Speller]], rewards: Float[Tensor, " K"]
+) -> None:
+    """What is earned, and how much of it is spelt as the encoder would, step by step."""
+    colours = {"tokens sampled": GOOD, "text encoded again": BAD}
+    for name, path in paths.items():
+        earned = [float(s.tree.expected_reward(rewards)) for s in path]
+        apart = [float(s.tree.probs[~s.sampled_as_encoded].sum()) for s in path]
+        axes[0].plot(earned, color=colours[name], label=name)
+        axes[1].plot(apart, color=colours[name], label=name)
+    for ax in axes:
+        ax.set(xlabel="exact gradient steps", ylim=(0, 1.03))
+        label_lines(ax)
