@@ -12,7 +12,7 @@ from rlbook.book.checks import ch15
     [
         ((0.3, 0.0, -0.4, -0.1), "right"),
         (None, "not attempted"),
-        ((-0.2, -0.5, -0.5, -0.1), "still to come"),
+        ((-0.2, -0.5, -0.5, -0.1), "what is to come"),
         ((-0.3, 0.0, 0.4, 0.1), "the sign"),
         ((0.3, 0.0, -0.4), "4 numbers"),
         ((0.2, 0.3, 0.0, -0.4), "stands the prompt"),

@@ -39,7 +39,7 @@ def check_gains(answer: Sequence[float] | None) -> None:
 
 
 def check_step_groups(answer: Sequence[float] | None) -> None:
-    """Exercise 2: credit of both steps of answer A: rewards 1, 0, 1, 0, the last begun otherwise."""
+    """Exercise 2: both credits of answer A; rewards 1, 0, 1, 0, the last begun otherwise."""
     own = "the answer itself does not belong to its own baseline"
     check_numbers(
         answer,
