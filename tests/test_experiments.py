@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from rlbook.experiments import EXPERIMENTS, Arm, Experiment, run
+from rlbook.experiments.catalogue import ELSEWHERE
 from rlbook.experiments.derive import derive
 from rlbook.experiments.design import over, over_methods
 from rlbook.experiments.run import Run
@@ -63,7 +64,8 @@ def test_what_chooses_an_arm_does_not_report_it(name):
 
 def test_every_row_of_the_table_is_run_five_times_on_as_many_answers():
     methods = EXPERIMENTS["methods"]
-    assert [arm.label for arm in methods.arms] == list(METHODS), (
+    rewarded = [name for name in METHODS if name not in ELSEWHERE]
+    assert [arm.label for arm in methods.arms] == rewarded, (
         "a row without results: name its settings in catalogue.AS_PUBLISHED and run "
         "`python -m rlbook experiments methods`"
     )
