@@ -94,7 +94,7 @@ ARM_COLOURS = {
     "4000 pairs": "#7a1032",
     "1000 pairs, β = 0.03": "#8fd3c1",
     "1000 pairs, β = 0.1": "#00795a",
-    "misled annotators": "#6b6b6b",
+    "misled annotators, β = 0.1": "#6b6b6b",
     "outcome": METHOD_COLOURS["rloo"],
     "step groups": "#8c8c8c",
     "process": "#0072B2",
