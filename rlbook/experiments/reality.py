@@ -1,5 +1,146 @@
-"""Chapter 13: rewards without labels, and base against RL at large k."""
+"""Chapter 13: rewards without labels in two opposite worlds, and the base against RL at large k."""
 
-from rlbook.experiments.design import Experiment
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-REALITY: dict[str, Experiment] = {}
+from rlbook.evaluation import held_out_rollouts, right_counts
+from rlbook.experiments.design import Arm, Experiment, arm, over
+from rlbook.experiments.pressing import FEW, bounded
+from rlbook.experiments.worlds import HABITS
+from rlbook.objectives import METHODS
+from rlbook.rewards.entropy import EntropyFineTuning
+from rlbook.rewards.label_free import vote_metrics
+from rlbook.training import Rollout, Trainer
+from rlbook.training.metrics import mean
+
+RLOO = replace(METHODS["rloo"], kl=None)
+UNBOUNDED, CLIPPED = bounded("no trust region"), bounded("clip 0.2")
+ONE_UPDATE = {"prompts": 8, "group_size": 16, "minibatches": 1, "steps": 20}
+EIGHT_UPDATES = ONE_UPDATE | {"minibatches": 8}
+FIVE = (0, 1, 2, 3, 4)
+LABEL_FREE = {
+    "verifier": None,
+    "majority vote": "majority_vote",
+    "agreement": "semantic_agreement",
+    "confidence": "confidence",
+}
+
+
+def rewarded(label: str, reward: str | None, method=RLOO, **settings: Any) -> Arm:
+    """An arm whose answers are worth what a function of `rewards.label_free` says."""
+    path = reward and f"rlbook.rewards.label_free:{reward}"
+    return arm(label, method, reward=path, **settings)
+
+
+def label_free(rates: tuple[float, ...], **settings: Any) -> Iterator[Arm]:
+    """A verifier and three rewards that never ask one, one update a step."""
+    for label, reward in LABEL_FREE.items():
+        yield over(rewarded(label, reward, **ONE_UPDATE, **settings), lr=rates)
+
+
+def spurious() -> Iterator[Arm]:
+    """Coins with one update and with eight, clipped and not; the format; the favourite mistake."""
+    coin = "random_reward"
+    arms = (
+        rewarded("coin, one update", coin, **ONE_UPDATE, **HABITS),
+        rewarded("coin, 8 updates, no clip", coin, UNBOUNDED, **EIGHT_UPDATES, **HABITS),
+        rewarded("coin, 8 updates, clip", coin, CLIPPED, **EIGHT_UPDATES, **HABITS),
+        rewarded("format only", "format_only", **ONE_UPDATE, **HABITS),
+        rewarded("wrong labels", "wrong_labels", **ONE_UPDATE, **HABITS),
+    )
+    for one in arms:
+        yield over(one, lr=(3e-4,))
+
+
+def entropy_tuning() -> Iterator[Arm]:
+    """Gradient descent on the entropy of one's own answers in both worlds; the reward is logged."""
+    for label, world in (("EM-FT, habits", HABITS), ("EM-FT, sums", {})):
+        yield over(rewarded(label, "negative_entropy", **ONE_UPDATE, **world), lr=(3e-4,))
+
+
+def many_tries(**settings: Any) -> Iterator[Arm]:
+    """A verifier and a majority vote, trained for long enough to lose or to find something."""
+    settings = ONE_UPDATE | {"lr": 3e-4} | settings
+    for label in ("verifier", "majority vote"):
+        yield rewarded(label, LABEL_FREE[label], **settings)
+
+
+def votes(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """What a vote on the rollouts looks like from inside, and what it is worth."""
+    return vote_metrics(rollouts)
+
+
+def by_level(trainer: Trainer) -> dict[str, float]:
+    """Held-out pass@1, pass@16, majority of 16 and greedy accuracy on each level of the task."""
+    policy, row = (trainer.model, trainer.tokenizer), {}
+    for level in trainer.task.levels:
+        asked = {"prompts": 24, "levels": (level,)}
+        rollouts = held_out_rollouts(policy, trainer.task, n=16, **asked)
+        greedy = held_out_rollouts(policy, trainer.task, n=1, temperature=0.0, **asked)
+        row[f"pass@1_level_{level}"] = mean(r.correct for r in rollouts)
+        row[f"pass@16_level_{level}"] = mean(right_counts(rollouts) > 0)
+        row[f"majority_level_{level}"] = vote_metrics(rollouts)["label_accuracy"]
+        row[f"greedy_level_{level}"] = mean(r.correct for r in greedy)
+    return row
+
+
+def coverage(trainer: Trainer) -> dict[str, int]:
+    """Right answers of 256 to each of twelve held-out problems of every level."""
+    return {
+        f"right_{level}_{i}": int(count)
+        for level in trainer.task.levels
+        for i, count in enumerate(coverage_counts(trainer, level))
+    }
+
+
+def coverage_counts(trainer: Trainer, level: int) -> Sequence[int]:
+    policy, asked = (trainer.model, trainer.tokenizer), {"prompts": 12, "n": 256}
+    return right_counts(held_out_rollouts(policy, trainer.task, levels=(level,), **asked))
+
+
+SEEN = {"chosen_by": None, "watch": votes, "measure": by_level, "evaluation": FEW}
+
+REALITY: dict[str, Experiment] = {
+    "label_free": Experiment(
+        "What do rewards without labels teach where the mode is wrong on most problems?",
+        tuple(label_free((1.5e-4, 3e-4), **HABITS)),
+        seeds=FIVE,
+        **SEEN,
+    ),
+    "label_free_control": Experiment(
+        "... and where the mode is right?",
+        tuple(label_free((3e-4,))),
+        seeds=FIVE,
+        **SEEN,
+    ),
+    "spurious": Experiment(
+        "Do coins, the format alone or wrong labels teach anything?",
+        tuple(spurious()),
+        seeds=FIVE,
+        **SEEN,
+    ),
+    "entropy_tuning": Experiment(
+        "What does minimising the entropy of one's own answers teach in both worlds?",
+        tuple(entropy_tuning()),
+        seeds=FIVE,
+        world=EntropyFineTuning,
+        **SEEN,
+    ),
+    "coverage": Experiment(
+        "What can 256 tries solve after a verifier's rewards, and after a majority vote's?",
+        tuple(many_tries(prompts=16, steps=32, **HABITS)),
+        seeds=(0, 1, 2),
+        chosen_by=None,
+        measure=coverage,
+        evaluation=FEW,
+    ),
+    "coverage_control": Experiment(
+        "... and where the base solves nearly everything?",
+        tuple(many_tries()),
+        seeds=(0, 1, 2),
+        chosen_by=None,
+        measure=coverage,
+        evaluation=FEW,
+    ),
+}
