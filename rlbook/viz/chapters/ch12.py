@@ -1,0 +1,196 @@
+"""Chapter 12: claims and their differences, gradients compared, prices of entropy, the law."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from rlbook.exact.strategy_mixture import estimator_weight
+from rlbook.objectives import Method, group_center, group_normalize, leave_one_out
+from rlbook.training import Rollout, Trainer
+from rlbook.viz.evidence import difference_table
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, colour_of, label_lines
+
+Push = Callable[[Trainer, Method, Sequence[Rollout]], Float[Tensor, " P"]]
+Slope = Callable[[Trainer, Sequence[Rollout]], Float[Tensor, " P"]]
+
+WORLDS = {"sums": "#0072B2", "habits": "#B4491F"}
+
+
+def claim(
+    tables: Mapping[str, pd.DataFrame], words: str, table: str, arm: str, against: str,
+    metric: str = "pass@1", lr: float | None = None,
+) -> dict:  # fmt: skip
+    """One arm of a committed table minus another: mean, interval, verdict, smallest difference."""
+    rows = tables[table]
+    rows = rows[rows["arm"].isin([arm, against])]
+    rows = rows if lr is None else rows[rows["lr"] == lr]
+    values = difference_table(rows, metric, against).loc[arm]
+    where = table.removesuffix("_eval")
+    return {"claim": words, "table": where, "seeds": rows["seed"].nunique()} | {
+        name: values[name] for name in ("mean", "low", "high", "detectable", "real")
+    }
+
+
+def draw_claims(ax: Axes, claims: pd.DataFrame) -> None:
+    """One row per claim: difference and interval in points; grey where zero is not excluded."""
+    for row, (_, one) in enumerate(claims.iterrows()):
+        colour = (GOOD if one["mean"] > 0 else BAD) if one["real"] else FAINT
+        ax.plot([one["low"], one["high"]], [row, row], color=colour, lw=3, zorder=2)
+        ax.plot(one["mean"], row, "o", ms=7, color=colour, mec="white", zorder=3)
+    ax.axvline(0, color=INK, lw=1)
+    ax.set_yticks(range(len(claims)), [f"{c.claim}  ·  {c.table}" for c in claims.itertuples()])
+    for label, real in zip(ax.get_yticklabels(), claims["real"], strict=True):
+        label.set_color(INK if real else MUTED)
+    ax.set(ylim=(len(claims) - 0.4, -0.6), xlabel="difference of pass@1")
+    ax.grid(axis="y", visible=False)
+
+
+def draw_seeds(ax: Axes, differences: Sequence[float], title: str) -> None:
+    """What each single seed would have told: one bar per seed."""
+    values = np.asarray(differences)
+    ax.bar(range(len(values)), values, color=[GOOD if v > 0 else BAD for v in values], width=0.7)
+    ax.axhline(0, color=INK, lw=1)
+    ax.axhline(values.mean(), color=MUTED, lw=1.2, ls="--")
+    ax.set(title=title, xlabel="seed", ylabel="difference of pass@1", ylim=(-0.11, 0.11))
+    ax.set_xticks(range(len(values)))
+    ax.grid(axis="x", visible=False)
+
+
+def draw_weights(ax: Axes, n: int = 16) -> None:
+    """How much a prompt of solve rate p counts, relative to one of ½, exactly."""
+    p = torch.linspace(0.01, 0.99, 197, dtype=torch.float64)
+    for name, estimator, colour in (
+        ("group σ", group_normalize, colour_of("grpo")),
+        ("no σ, batch σ, GPG", group_center, colour_of("lite_ppo")),
+    ):
+        weight = estimator_weight(estimator, n)
+        ax.plot(p, weight(p) / weight(torch.tensor(0.5)), color=colour, label=name)
+    ax.set(xlabel="solve rate of the prompt", ylabel="weight of ∇p, relative to p = ½", xlim=(0, 1))
+    ax.set_ylim(0, None)
+    label_lines(ax)
+
+
+def first_order(
+    push: Push, entropy_slope: Slope, world: Trainer, methods: Mapping[str, Method], pairs: int = 2
+) -> pd.DataFrame:
+    """What a small step along each method's push does, a row per method and pair of batches.
+
+    The push comes from one batch; what it does to mean reward and to entropy is read off the
+    slopes on *another*, so that nothing is judged by the sample it was made from.
+    cosine    with the push of the first method
+    length    relative to it
+    gain      of the mean reward, per unit step
+    entropy   its change per unit step, in nats per token
+    """
+    reward_only = Method("reward", "-", leave_one_out)
+    rows = []
+    for pair in range(pairs):
+        one, two = world.collect(seed=2 * pair), world.collect(seed=2 * pair + 1)
+        reward, entropy = push(world, reward_only, two), entropy_slope(world, two)
+        first: Tensor | None = None
+        for name, method in methods.items():
+            step = push(world, method, one)
+            first = step if first is None else first
+            unit, reference = step / step.norm(), first / first.norm()
+            rows.append(
+                {
+                    "arm": name,
+                    "pair": pair,
+                    "cosine": (unit @ reference).item(),
+                    "length": (step.norm() / first.norm()).item(),
+                    "entropy": (entropy @ unit).item(),
+                    "gain": (reward @ unit).item(),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Means over the pairs of batches, a row per method."""
+    return rows.groupby("arm", sort=False)[["cosine", "length", "gain", "entropy"]].mean()
+
+
+def angles(push: Push, world: Trainer, methods: Mapping[str, Method], seed: int) -> pd.DataFrame:
+    """Angle in degrees to the push of the first method, on one batch, and length beside it."""
+    rollouts = world.collect(seed=seed)
+    pushes = {name: push(world, method, rollouts).double() for name, method in methods.items()}
+    first = next(iter(pushes.values()))
+    return pd.DataFrame(
+        {
+            name: {
+                "angle": torch.cosine_similarity(step, first, dim=0).clamp(-1, 1).acos().rad2deg(),
+                "length": step.norm() / first.norm(),
+            }
+            for name, step in pushes.items()
+        },
+        dtype=float,
+    ).T
+
+
+def draw_angles(ax: Axes, tables: Mapping[str, pd.DataFrame]) -> None:
+    """A row per method, a dot per world: how far its push points away from the first one's."""
+    names = list(next(iter(tables.values())).index)
+    for world, table in tables.items():
+        ax.plot(table["angle"], range(len(names)), "o", ms=8, color=WORLDS[world], mec="white")
+        ax.plot([], [], "o", color=WORLDS[world], label=world)
+    ax.axvline(0, color=INK, lw=1)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(ylim=(len(names) - 0.4, -0.6), xlabel="degrees away from “no σ”")
+    ax.legend(frameon=False, loc="upper right")
+
+
+def draw_entropy_change(ax: Axes, rows: pd.DataFrame, names: Sequence[str], title: str) -> None:
+    """What a unit step along each push does to entropy: a bar for the mean, a dot per pair."""
+    values = summary(rows)["entropy"].loc[list(names)]
+    each = rows.set_index("arm")["entropy"]
+    ax.barh(range(len(names)), values, color=[BAD if v < 0 else GOOD for v in values], height=0.6)
+    for row, name in enumerate(names):
+        ax.plot(each.loc[name], [row] * len(each.loc[name]), "o", ms=4, color=INK)
+    ax.axvline(0, color=INK, lw=1)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(title=title, xlabel="nats per token and unit step", ylim=(len(names) - 0.4, -0.6))
+    ax.grid(axis="y", visible=False)
+
+
+def fit_law(entropy: np.ndarray, accuracy: np.ndarray) -> tuple[float, float]:
+    """(a, b) of R = −a e^H + b by least squares."""
+    slope, b = np.polyfit(np.exp(entropy), accuracy, 1)
+    return -float(slope), float(b)
+
+
+def law_test(steps: pd.DataFrame, first: int, after: int) -> dict[str, float]:
+    """The law fitted on the steps up to `first` and asked about those after `after`.
+
+    Beside it what a straight line in the step, fitted on the same steps, says.
+    """
+    mean = steps.groupby("step")[["entropy", "accuracy"]].mean()
+    early, late = mean[mean.index <= first], mean[mean.index > after]
+    a, b = fit_law(early["entropy"].to_numpy(), early["accuracy"].to_numpy())
+    line = np.polyfit(early.index, early["accuracy"], 1)
+    return {
+        "a": a,
+        "b": b,
+        "entropy first": mean["entropy"].iloc[0],
+        "entropy last": mean["entropy"].iloc[-1],
+        "late accuracy": late["accuracy"].mean(),
+        "the law says": (b - a * np.exp(late["entropy"])).mean(),
+        "a line says": np.polyval(line, late.index.to_numpy()).mean(),
+    }
+
+
+def draw_law(ax: Axes, steps: pd.DataFrame, first: int, colour: str) -> None:
+    """Accuracy against entropy, step by step; the law through the early steps as a line."""
+    mean = steps.groupby("step")[["entropy", "accuracy"]].mean()
+    early = mean.index <= first
+    a, b = fit_law(mean["entropy"][early].to_numpy(), mean["accuracy"][early].to_numpy())
+    wide = np.ptp(mean["entropy"]) * 0.12
+    x = np.linspace(mean["entropy"].min() - wide, mean["entropy"].max() + wide, 60)
+    ax.plot(x, b - a * np.exp(x), color=MUTED, ls="--", lw=1.4)
+    ax.plot(*mean[early].to_numpy().T, "o", color=colour, ms=6, mec="white")
+    ax.plot(*mean[~early].to_numpy().T, "o", mfc="white", mec=colour, ms=6)
+    ax.set(xlabel="entropy, nats per token", ylabel="accuracy", ylim=(0, 1))
