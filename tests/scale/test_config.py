@@ -146,6 +146,14 @@ REFUSED = {
     "type": ({"steps": "many"}, "steps: .*integer"),
     "method": ({"method": "grppo"}, r"method: no method 'grppo'.*grpo"),
     "critic": ({"method": "ppo"}, r"method: ppo needs a critic; .*`rlbook train`"),
+    "selection": (
+        {"method": {"name": "dapo", "selection": {"type": "TopEntropy", "share": 0.2}}},
+        r"method: dapo needs a selection of tokens; .*`rlbook train`",
+    ),
+    "entropy bonus": (
+        {"method": {"name": "dapo", "entropy_bonus": 0.01}},
+        r"method: dapo needs the gradient of the entropy; .*`rlbook train`",
+    ),
     "greedy": ({"method": "remax"}, r"method: remax needs greedy completions; .*`rlbook train`"),
     "top-K": (
         {"method": {"name": "dppo", "trust_region": {"top_k": 20}}},

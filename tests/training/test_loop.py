@@ -13,6 +13,7 @@ from rlbook.objectives import (
     DivergenceMask,
     EMABaseline,
     SamplerCorrection,
+    TopEntropy,
     needs,
 )
 from rlbook.training import RunConfig, Trainer, loop
@@ -74,6 +75,8 @@ def test_the_loop_is_the_trainer_bit_for_bit(method, little_policy, parity):
         (replace(RLOO, reward_values=(-1.0, 1.0)), "shaped rewards"),
         (replace(RLOO, reward_shaping="overlong"), "shaped rewards"),
         (replace(RLOO, format_bonus=0.1), "shaped rewards"),
+        (replace(RLOO, selection=TopEntropy(0.2)), "a selection of tokens"),
+        (replace(RLOO, entropy_bonus=0.1), "the entropies of its tokens"),
         (replace(RLOO, advantage=partial(EMABaseline, decay=0.5)), "a fresh estimator"),
         (replace(RLOO, advantage=first_token_only), "rewards per token"),
         (
