@@ -89,7 +89,7 @@ def check_entropy_change(change: Callable[[Tensor, Tensor], Tensor | None]) -> N
 
 
 def check_entropy_rate(rate: Callable[[float], float | None], turning_point: float | None) -> None:
-    """Exercise 4: ΔH / η of two tokens under the natural gradient, and where it changes sign."""
+    """Exercise 4: change of entropy of two tokens, natural gradient, and where its sign turns."""
     ps = torch.tensor([0.03, 0.2, 0.45, 0.7, 0.98], dtype=torch.float64)
     if rate(0.2) is None:
         not_attempted()

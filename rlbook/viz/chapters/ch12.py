@@ -154,6 +154,7 @@ def draw_entropy_change(ax: Axes, rows: pd.DataFrame, names: Sequence[str], titl
     ax.axvline(0, color=INK, lw=1)
     ax.set_yticks(range(len(names)), names)
     ax.set(title=title, xlabel="nats per token and unit step", ylim=(len(names) - 0.4, -0.6))
+    ax.locator_params(axis="x", nbins=5)
     ax.grid(axis="y", visible=False)
 
 
