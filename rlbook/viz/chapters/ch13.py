@@ -250,11 +250,11 @@ def draw_signs(axes: np.ndarray, worlds: Mapping[str, pd.DataFrame], arms: Seque
         row, steps = axes[number], with_own(steps[steps["arm"].isin(arms)])
         for ax, (column, title) in zip(row, SIGNS.items(), strict=True):
             learning_curves(steps, column, ax, smooth=5, arms=arms)
-            if column != "accuracy":
-                for label in list(ax.texts):
-                    label.remove()
+            for label in list(ax.texts):
+                label.remove()
             ax.set(title="" if number else title, xlabel="", ylabel="")
             ax.set_ylim(0, 0.22 if column == "entropy" else 1.02)
+        label_lines(row[-1])
         row[0].set_ylabel(world, color=INK, fontweight="bold")
 
 
@@ -317,6 +317,7 @@ def scores(
             "claim": "a clip turns coins into a push towards what is common",
             "exact": "yes, by a window uneven in logs; small",
             "pressing": "habits, 8 updates: not seen, noise wins; with a clip less is lost",
+            "control": "sums: not tried",
             "paper": "Qwen2.5-Math-7B gains 21 points; Llama, OLMo none",
         },
         {
