@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trl
 import trl.rewards
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig
+from trl import DPOConfig, GRPOConfig, GRPOTrainer, RewardConfig, RLOOConfig
 from trl.experimental.async_grpo import AsyncGRPOConfig
 
 
@@ -20,6 +20,11 @@ def defaults(config: type) -> dict[str, object]:
         f.name: f.default if isinstance(f.default, plain) else None
         for f in dataclasses.fields(config)
     }
+
+
+def fields(*configs: type) -> dict[str, object]:
+    """The defaults of several configurations; of two with one name the later one's."""
+    return {name: value for config in configs for name, value in defaults(config).items()}
 
 
 def words(folder: Path) -> set[str]:
@@ -37,7 +42,7 @@ def main() -> None:
     experimental = [p.name for p in (root / "experimental").iterdir() if p.is_dir()]
     found = {
         "version": version("trl"),
-        "fields": defaults(AsyncGRPOConfig) | defaults(RLOOConfig) | defaults(GRPOConfig),
+        "fields": fields(RewardConfig, DPOConfig, AsyncGRPOConfig, RLOOConfig, GRPOConfig),
         "names": [
             *(*dir(trl), *dir(trl.rewards), *inspect.signature(GRPOTrainer).parameters),
             *(f"experimental.{name}" for name in experimental),
