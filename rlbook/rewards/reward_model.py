@@ -68,8 +68,8 @@ def bradley_terry_loss(
 ) -> Float[Tensor, ""]:
     """−mean log σ(r_chosen − r_rejected): the likelihood of the preferences, in nats a pair.
 
-    Source: Bradley and Terry 1952; as a reward model's loss Christiano et al. 2017,
-    arXiv:1706.03741, equation 1. Chapter 04.
+    Sources: Bradley and Terry 1952, doi:10.1093/biomet/39.3-4.324; as a reward model's loss
+    Christiano et al. 2017, arXiv:1706.03741, equation 1. Chapter 04.
     """
     return -logsigmoid(chosen - rejected).mean()
 
