@@ -115,6 +115,8 @@ AS_PUBLISHED = {
     "lite_ppo": FOUR_UPDATES,
     "gpg": ONE_UPDATE,
 }
+# Rows that a verifier alone cannot reward: `distillation` trains this one, with its teacher.
+ELSEWHERE = ("opd",)
 
 
 def methods() -> Iterator[Arm]:

@@ -1,7 +1,9 @@
 """Every data set of the reasoning-gym library as a task."""
 
+import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlbook.extras import require
 from rlbook.tasks.base import Problem, Verdict
@@ -32,14 +34,21 @@ class ReasoningGymTask:
     hand the answer to `eval` or to a parser that calls it: there, only literals or plain
     arithmetic pass (`PARSED_AS_CODE`), anything else is ``unsafe_answer``.
 
+    `levels` grades the data set: settings of its own by level, such as
+    `{2: {"min_terms": 2, "max_terms": 2}}` for "chain_sum". Without them there is one level, 0.
+
     Other reasons: ``ok``, ``wrong``, ``truncated``, ``too_long``, ``timeout``, ``error`` and
     the faults of `tagged_answer`. Raises `ImportError` if the library is missing, `ValueError`
     for an unknown data set.
     """
 
-    levels = (0,)
-
-    def __init__(self, dataset: str, threshold: float = 1.0, seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        dataset: str,
+        threshold: float = 1.0,
+        seconds: float = 5.0,
+        levels: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> None:
         require("tasks", "reasoning_gym")
         from reasoning_gym.factory import DATASETS
 
@@ -49,23 +58,37 @@ class ReasoningGymTask:
             )
         self.dataset, self.threshold, self.seconds = dataset, threshold, seconds
         self.name = f"reasoning_gym:{dataset}"
+        self.settings = {level: dict(one) for level, one in (levels or {0: {}}).items()}
+        self.levels = tuple(self.settings)
 
     def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
-        """The data set's first `n` entries for this seed; it has one level, 0."""
-        if levels is not None and set(levels) != {0}:
-            raise ValueError(f"{self.name} has one level, 0, got {tuple(levels)}")
+        """The data set's first `n` entries for this seed, levels drawn uniformly where it has any.
+
+        Raises `ValueError` for a level it does not have.
+        """
+        levels = self.levels if levels is None else tuple(levels)
+        if not levels or not set(levels) <= set(self.levels):
+            raise ValueError(f"{self.name} has the levels {self.levels}, got {levels}")
+        rng = random.Random(f"gym {seed}")
+        drawn = [rng.choice(levels) for _ in range(n)]
+        sets = {level: self._entries(seed, n, level) for level in set(drawn)}
+        return [self._problem(sets[level][i], seed, i, n, level) for i, level in enumerate(drawn)]
+
+    def _entries(self, seed: int, n: int, level: int) -> Any:
         import reasoning_gym
 
-        entries = reasoning_gym.create_dataset(self.dataset, seed=seed, size=n)
-        return [
-            Problem(
-                id=f"{self.dataset}/{seed}/{i}",
-                prompt=r1_prompt(entry["question"]),
-                answer=str(entry["answer"]),
-                meta={"seed": seed, "index": i, "size": n},
-            )
-            for i, entry in enumerate(entries)
-        ]
+        return reasoning_gym.create_dataset(self.dataset, seed=seed, size=n, **self.settings[level])
+
+    def _problem(self, entry: Mapping[str, Any], seed: int, i: int, n: int, level: int) -> Problem:
+        graded = f"/level {level}" if self.settings[level] else ""
+        settings = {"settings": self.settings[level]} if self.settings[level] else {}
+        return Problem(
+            id=f"{self.dataset}/{seed}/{i}{graded}",
+            prompt=r1_prompt(entry["question"]),
+            answer=str(entry["answer"]),
+            level=level,
+            meta={"seed": seed, "index": i, "size": n, **settings},
+        )
 
     def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
         """Score the one final `<answer>` block."""

@@ -1,11 +1,13 @@
 """Scorers of other libraries: right verdicts, bounded time, no model text evaluated."""
 
+import re
 import threading
 import time
 
 import pytest
 
 from rlbook.tasks import Problem, get_task
+from rlbook.tasks.gym import ReasoningGymTask
 from rlbook.tasks.math_answers import verify_math
 
 pytest.importorskip("math_verify")
@@ -152,6 +154,19 @@ def test_unknown_data_sets_and_levels_are_named():
         get_task("reasoning_gym:nonsense")
     with pytest.raises(ValueError, match="level"):
         get_task("reasoning_gym:chain_sum").sample(0, 1, levels=[3])
+
+
+def test_settings_of_a_data_set_are_its_levels():
+    task = ReasoningGymTask(
+        "chain_sum", levels={k: {"min_terms": k, "max_terms": k} for k in (2, 5)}
+    )
+    problems = task.sample(4, 12)
+    assert {p.level for p in problems} == set(task.levels) == {2, 5}
+    for p in problems:
+        assert len(re.findall(r"\d+", p.prompt.split("problem:")[-1].split("=")[0])) == p.level
+        assert task.verify(p, f"<think></think><answer>{p.answer}</answer>").correct
+        assert not task.verify(p, f"<think></think><answer>{p.answer}1</answer>").correct
+    assert len({p.id for p in problems}) == 12
 
 
 def test_a_broken_scorer_is_an_error_not_a_crash():

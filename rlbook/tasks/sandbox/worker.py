@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlbook.tasks.base import Problem, Task
 from rlbook.tasks.registry import get_task
@@ -43,19 +43,20 @@ def score_math(request: dict) -> dict:
 
 def score_gym(request: dict) -> dict:
     """The reasoning-gym data set's own score of one answer."""
-    dataset = gym_dataset(request["dataset"], request["seed"], request["size"])
+    settings = request.get("settings", {})
+    dataset = gym_dataset(request["dataset"], request["seed"], request["size"], **settings)
     entry = dataset[request["index"]]
     return {"score": float(dataset.score_answer(request["answer"], entry))}
 
 
 @lru_cache(maxsize=8)
-def gym_dataset(name: str, seed: int, size: int) -> "ProceduralDataset":
+def gym_dataset(name: str, seed: int, size: int, **settings: Any) -> "ProceduralDataset":
     """A data set whose scorer, where it would `eval` the answer, reads a literal instead."""
     import reasoning_gym
 
     for module in EVALUATING_MODULES:
         vars(importlib.import_module(f"reasoning_gym.{module}"))["eval"] = ast.literal_eval
-    return reasoning_gym.create_dataset(name, seed=seed, size=size)
+    return reasoning_gym.create_dataset(name, seed=seed, size=size, **settings)
 
 
 def score_task(request: dict) -> dict:
