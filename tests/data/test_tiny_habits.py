@@ -74,3 +74,22 @@ def test_the_card_can_be_measured_again():
     card = measure(HabitsCardConfig(FOLDER, per_family=8, samples=8))
     assert card["families"].keys() == CARD["families"].keys()
     assert card["families"]["plain"]["pass@8"] > 0.9
+
+
+def test_teacher_and_small_student_share_the_words_of_the_base(policy):
+    base = load_policy("tiny-habits")[0]
+    for name in ("tiny-habits-teacher", "tiny-habits-small"):
+        model, tokenizer = load_policy(name)
+        assert tokenizer.get_vocab() == policy[1].get_vocab()
+        facts = json.loads((data_dir() / name / "manifest.json").read_text())
+        assert facts["command"].startswith("python -m rlbook")
+    assert 5 < base.num_parameters() / model.num_parameters() < 7
+
+
+def test_the_teacher_has_what_the_base_lacks():
+    accuracy = {}
+    for name in ("tiny-habits", "tiny-habits-teacher", "tiny-habits-small"):
+        asked = held_out_rollouts(load_policy(name), TASK, 24, 4, [4, 5, 6], max_new_tokens=64)
+        accuracy[name] = sum(r.correct for r in asked) / len(asked)
+    assert accuracy["tiny-habits-teacher"] > 0.5
+    assert max(accuracy["tiny-habits"], accuracy["tiny-habits-small"]) < 0.2
