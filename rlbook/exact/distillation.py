@@ -141,3 +141,13 @@ def descend(
     for _ in range(steps):
         path.append(path[-1].moved(lr * update(path[-1])))
     return path
+
+
+def update_noise(student: Writer, teacher: Writer, gamma: float) -> Float[Tensor, ""]:
+    """Variance of one answer's update, summed over all logits: E|g|² − |E g|², by enumeration."""
+    scores = torch.func.jacrev(student.token_log_probs)(student.logits)
+    log_ratio = teacher.token_log_probs(teacher.logits) - student.token_log_probs(student.logits)
+    advantages = reward_to_go(log_ratio, student.mask, gamma)
+    updates = torch.einsum("kt,kt...->k...", advantages, scores).flatten(1)
+    mean = student.probs @ updates
+    return student.probs @ updates.square().sum(1) - mean.square().sum()

@@ -13,6 +13,7 @@ from rlbook.exact.distillation import (
     forward_kl,
     reverse_kl,
     state_kls,
+    update_noise,
     visits,
     whole,
 )
@@ -66,6 +67,21 @@ def test_all_updates_vanish_at_the_teacher():
     for gamma in (0.0, 0.5, 1.0):
         assert distillation_update(teacher, teacher, gamma).abs().max() < 1e-12
     assert torch.func.grad(forward_kl(teacher, teacher))(teacher.logits).abs().max() < 1e-12
+
+
+def test_noise_is_that_of_sampled_answers(pair):
+    student, teacher = pair
+    generator, gamma = torch.Generator().manual_seed(0), 0.5
+    drawn = torch.multinomial(student.probs, 20_000, replacement=True, generator=generator)
+    scores = torch.func.jacrev(student.token_log_probs)(student.logits)
+    earned = teacher.token_log_probs(teacher.logits) - student.token_log_probs(student.logits)
+    ahead = torch.zeros_like(earned[:, 0])
+    updates = torch.zeros_like(scores[:, 0])
+    for t in reversed(range(earned.shape[1])):
+        ahead = torch.where(student.mask[:, t], earned[:, t] + gamma * ahead, ahead)
+        updates += (ahead * student.mask[:, t])[:, None, None] * scores[:, t]
+    sampled = updates[drawn].flatten(1).var(0).sum()
+    torch.testing.assert_close(update_noise(student, teacher, gamma), sampled, rtol=0.05, atol=0)
 
 
 def test_a_student_without_a_memory_commits_only_if_it_looks_ahead():
