@@ -35,12 +35,11 @@ def step_gains(
     Source: VinePPO, arXiv:2410.01679, with γ = 1 and no reward before the end. Chapter 15.
     """
     check_tokens(mask, steps=steps)
-    (steps,) = zero_masked(mask, steps)
-    if int(steps.max()) + 1 >= values.shape[1]:
+    if (last := int((steps * mask).max())) + 1 >= values.shape[1]:
         raise ValueError(
-            f"step {int(steps.max())} needs values[:, {int(steps.max()) + 1}], "
-            f"but values has {values.shape[1]} columns"
+            f"step {last} needs values[:, {last + 1}], but values has {values.shape[1]} columns"
         )
+    (steps,) = zero_masked(mask, steps)
     gains = values.diff(dim=1).gather(1, steps)
     return torch.where(mask, gains, 0.0)
 

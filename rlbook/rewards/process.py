@@ -144,9 +144,11 @@ def without(values: Sequence[float], one: float) -> list[float]:
 class VineCredit:
     """Monte-Carlo values: `k` answers sampled from every prefix at which a step begins.
 
-    A = V(after the step) − V(before it), with V the mean reward of the answers from there. A
-    prefix that several siblings share is asked once. The prompt's value is the mean of the group.
-    Costs answers: count them. Source: VinePPO, arXiv:2410.01679 (there k = 9).
+    A = V(after the step) − V(before it), with V the mean reward of the answers from there; the
+    prompt's value is the mean of the group. Costs answers: count them. A prefix that several
+    siblings share is asked once and its value given to all of them: cheaper than the paper, which
+    asks anew for each answer, but what they share then is the noise as well.
+    Source: VinePPO, arXiv:2410.01679 (there k = 9).
     """
 
     engine: Engine

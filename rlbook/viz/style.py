@@ -100,6 +100,7 @@ ARM_COLOURS = {
     "process": "#0072B2",
     "VinePPO, k = 2": "#D55E00",
     "tool tokens trained": "#AA4499",
+    "outcome, tool repaired": "#009E73",
     "base": "#6b6b6b",
     "verifier": METHOD_COLOURS["grpo"],
     "majority vote": "#D55E00",
