@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -36,14 +37,14 @@ class InterruptedSampler:
     ) -> list[Completion]:
         """`n` completions of each prompt, all those of the first prompt first."""
         sampler = Sampler(self.model, self.tokenizer.eos_token_id)
-        how = {"temperature": temperature, "seed": seed}
+        draw = partial(sampler.generate, temperature=temperature, seed=seed)
         limit = min(self.after, max_new_tokens)
-        thoughts = sampler.generate(prompts, n, limit, **how)
+        thoughts = draw(prompts, n, limit)
         asked = [list(prompt) for prompt in prompts for _ in range(n)]
         cut = [i for i, one in enumerate(thoughts) if one.finish_reason == "length"]
         forced = {i: self.forced(thoughts[i]) for i in cut}
         contexts = [asked[i] + thoughts[i].token_ids + forced[i] for i in cut]
-        answers = sampler.generate(contexts, 1, self.answer_tokens, **how) if cut else []
+        answers = draw(contexts, 1, self.answer_tokens) if cut else []
         ended = {
             i: joined(thoughts[i], forced[i], answer)
             for i, answer in zip(cut, answers, strict=True)
