@@ -188,6 +188,46 @@ def of_weight(claim: str, world: str, reading: Reading, lr: float) -> Effect:
     return Effect(claim, "10", world, "habits_rates", *arms, reading, "accuracy", where)
 
 
+def proxied(claim: str, arm: str, against: str) -> Effect:
+    """True accuracy in the last five of thirty steps of PPO on a reward model."""
+    world, reading = "habits, reward model of 1000 pairs", mean_over_steps("accuracy", 26, 30)
+    return Effect(claim, "04", world, "overoptimisation", arm, against, reading, "accuracy")
+
+
+def voted(claim: str, arm: str, level: int, lr: float) -> Effect:
+    """Accuracy on one family of habits in steps 16 to 20, against a verifier in the same place."""
+    world = f"habits, {list(FAMILIES)[level - 1]}, lr {short(lr)}"
+    reading, where = mean_over_steps(f"accuracy_level_{level}", 16, 20), {"lr": lr}
+    return Effect(claim, "13", world, "label_free", arm, "verifier", reading, "accuracy", where)
+
+
+def voted_control(claim: str, arm: str) -> Effect:
+    reading = mean_over_steps("accuracy", 16, 20)
+    arms = (arm, "verifier")
+    return Effect(claim, "13", "plain sums", "label_free_control", *arms, reading, "accuracy")
+
+
+def distilled(claim: str, arm: str) -> Effect:
+    """Accuracy in steps 31 to 40, of 64 answers each, each arm at its own rate."""
+    reading = mean_over_steps("accuracy", 31, 40)
+    return Effect(claim, "14", "habits", "distillation", arm, "RL", reading, "accuracy")
+
+
+def priced(claim: str, arm: str, column: str, unit: str, lr: float) -> Effect:
+    """What a price on length does to held-out sums."""
+    world, reading = f"plain sums, lr {short(lr)}", at_the_end(column)
+    arms, where = (arm, "no price"), {"lr": lr}
+    return Effect(claim, "14", world, "length_control", *arms, reading, unit, where)
+
+
+def credited(claim: str, arm: str, lr: float) -> Effect:
+    """Accuracy in steps 10 to 20 where a step may slip."""
+    world = f"habits, an unreliable tool, lr {short(lr)}"
+    reading = mean_over_steps("accuracy", 10, 20)
+    arms, where = (arm, "outcome"), {"lr": lr}
+    return Effect(claim, "15", world, "process_rewards", *arms, reading, "accuracy", where)
+
+
 EFFECTS = (
     at_best("one point more for every answer costs", "02", "baselines", "none, 1/2", "none, 0/1"),
     at_best("a batch mean against no baseline", "02", "baselines", "batch mean", "none, 0/1"),
@@ -199,6 +239,8 @@ EFFECTS = (
             ("four passes or one", "4 passes of 4, clip 0.2", "16 minibatches, clip 0.2"),
         )
     ),
+    proxied("a reward model instead of the verifier", "1000 pairs", "verifier"),
+    proxied("... and what a leash of 0.1 gives back", "1000 pairs, β = 0.1", "1000 pairs"),
     *(
         at_best(claim, chapter, "siblings", arm, against)
         for claim, chapter, arm, against in (
@@ -289,6 +331,35 @@ EFFECTS = (
             shared("MaxRL keeps what RLOO gives up", "pass@64", "MaxRL", lr),
             shared("GRPO keeps some of it", "pass@64", "GRPO", lr),
             shared("... and pays in one try", "pass@1", "MaxRL", lr),
+        )
+    ),
+    *(
+        effect
+        for lr in (1.5e-4, 3e-4)
+        for effect in (
+            voted("a majority vote where the mode is right", "majority vote", 1, lr),
+            voted("... and where it is wrong", "majority vote", 3, lr),
+        )
+    ),
+    voted_control("a majority vote", "majority vote"),
+    voted_control("confidence as the reward", "confidence"),
+    distilled("SFT on the answers of a teacher, against RL", "SFT on the teacher"),
+    distilled("on-policy distillation, against RL", "on-policy distillation"),
+    *(
+        effect
+        for lr in (1.5e-4, 3e-4)
+        for effect in (
+            priced("a price of 0.005 a token shortens", "0.005 a token", "length", "tokens", lr),
+            priced("... and costs", "0.005 a token", "pass@1", "pass@1", lr),
+            priced("a budget of 32 tokens costs", "L1-Max, 32 tokens", "pass@1", "pass@1", lr),
+        )
+    ),
+    *(
+        effect
+        for lr in (3e-4, 6e-4)
+        for effect in (
+            credited("a verdict on each step", "process", lr),
+            credited("Monte-Carlo values of prefixes", "VinePPO, k = 2", lr),
         )
     ),
 )
