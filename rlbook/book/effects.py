@@ -213,13 +213,6 @@ def distilled(claim: str, arm: str) -> Effect:
     return Effect(claim, "14", "habits", "distillation", arm, "RL", reading, "accuracy")
 
 
-def priced(claim: str, arm: str, column: str, unit: str, lr: float) -> Effect:
-    """What a price on length does to held-out sums."""
-    world, reading = f"plain sums, lr {short(lr)}", at_the_end(column)
-    arms, where = (arm, "no price"), {"lr": lr}
-    return Effect(claim, "14", world, "length_control", *arms, reading, unit, where)
-
-
 def credited(claim: str, arm: str, lr: float) -> Effect:
     """Accuracy in steps 10 to 20 where a step may slip."""
     world = f"habits, an unreliable tool, lr {short(lr)}"
@@ -345,15 +338,6 @@ EFFECTS = (
     voted_control("confidence as the reward", "confidence"),
     distilled("SFT on the answers of a teacher, against RL", "SFT on the teacher"),
     distilled("on-policy distillation, against RL", "on-policy distillation"),
-    *(
-        effect
-        for lr in (1.5e-4, 3e-4)
-        for effect in (
-            priced("a price of 0.005 a token shortens", "0.005 a token", "length", "tokens", lr),
-            priced("... and costs", "0.005 a token", "pass@1", "pass@1", lr),
-            priced("a budget of 32 tokens costs", "L1-Max, 32 tokens", "pass@1", "pass@1", lr),
-        )
-    ),
     *(
         effect
         for lr in (3e-4, 6e-4)

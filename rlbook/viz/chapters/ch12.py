@@ -19,6 +19,68 @@ Push = Callable[[Trainer, Method, Sequence[Rollout]], Float[Tensor, " P"]]
 Slope = Callable[[Trainer, Sequence[Rollout]], Float[Tensor, " P"]]
 
 WORLDS = {"sums": "#0072B2", "habits": "#B4491F"}
+SCORECARD = [
+    {
+        "claim": "batch σ instead of none",
+        "exact": "one factor for the batch; Adam undoes it",
+        "control": "not found, five seeds",
+        "paper": "the best normalisation",
+    },
+    {
+        "claim": "σ of the group reweighs prompts",
+        "exact": "both ends of the solve rate gain",
+        "pressing": "habits: not found, ten seeds",
+        "control": "not found, ten seeds",
+        "paper": "hurts on easy data",
+    },
+    {
+        "claim": "mean over tokens",
+        "exact": "turns the push where lengths differ",
+        "pressing": "lost answers shrink (chapter 07)",
+        "control": "+5 points of pass@1",
+        "paper": "helps raw bases",
+    },
+    {
+        "claim": "clip-higher",
+        "exact": "idle on the first update",
+        "pressing": "a rare opening: grows faster at three rates of three",
+        "control": "not found",
+        "paper": "helps aligned models",
+    },
+    {
+        "claim": "overlong filter",
+        "exact": "idle where nothing is cut off",
+        "pressing": "+7 points once the limit is lifted",
+        "control": "not found",
+        "paper": "helps short answers",
+    },
+    {
+        "claim": "LitePPO beats GRPO and DAPO",
+        "exact": "two of GRPO's choices changed",
+        "control": "GRPO: +6 points, the token mean's; DAPO: no",
+        "paper": "beats both",
+    },
+    {
+        "claim": "α of GPG",
+        "exact": "one factor for the batch; Adam undoes it",
+        "control": "level with RLOO",
+        "paper": "+4 points over no α",
+    },
+    {
+        "claim": "a fifth of the tokens suffices",
+        "exact": "no entropy, no gradient",
+        "pressing": "habits: cosine 1 with the push of all tokens",
+        "control": "sums: most of the direction; a blind fifth has less",
+        "paper": "better than all tokens, 32B",
+    },
+    {
+        "claim": "R = −a e^H + b",
+        "exact": "needs Cov > 0: a mode that is right",
+        "pressing": "habits: wrong sign",
+        "control": "sums: forecasts within a few points",
+        "paper": "eleven models",
+    },
+]
 
 
 def claim(
