@@ -193,7 +193,7 @@ def scores(
             "exact": "c* = Δp / Δn",
             "pressing": f"0.02 from the start: {early.accuracy:.2f} right, {early.length:.0f} "
             f"tokens; after 12 batches: {late.accuracy:.2f}, {late.length:.0f}",
-            "control": "0.005 a token: no harm seen",
+            "control": "0.005 a token: guesses still become fewer",
             "paper": "Kimi k1.5 warms up without its length reward",
         },
         {
