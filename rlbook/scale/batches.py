@@ -52,7 +52,7 @@ class Batches:
         self.tickets = Tickets(pool, state)
         self.log = RunLog(layout.root, resume_step=step, name="rollouts")
         self.samples = RunLog(layout.root, resume_step=step, name="samples")
-        self.shown = config.launch.samples
+        self.shown = config.launch.shown
         self.finished: dict[int, Finished] = {}  # by ticket
         self.left: list[Rollout] = []  # sampled by groups that left since the last batch
         self.patience = config.launch.silent_batches * config.prompts_per_update

@@ -83,7 +83,7 @@ class LaunchConfig(Section):
         ge=1,
         description="batches in a row, none of whose groups has right and wrong answers: it stops",
     )
-    samples: int = Field(
+    shown: int = Field(
         4, ge=0, description="answers of every batch, right and wrong, kept to be read"
     )
     grace: float = Field(20.0, ge=0, description="seconds a process is given to stop by itself")

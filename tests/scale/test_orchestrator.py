@@ -101,7 +101,7 @@ def test_a_stretch_without_spread_is_survived(make_run, method):
 
 
 def test_answers_are_kept_to_be_read_right_and_wrong_ones(make_run):
-    run = make_run(launch={"samples": 3}).play()
+    run = make_run(launch={"shown": 3}).play()
     by_step = {}
     for row in read_jsonl(run.layout.log("samples")):
         by_step.setdefault(row["step"], []).append(row)
