@@ -174,8 +174,10 @@ def test_credit_of_single_steps_is_rloo_through_the_trainer():
     torch.testing.assert_close(batches[1].advantages, expected)
     for trainer, batch in zip((plain, credited), batches, strict=True):
         trainer.updates(batch)
-    for a, b in zip(plain.model.parameters(), credited.model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    pairs = zip(plain.model.parameters(), credited.model.parameters(), strict=True)
+    apart = torch.cat([(a - b).abs().flatten() for a, b in pairs])
+    # Adam's first step has the length lr whatever the gradient: rounding decides where that is ~0
+    assert apart.mean() < 0.01 * config.optimizer.lr
 
 
 def test_prime_learns_to_tell_right_answers_from_wrong_ones(policy):
