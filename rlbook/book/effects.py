@@ -190,7 +190,7 @@ def of_weight(claim: str, world: str, reading: Reading, lr: float) -> Effect:
 
 def proxied(claim: str, arm: str, against: str) -> Effect:
     """True accuracy in the last five of thirty steps of PPO on a reward model."""
-    world, reading = "habits, reward model of 1000 pairs", mean_over_steps("accuracy", 26, 30)
+    world, reading = "habits, 1000 pairs, lr 6e-4", mean_over_steps("accuracy", 26, 30)
     return Effect(claim, "04", world, "overoptimisation", arm, against, reading, "accuracy")
 
 
@@ -204,7 +204,9 @@ def voted(claim: str, arm: str, level: int, lr: float) -> Effect:
 def voted_control(claim: str, arm: str) -> Effect:
     reading = mean_over_steps("accuracy", 16, 20)
     arms = (arm, "verifier")
-    return Effect(claim, "13", "plain sums", "label_free_control", *arms, reading, "accuracy")
+    return Effect(
+        claim, "13", "plain sums, lr 3e-4", "label_free_control", *arms, reading, "accuracy"
+    )
 
 
 def distilled(claim: str, arm: str) -> Effect:

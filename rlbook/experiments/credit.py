@@ -8,8 +8,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.evaluation import held_out_rollouts
 from rlbook.experiments.design import Arm, Experiment, World, arm, over
+from rlbook.experiments.pressing import FEW, RLOO
 from rlbook.experiments.worlds import HABITS, families
-from rlbook.objectives import METHODS, token_credit
+from rlbook.objectives import token_credit
 from rlbook.policy import Completion, load_policy
 from rlbook.rewards.judges import habits_on_track
 from rlbook.rewards.process import SiblingCredit, Steps, VerdictCredit, VineCredit
@@ -18,7 +19,6 @@ from rlbook.training import Engine, Reward, Rollout, RunConfig, Trainer
 from rlbook.training.metrics import mean
 from rlbook.troubles import Calculator
 
-RLOO = replace(METHODS["rloo"], kl=None)
 STEPWISE = replace(RLOO, advantage=token_credit)
 CREDITS = {
     "outcome": None,
@@ -121,6 +121,6 @@ CREDIT: dict[str, Experiment] = {
         world=unreliable_tool(0.5),
         measure=with_and_without_tool,
         watch=rules_and_cost,
-        evaluation={"prompts": 8, "n": 2, "ks": (1,)},
+        evaluation=FEW,
     ),
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlbook.evaluation import held_out_rollouts
 from rlbook.experiments.design import Arm, Experiment, arm, over
+from rlbook.experiments.pressing import FEW, RLOO
 from rlbook.experiments.worlds import HABITS
 from rlbook.objectives import METHODS
 from rlbook.policy import Sampler, load_policy
@@ -20,11 +21,9 @@ from rlbook.training.selection import difficulty_window, pass_rates, right_answe
 from rlbook.training.sft import Answer, sft, written_answer
 
 TEACHER = "tiny-habits-teacher"
-RLOO = replace(METHODS["rloo"], kl=None)
 # The policy gradient on another's answers, each worth 1, is supervised fine-tuning.
 SFT = replace(METHODS["reinforce"], name="sft", aggregation="token_mean")
 HERE = "rlbook.experiments.efficiency"
-FEW = {"prompts": 8, "n": 2, "ks": (1,)}
 
 
 def each_family(trainer: Trainer) -> dict[str, float]:

@@ -30,6 +30,7 @@ from rlbook.objectives import (
 from rlbook.troubles import tight_limit
 
 GRPO = replace(METHODS["grpo"], kl=None)
+RLOO = replace(METHODS["rloo"], kl=None)
 CENTRED = replace(GRPO, advantage=group_center, aggregation="token_mean")
 ONCE = {"minibatches": 16, "epochs": 1}  # sixteen updates, every answer used once
 

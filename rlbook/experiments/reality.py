@@ -1,20 +1,17 @@
 """Chapter 13: rewards without labels in two opposite worlds, and the base against RL at large k."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.experiments.design import Arm, Experiment, arm, over
-from rlbook.experiments.pressing import FEW, bounded
+from rlbook.experiments.pressing import FEW, RLOO, bounded
 from rlbook.experiments.worlds import HABITS
-from rlbook.objectives import METHODS
 from rlbook.rewards.entropy import EntropyFineTuning
 from rlbook.rewards.label_free import vote_metrics
 from rlbook.training import Rollout, Trainer
 from rlbook.training.metrics import mean
 
-RLOO = replace(METHODS["rloo"], kl=None)
 UNBOUNDED, CLIPPED = bounded("no trust region"), bounded("clip 0.2")
 ONE_UPDATE = {"prompts": 8, "group_size": 16, "minibatches": 1, "steps": 20}
 EIGHT_UPDATES = ONE_UPDATE | {"minibatches": 8}
