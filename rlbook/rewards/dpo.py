@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
@@ -14,7 +13,7 @@ from rlbook.policy import logprobs
 from rlbook.rewards.preferences import Preference
 from rlbook.rewards.reward_model import bradley_terry_loss
 from rlbook.training import Rollout
-from rlbook.training.sft import Answer, padded, shuffled_batches
+from rlbook.training.sft import Answer, descend, padded, shuffled_batches
 
 
 def implicit_reward(
@@ -71,11 +70,7 @@ def train_dpo(
             before = answer_logprobs(reference, answers)
         n = len(part)
         loss = dpo_loss(now[:n], now[n:], before[:n], before[n:], beta)
-        loss.backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.item()
+        yield descend(model, optimizer, loss)
 
 
 def answer_logprobs(

@@ -20,6 +20,7 @@ from rlbook.policy import logprobs
 from rlbook.tasks import Problem, Task
 from rlbook.training import Engine, Rollout, collate
 from rlbook.training.collect import decode, derive_seed, text_of
+from rlbook.training.sft import descend
 
 Judge = Callable[[Problem, str], bool]
 PerStep = Sequence[Sequence[float]]
@@ -244,10 +245,7 @@ class PrimeCredit:
             reference = logprobs(self.reference, batch.ids, batch.mask)
         logp = logprobs(self.model, batch.ids, batch.mask)
         rewards = implicit_rewards(logp, reference, batch.mask, self.beta)
-        self.optimizer.zero_grad()
-        implicit_reward_loss(rewards, outcomes).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+        descend(self.model, self.optimizer, implicit_reward_loss(rewards, outcomes))
         return rewards.detach()
 
 

@@ -9,13 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
 from rlbook.rewards.preferences import Preference
 from rlbook.training import Rollout
-from rlbook.training.sft import Answer, padded, shuffled_batches
+from rlbook.training.sft import Answer, descend, padded, shuffled_batches
 
 AT_ONCE = 256  # answers scored in one forward pass
 
@@ -93,11 +92,7 @@ def train_reward_model(
     for part in shuffled_batches(pairs, batch, epochs, seed):
         scores = model([p.chosen for p in part] + [p.rejected for p in part])
         loss = bradley_terry_loss(scores[: len(part)], scores[len(part) :])
-        loss.backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.item()
+        yield descend(model, optimizer, loss)
 
 
 def margins(model: RewardModel, pairs: Sequence[Preference]) -> Float[Tensor, " N"]:

@@ -6,9 +6,9 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import logprobs
@@ -55,11 +55,16 @@ def sft(
     for part in shuffled_batches(answers, batch, epochs, seed):
         ids, mask = padded(part, model.device)
         loss = -logprobs(model, ids, mask).sum() / mask.sum()
-        loss.backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.item()
+        yield descend(model, optimizer, loss)
+
+
+def descend(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> float:
+    """One update down the gradient of `loss`, its norm clipped at 1; returns the loss."""
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
 
 
 def padded(
