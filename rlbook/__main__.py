@@ -244,19 +244,19 @@ def scale(
         resume: Go on with the run in the folder that the settings name.
         rollback: Go on from its checkpoint of this update, and forget what came after.
         report: Write that folder's report.html, and start nothing.
-        role: What this machine runs, if there are several: see `rlbook.scale.commands`.
+        role: What this machine runs, if there are several: see `rlbook.scale.launch.commands`.
     """
     from rlbook.scale.config import load_config
 
     settings = load_config(config, overrides)
     if dry_run:
-        from rlbook.scale.dry_run import dry_run as plan
+        from rlbook.scale.launch.dry_run import dry_run as plan
 
         print(plan(settings))
         return
     code = 0
     if not report:
-        from rlbook.scale.launch import scale as run
+        from rlbook.scale.launch.start import scale as run
 
         code = run(settings, resume, role, rollback)
     if role == "all":
@@ -274,7 +274,7 @@ def export(run: tyro.conf.Positional[Path], folder: tyro.conf.Positional[Path]) 
         run: Folder of the run, of `train` or of `scale`.
         folder: Folder to write, which must be new.
     """
-    from rlbook.scale.checkpoint import export as write
+    from rlbook.scale.train.checkpoint import export as write
 
     print(f"wrote {write(run, folder)}")
 

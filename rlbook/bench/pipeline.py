@@ -18,11 +18,11 @@ from rlbook.bench.timing import timed
 from rlbook.paths import ROOT
 from rlbook.policy import load_policy, sample
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.continuous import ContinuousSampler
-from rlbook.scale.launch import launch
+from rlbook.scale.generate.continuous import ContinuousSampler
+from rlbook.scale.launch.start import launch
 from rlbook.scale.layout import Layout
-from rlbook.scale.orchestrator import ASKED_PER_SLOT
-from rlbook.scale.tickets import training_pool
+from rlbook.scale.rollout.orchestrator import ASKED_PER_SLOT
+from rlbook.scale.rollout.tickets import training_pool
 from rlbook.scaling.pipeline import Cluster, PipelineRun, pipeline_rl, simulate
 from rlbook.tasks import get_task
 from rlbook.training import read_jsonl

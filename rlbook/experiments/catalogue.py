@@ -9,6 +9,7 @@ from rlbook.experiments.efficiency import EFFICIENCY
 from rlbook.experiments.pressing import GRPO, PRESSING, REGIONS, averages, bounded
 from rlbook.experiments.reality import REALITY
 from rlbook.experiments.rlhf import RLHF
+from rlbook.experiments.tricks import TRICKS
 from rlbook.objectives import (
     METHODS,
     Method,
@@ -230,4 +231,6 @@ CONTROL = {
     },
 }
 
-EXPERIMENTS: dict[str, Experiment] = CONTROL | PRESSING | RLHF | REALITY | EFFICIENCY | CREDIT
+EXPERIMENTS: dict[str, Experiment] = (
+    CONTROL | PRESSING | RLHF | TRICKS | REALITY | EFFICIENCY | CREDIT
+)

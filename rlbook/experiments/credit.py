@@ -105,22 +105,32 @@ def with_and_without_tool(trainer: Trainer) -> dict[str, float]:
     }
 
 
-def arms(**settings) -> Iterator[Arm]:
+def arms(*labels: str, **settings) -> Iterator[Arm]:
     """The same run with other credit, each at two learning rates."""
-    for label, credit in CREDITS.items():
+    for label, credit in ((label, CREDITS[label]) for label in labels):
         one = arm(label, STEPWISE if credit else RLOO, reward=credit, **SETTINGS, **settings)
         yield over(one, lr=(3e-4, 6e-4))
 
 
+SEEN = {
+    "chosen_by": None,
+    "measure": with_and_without_tool,
+    "watch": rules_and_cost,
+    "evaluation": FEW,
+}
+
 CREDIT: dict[str, Experiment] = {
     "process_rewards": Experiment(
         "What does credit for steps buy where a right step is often followed by bad luck?",
-        tuple(arms(steps=20)),
-        seeds=tuple(range(5)),
-        chosen_by=None,
+        tuple(arms(*CREDITS, steps=20)),
         world=unreliable_tool(0.5),
-        measure=with_and_without_tool,
-        watch=rules_and_cost,
-        evaluation=FEW,
+        **SEEN,
+    ),
+    "process_rewards_control": Experiment(
+        "... and where the tool is always right?",
+        tuple(arms("outcome", "step groups", "process", steps=20)),
+        seeds=tuple(range(5)),
+        world=unreliable_tool(0.0),
+        **SEEN,
     ),
 }

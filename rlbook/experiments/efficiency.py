@@ -24,6 +24,7 @@ TEACHER = "tiny-habits-teacher"
 # The policy gradient on another's answers, each worth 1, is supervised fine-tuning.
 SFT = replace(METHODS["reinforce"], name="sft", aggregation="token_mean")
 HERE = "rlbook.experiments.efficiency"
+FIVE = (0, 1, 2, 3, 4)
 
 
 def each_family(trainer: Trainer) -> dict[str, float]:
@@ -165,7 +166,7 @@ EFFICIENCY: dict[str, Experiment] = {
         "... and to a student of a sixth of the parameters?",
         tuple(students("tiny-habits-small", rl=(6e-4, 1.2e-3), sft=(1e-3, 2e-3), opd=(1e-3, 2e-3))),
         chosen_by=None,
-        seeds=tuple(range(4)),
+        seeds=FIVE,
         world=taught,
         measure=each_family,
         evaluation=FEW,
@@ -174,14 +175,14 @@ EFFICIENCY: dict[str, Experiment] = {
         "What does each way to charge for length do to accuracy and to length?",
         tuple(length_rules()),
         chosen_by=None,
-        seeds=tuple(range(4)),
+        seeds=FIVE,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
     ),
     "data_choice": Experiment(
         "Which problems teach all families?",
         tuple(on_chosen_data()),
         chosen_by=None,
-        seeds=tuple(range(4)),
+        seeds=FIVE,
         world=chosen_data,
         measure=each_family,
         evaluation=FEW,
@@ -190,7 +191,7 @@ EFFICIENCY: dict[str, Experiment] = {
         "What does each stage of DeepSeek-R1's pipeline add, at equal answers?",
         tuple(stages()),
         chosen_by=None,
-        seeds=tuple(range(4)),
+        seeds=FIVE,
         world=staged,
         measure=each_family,
         evaluation=FEW,

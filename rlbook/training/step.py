@@ -20,7 +20,7 @@ from rlbook.training.metrics import step_metrics, step_sums
 
 
 class LocalProcess:
-    """Where a step runs: here, all of it. `rlbook.scale.parallel.Ranks` shares it out."""
+    """Where a step runs: here, all of it. `rlbook.scale.train.parallel.Ranks` shares it out."""
 
     def slices(self, batch: Batch, max_tokens: int) -> Iterator[Batch]:
         """The micro-batches that this process runs."""

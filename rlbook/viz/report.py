@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rlbook.manifest import manifest
+from rlbook.scale.launch.report import RunRecord, key_figures, read_run
 from rlbook.scale.layout import Layout
-from rlbook.scale.report import RunRecord, key_figures, read_run
 from rlbook.viz.style import BAD, CYCLE, GOOD, STYLE, label_lines
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from rlbook.scale import spool
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.engine import VersionedCompletion
+from rlbook.scale.generate.engine import VersionedCompletion
 from rlbook.scale.layout import Layout, write_json
-from rlbook.scale.orchestrator import Orchestrator
+from rlbook.scale.rollout.orchestrator import Orchestrator
 from rlbook.tasks import get_task
 from rlbook.tiny.model import build_tokenizer
 from rlbook.training import read_jsonl
@@ -208,7 +208,7 @@ def by_ticket(rollouts):
 @pytest.fixture
 def make_run(tmp_path, monkeypatch):
     """Makes a `Run` from the engine's fields and sections of the settings."""
-    monkeypatch.setattr("rlbook.scale.orchestrator.POLL_SECONDS", 0.004)
+    monkeypatch.setattr("rlbook.scale.rollout.orchestrator.POLL_SECONDS", 0.004)
     monkeypatch.setattr("rlbook.scale.layout.sync_to_disk", lambda path: None)
 
     def make(engine=None, **sections):

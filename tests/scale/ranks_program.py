@@ -13,15 +13,15 @@ from safetensors.torch import save_file
 
 from rlbook.objectives import METHODS
 from rlbook.policy import load_policy, load_tokenizer, set_threads
-from rlbook.scale import checkpoint
-from rlbook.scale.checkpoint import Checkpoints
 from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout, write_json
-from rlbook.scale.parallel import Ranks, shard
 from rlbook.scale.process import die_with_parent
 from rlbook.scale.spool import write_batch
-from rlbook.scale.trainer import ScaleTrainer
-from rlbook.scale.weights import gather_weights
+from rlbook.scale.train import checkpoint
+from rlbook.scale.train.checkpoint import Checkpoints
+from rlbook.scale.train.parallel import Ranks, shard
+from rlbook.scale.train.trainer import ScaleTrainer
+from rlbook.scale.train.weights import gather_weights
 from rlbook.tasks import Problem
 from rlbook.training import Batch, Rollout, train_step
 

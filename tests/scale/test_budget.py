@@ -9,10 +9,10 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from rlbook.paths import data_dir
-from rlbook.scale.budget import Budget, Prompts
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.dry_run import check, dry_run, measure_prompts, measure_shape, problems_of
-from rlbook.scale.shape import model_shape, shape_of
+from rlbook.scale.launch.dry_run import check, dry_run, measure_prompts, measure_shape, problems_of
+from rlbook.scale.plan.budget import Budget, Prompts
+from rlbook.scale.plan.shape import model_shape, shape_of
 from rlbook.tasks import Problem, dataset
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -303,9 +303,9 @@ def test_a_hub_name_without_a_network(monkeypatch):
     def unreachable(source):
         raise OSError("We couldn't connect to 'https://huggingface.co'\nmore")
 
-    monkeypatch.setattr("rlbook.scale.shape.AutoConfig.from_pretrained", unreachable)
+    monkeypatch.setattr("rlbook.scale.plan.shape.AutoConfig.from_pretrained", unreachable)
     with pytest.raises(ValueError, match=r"model\.policy 'a/b': .*couldn't connect.*local folder"):
         model_shape("a/b")
-    monkeypatch.setattr("rlbook.scale.dry_run.AutoTokenizer.from_pretrained", unreachable)
+    monkeypatch.setattr("rlbook.scale.launch.dry_run.AutoTokenizer.from_pretrained", unreachable)
     with pytest.raises(ValueError, match=r"budget\.prompt_tokens"):
         measure_prompts(ScaleConfig(model={"policy": "a/b"}))

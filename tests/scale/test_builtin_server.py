@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlbook.scale.builtin_server import TOKEN_VARIABLE, make_app, parse, start
-from rlbook.scale.client import GeneratorClient
-from rlbook.scale.continuous import ContinuousSampler
-from rlbook.scale.engine import GenerationFailed, RequestRefused
+from rlbook.scale.generate.builtin_server import TOKEN_VARIABLE, make_app, parse, start
+from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.continuous import ContinuousSampler
+from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
 
 GENERATE = "/inference/v1/generate"
 
@@ -390,7 +390,14 @@ def test_a_server_reachable_by_others_needs_a_secret(capsys):
 @contextmanager
 def process(*arguments, token=None, launcher=()):
     """A server process, or one that a process with other `launcher` arguments starts."""
-    argv = [*launcher, sys.executable, "-m", "rlbook.scale.builtin_server", "--port=0", *arguments]
+    argv = [
+        *launcher,
+        sys.executable,
+        "-m",
+        "rlbook.scale.generate.builtin_server",
+        "--port=0",
+        *arguments,
+    ]
     environment = {name: v for name, v in os.environ.items() if name != TOKEN_VARIABLE}
     environment |= {TOKEN_VARIABLE: token} if token else {}
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as started:

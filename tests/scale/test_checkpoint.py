@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from rlbook.policy import load_policy, load_tokenizer
-from rlbook.scale import checkpoint
-from rlbook.scale.checkpoint import Checkpoints, Shards, export
 from rlbook.scale.layout import write_json
-from rlbook.scale.parallel import Ranks, shard
 from rlbook.scale.sections import TrainConfig
+from rlbook.scale.train import checkpoint
+from rlbook.scale.train.checkpoint import Checkpoints, Shards, export
+from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.tiny.model import build_model
 from rlbook.training import RunConfig, Trainer
 

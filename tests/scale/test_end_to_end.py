@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from rlbook.scale.generate.vllm_adapter import vllm_python
 from rlbook.scale.layout import Layout
 from rlbook.scale.spool import has_batch, read_batch
-from rlbook.scale.vllm_adapter import vllm_python
 from rlbook.training import read_jsonl
 
 SMALL = {

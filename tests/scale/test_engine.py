@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from rlbook.scale.client import GeneratorClient, HTTPEngine
-from rlbook.scale.engine import (
+from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
+from rlbook.scale.generate.engine import (
     GenerationFailed,
     RequestRefused,
     labelled_version,
@@ -328,8 +328,8 @@ def test_groups_spread_over_the_admitted_servers():
 
 def test_a_frozen_server_holds_the_others_up_once_and_is_back_as_it_thaws(monkeypatch):
     """It accepts connections, as a stopped process does, and does not answer."""
-    monkeypatch.setattr("rlbook.scale.client.SILENCE", 0.5)
-    monkeypatch.setattr("rlbook.scale.client.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("rlbook.scale.generate.client.SILENCE", 0.5)
+    monkeypatch.setattr("rlbook.scale.generate.client.FIRST_PAUSE", 0.01)
     frozen, good = FakeServer(), FakeServer()
 
     async def run():

@@ -7,12 +7,12 @@ import sys
 import pytest
 import torch
 
-from rlbook.scale import vllm_adapter
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.conflicts import DECIDED
-from rlbook.scale.cuda_ipc import from_json, to_json
-from rlbook.scale.vllm_adapter import check_version, server_command, vllm_python
-from rlbook.scale.vllm_server import Guard
+from rlbook.scale.generate import vllm_adapter
+from rlbook.scale.generate.cuda_ipc import from_json, to_json
+from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
+from rlbook.scale.generate.vllm_server import Guard
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
     python = interpreter("0.32.0")
     config = ScaleConfig(generate={"token": "secret", "slots": 24})
     argv, environment = server_command(config, 0, 8123)
-    assert argv[:3] == [python, "-m", "rlbook.scale.vllm_server"]
+    assert argv[:3] == [python, "-m", "rlbook.scale.generate.vllm_server"]
     given = options(argv)
     assert given["port"] == "8123" and given["host"] == "127.0.0.1"
     assert given["model"].endswith("tiny-sums")

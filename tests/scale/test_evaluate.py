@@ -1,7 +1,7 @@
 import pytest
 
-from rlbook.scale.counters import Counters
-from rlbook.scale.evaluate import Evaluation, evaluation_row
+from rlbook.scale.rollout.counters import Counters
+from rlbook.scale.rollout.evaluate import Evaluation, evaluation_row
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
 

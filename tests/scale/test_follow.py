@@ -2,8 +2,8 @@
 
 import json
 
+from rlbook.scale.launch.progress import follow
 from rlbook.scale.layout import Layout
-from rlbook.scale.progress import follow
 from rlbook.training import RunLog
 
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.engine import VersionedCompletion
-from rlbook.scale.groups import GroupSampler
+from rlbook.scale.generate.engine import VersionedCompletion
+from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.tasks import Problem
 from rlbook.tiny.model import build_tokenizer
 

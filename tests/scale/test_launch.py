@@ -12,20 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from rlbook.scale.commands import run_commands
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
-from rlbook.scale.launch import check_gpus, prepare, scale
-from rlbook.scale.layout import Layout, read_json, write_json
-from rlbook.scale.process import LAUNCHER, Pulse
-from rlbook.scale.progress import describe, duration, last_row
-from rlbook.scale.run_folder import (
-    RESUMABLE,
-    choose_ports,
-    one_launcher,
-    open_run,
-)
-from rlbook.scale.spool import end_spool
-from rlbook.scale.supervisor import (
+from rlbook.scale.launch.commands import run_commands
+from rlbook.scale.launch.progress import describe, last_row
+from rlbook.scale.launch.start import check_gpus, prepare, scale
+from rlbook.scale.launch.supervisor import (
     Command,
     Supervisor,
     TooManyDeaths,
@@ -33,6 +24,16 @@ from rlbook.scale.supervisor import (
     last_error,
     tail,
 )
+from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.plan.budget_table import duration
+from rlbook.scale.process import LAUNCHER, Pulse
+from rlbook.scale.run_folder import (
+    RESUMABLE,
+    choose_ports,
+    one_launcher,
+    open_run,
+)
+from rlbook.scale.spool import end_spool
 from rlbook.training import read_jsonl
 from rlbook.training.resume import may_change
 
@@ -71,7 +72,7 @@ def layout(tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("rlbook.scale.supervisor.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("rlbook.scale.launch.supervisor.FIRST_DELAY", 0.01)
 
 
 def supervise(layout, *commands, **limits):
@@ -233,7 +234,7 @@ def test_processes_die_with_a_killed_supervisor(layout):
         "from pathlib import Path\n"
         "from rlbook.scale.config import LaunchConfig\n"
         "from rlbook.scale.layout import Layout\n"
-        "from rlbook.scale.supervisor import Command, Supervisor\n"
+        "from rlbook.scale.launch.supervisor import Command, Supervisor\n"
         "sleep = Command('sleeper', [sys.executable, '-S', '-c', 'import time; time.sleep(60)'])\n"
         "Supervisor([sleep], Layout(Path(sys.argv[1])), LaunchConfig()).watch(lambda: False)\n"
     )
@@ -430,11 +431,11 @@ class TestCommands:
         alone = self.commands(layout, train={"processes": 3})["trainer"].argv
         assert "--standalone" in alone and "--nproc-per-node=3" in alone
         single = self.commands(layout, train={"processes": 1})["trainer"].argv
-        assert single == [sys.executable, "-m", "rlbook.scale.trainer", str(layout.root)]
+        assert single == [sys.executable, "-m", "rlbook.scale.train.trainer", str(layout.root)]
         nodes = {"processes": 8, "nodes": 2, "rendezvous": "node0:29400"}
         together = self.commands(layout, train=nodes)["trainer"].argv
         assert {"--nnodes=2", "--rdzv-endpoint=node0:29400", "--rdzv-id=cafe"} <= set(together)
-        assert together[-2:] == ["rlbook.scale.trainer", str(layout.root)]
+        assert together[-2:] == ["rlbook.scale.train.trainer", str(layout.root)]
 
     def test_generators_take_the_gpus_after_the_trainers(self, layout, monkeypatch):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -453,14 +454,14 @@ class TestEndings:
 
     @pytest.fixture
     def config(self, layout, monkeypatch):
-        monkeypatch.setattr("rlbook.scale.launch.check_start", lambda config: None)
-        monkeypatch.setattr("rlbook.scale.supervisor.FIRST_DELAY", 0.01)
+        monkeypatch.setattr("rlbook.scale.launch.start.check_start", lambda config: None)
+        monkeypatch.setattr("rlbook.scale.launch.supervisor.FIRST_DELAY", 0.01)
         return ScaleConfig(
             run=str(layout.root), steps=3, minibatches=1, port=0, launch={"max_deaths": 1}
         )
 
     def run(self, monkeypatch, config, *commands):
-        monkeypatch.setattr("rlbook.scale.launch.run_commands", lambda *arguments: commands)
+        monkeypatch.setattr("rlbook.scale.launch.start.run_commands", lambda *arguments: commands)
         return scale(config)
 
     def test_a_task_that_teaches_nothing_is_a_failure(self, config, layout, monkeypatch, capsys):
@@ -480,7 +481,7 @@ class TestEndings:
         self.run(monkeypatch, config, failing)
         first = load_config(layout.root).generate.token
         assert len(first) >= 32 and stat.S_IMODE(layout.config.stat().st_mode) == 0o600
-        monkeypatch.setattr("rlbook.scale.launch.run_commands", lambda *arguments: [failing])
+        monkeypatch.setattr("rlbook.scale.launch.start.run_commands", lambda *arguments: [failing])
         assert scale(config, resume=True) == 1
         assert load_config(layout.root).generate.token not in (first, None)
         assert first not in capsys.readouterr().err

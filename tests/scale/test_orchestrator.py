@@ -177,7 +177,7 @@ def test_evaluation_gets_one_request_when_there_is_no_free_slot(make_run):
 
 
 def test_a_dead_generator_does_not_keep_a_finished_run_open(make_run, monkeypatch):
-    monkeypatch.setattr("rlbook.scale.orchestrator.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("rlbook.scale.rollout.orchestrator.SILENT_SECONDS", 0.1)
     run = make_run({"weights": None})
     run.trainer.report(run.steps, done=True)
     asyncio.run(asyncio.wait_for(run.orchestrator().run(), 20))

@@ -51,7 +51,7 @@ def processes():
 def server(processes):
     """URL of a generator with the tiny policy."""
     process = processes(
-        "rlbook.scale.builtin_server", "--port", 0, stdout=subprocess.PIPE, text=True
+        "rlbook.scale.generate.builtin_server", "--port", 0, stdout=subprocess.PIPE, text=True
     )
     for line in process.stdout:
         if line.startswith("ready at "):
@@ -85,7 +85,7 @@ def wait_for_batch(layout, step, orchestrator):
 
 def test_kill_9_of_the_orchestrator_loses_and_repeats_nothing(processes, layout, server):
     rng, groups = random.Random(0), {}
-    start = lambda: processes("rlbook.scale.orchestrator", layout.root)  # noqa: E731
+    start = lambda: processes("rlbook.scale.rollout.orchestrator", layout.root)  # noqa: E731
     orchestrator = start()
     for step in range(STEPS):
         label(server, step)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlbook.scale.engine import GenerationFailed, RequestRefused, VersionedCompletion
+from rlbook.scale.generate.engine import GenerationFailed, RequestRefused, VersionedCompletion
 from rlbook.scale.layout import Layout
-from rlbook.scale.orchestrator import LONGEST_PAUSE, Asked, orchestrate
+from rlbook.scale.rollout.orchestrator import LONGEST_PAUSE, Asked, orchestrate
 
 
 def never(calls):
@@ -120,8 +120,8 @@ def test_with_drop_groups_that_got_too_old_are_stopped(make_run):
 def test_pauses_get_longer_while_nothing_succeeds(make_run, monkeypatch):
     now, pauses = [1000.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], strftime=lambda form: form)
-    monkeypatch.setattr("rlbook.scale.orchestrator.time", clock)
-    monkeypatch.setattr("rlbook.scale.orchestrator.POLL_SECONDS", 1.0)
+    monkeypatch.setattr("rlbook.scale.rollout.orchestrator.time", clock)
+    monkeypatch.setattr("rlbook.scale.rollout.orchestrator.POLL_SECONDS", 1.0)
     orchestrator = make_run().orchestrator()
     for _ in range(5):
         for _ in range(2):  # requests that fail together count once

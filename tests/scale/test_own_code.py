@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlbook.scale import spool
-from rlbook.scale.dry_run import check_start
+from rlbook.scale.launch.dry_run import check_start
 from rlbook.training import collate, read_jsonl
 
 OWN = """

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlbook.objectives import METHODS
 from rlbook.policy import logprobs
 from rlbook.scale.config import TrainConfig
-from rlbook.scale.parallel import Ranks, plan, select, shard
+from rlbook.scale.train.parallel import Ranks, plan, select, shard
 from rlbook.tiny.model import build_model
 from rlbook.training import Batch, train_step
 

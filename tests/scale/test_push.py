@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rlbook.scale import push
-from rlbook.scale.engine import GenerationFailed, RequestRefused
-from rlbook.scale.push import Generators
+from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.train import push
+from rlbook.scale.train.push import Generators
 
 
 class FakeClient:

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from rlbook.policy import load_policy
-from rlbook.scale.checkpoint import Shards
-from rlbook.scale.parallel import Ranks
-from rlbook.scale.trainer import ScaleTrainer
+from rlbook.scale.train.checkpoint import Shards
+from rlbook.scale.train.parallel import Ranks
+from rlbook.scale.train.trainer import ScaleTrainer
 from rlbook.training import read_jsonl
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from rlbook.scale.config import ScaleConfig, dump_config
+from rlbook.scale.launch.report import key_figures, read_run
 from rlbook.scale.layout import Layout, write_json
-from rlbook.scale.report import key_figures, read_run
 from rlbook.viz.report import PANELS, figures_of, write_report
 
 

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from rlbook.scale import spool
-from rlbook.scale.checkpoint import CHECKSUMS, checksums
+from rlbook.scale.launch.rollback import roll_back
 from rlbook.scale.layout import Layout, read_json, write_json
-from rlbook.scale.rollback import roll_back
+from rlbook.scale.train.checkpoint import CHECKSUMS, checksums
 from rlbook.training import read_jsonl
 from rlbook.training.checkpoint import LATEST
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlbook.scale.staleness import Pacing
+from rlbook.scale.rollout.staleness import Pacing
 from rlbook.scaling.pipeline import Cluster, pipeline_rl, simulate
 
 # By hand

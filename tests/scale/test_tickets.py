@@ -4,7 +4,7 @@ import pytest
 
 from rlbook.policy import Completion
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.tickets import Tickets, training_pool, training_problems
+from rlbook.scale.rollout.tickets import Tickets, training_pool, training_problems
 from rlbook.tasks import SumsTask, get_task
 from rlbook.tiny.model import EOS_ID
 from rlbook.training import RunConfig, Trainer

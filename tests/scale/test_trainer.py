@@ -11,12 +11,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.objectives import METHODS
 from rlbook.policy import load_policy, load_tokenizer, logprobs
-from rlbook.scale import checkpoint, trainer
-from rlbook.scale.checkpoint import Shards
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.spool import end_spool, published, write_batch
-from rlbook.scale.trainer import ScaleTrainer, Stopwatch
+from rlbook.scale.train import checkpoint, trainer
+from rlbook.scale.train.checkpoint import Shards
+from rlbook.scale.train.trainer import ScaleTrainer, Stopwatch
 from rlbook.tasks import Problem
 from rlbook.tiny.model import build_model
 from rlbook.training import (

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from rlbook.scale.engine import GenerationFailed
-from rlbook.scale.verify import Verifiers
+from rlbook.scale.generate.engine import GenerationFailed
+from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import Problem, SumsTask
 
 PROBLEM = Problem("1+1", "1+1=?", "2", level=2)

@@ -21,11 +21,11 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from transformers import LlamaForCausalLM
 
 from rlbook.policy import load_policy, logprobs
-from rlbook.scale.blocking import ServerEngine, checkpoint_tensors
-from rlbook.scale.client import GeneratorClient
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.engine import GenerationFailed, RequestRefused
-from rlbook.scale.vllm_adapter import check_version, server_command, vllm_python
+from rlbook.scale.generate.blocking import ServerEngine, checkpoint_tensors
+from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
 from rlbook.tiny.model import UNK_ID
 from rlbook.training import RunConfig, Trainer
 
@@ -384,7 +384,7 @@ def test_requests_on_a_killed_engine_fail_at_once(file_server):
 IN_PROCESS = """
 import torch
 from rlbook.policy import load_policy, logprobs
-from rlbook.scale.blocking import InProcessVLLM
+from rlbook.scale.generate.blocking import InProcessVLLM
 
 model, tokenizer = load_policy("tiny")
 engine = InProcessVLLM("tiny", enforce_eager=True, kv_cache_memory_bytes=2**28)

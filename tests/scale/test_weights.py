@@ -11,17 +11,17 @@ from aiohttp import web
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlbook.scale import weights
-from rlbook.scale.builtin_server import make_app
-from rlbook.scale.client import GeneratorClient
 from rlbook.scale.config import ScaleConfig, TrainConfig
-from rlbook.scale.continuous import ContinuousSampler
+from rlbook.scale.generate.builtin_server import make_app
+from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.continuous import ContinuousSampler
 from rlbook.scale.layout import Layout
-from rlbook.scale.parallel import Ranks, shard
-from rlbook.scale.probes import Prober, WrongWeights, verify
-from rlbook.scale.push import Generators
-from rlbook.scale.rendezvous import both
-from rlbook.scale.weights import TRANSPORTS, gather_weights
+from rlbook.scale.train import weights
+from rlbook.scale.train.parallel import Ranks, shard
+from rlbook.scale.train.probes import Prober, WrongWeights, verify
+from rlbook.scale.train.push import Generators
+from rlbook.scale.train.rendezvous import both
+from rlbook.scale.train.weights import TRANSPORTS, gather_weights
 from rlbook.tiny.model import EOS_ID, build_model
 
 RUN_ID = "cafe"
@@ -148,7 +148,7 @@ def test_a_full_disk_is_a_failed_push(ranks, tmp_path, monkeypatch):
         async with serving(policy_with(2)) as (client,):
             generators = Generators([client], link, prober, limit=20, clock=lambda: clock[0])
             link.gather(policy_with(1), 0)
-            monkeypatch.setattr("rlbook.scale.weights.save_file", full)
+            monkeypatch.setattr("rlbook.scale.train.weights.save_file", full)
             with pytest.warns(RuntimeWarning, match="No space left on device"):
                 await generators.push([client], 0)
             assert await client.version() is None

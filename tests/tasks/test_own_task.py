@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rlbook.scale.verify import Verifiers
+from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import (
     HeldOut,
     Labelled,

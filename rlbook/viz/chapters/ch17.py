@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from rlbook.exact.four_completions import FOUR
-from rlbook.scale.budget import FIXED_BYTES, GB, Budget
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.dry_run import changed, measure_prompts, measure_shape, too_large
+from rlbook.scale.launch.dry_run import changed, measure_prompts, measure_shape, too_large
+from rlbook.scale.plan.budget import FIXED_BYTES, GB, Budget
 from rlbook.scaling.pipeline import PipelineRun, ceilings, pipeline_rl
 from rlbook.training import Rollout
 from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED

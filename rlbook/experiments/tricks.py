@@ -1,0 +1,158 @@
+"""Chapter 12: LitePPO with one choice exchanged, on two bases, and the dials that hold entropy."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+
+from rlbook.experiments.design import Arm, Experiment, arm, nothing, over
+from rlbook.experiments.worlds import HABITS, families
+from rlbook.objectives import (
+    METHODS,
+    CovarianceClip,
+    CovarianceKL,
+    Method,
+    RatioClip,
+    TopEntropy,
+    group_center,
+    group_normalize,
+    next_bonus,
+    reinforce_plus_plus,
+)
+from rlbook.policy import load_policy
+from rlbook.training import Rollout, RunConfig, Trainer
+
+LITE = METHODS["lite_ppo"]
+FIVE = (0, 1, 2, 3, 4)
+ASKED = {"prompts": 96, "n": 8, "ks": (1, 8)}
+TARGET, STEP = 0.15, 0.1  # nats per token, and the bonus's change per batch
+
+
+@dataclass(frozen=True)
+class LowestEntropy(TopEntropy):
+    """The other tokens: only the `share` with the lowest entropy learns."""
+
+    def __call__(
+        self, logp: Tensor, entropy: Tensor, advantages: Tensor, mask: Tensor, seed: int = 0
+    ) -> Tensor:
+        return super().__call__(logp, -entropy, advantages, mask, seed)
+
+
+@dataclass(frozen=True)
+class RandomTokens(TopEntropy):
+    """As few tokens as the others, drawn without looking."""
+
+    def __call__(
+        self, logp: Tensor, entropy: Tensor, advantages: Tensor, mask: Tensor, seed: int = 0
+    ) -> Tensor:
+        noise = torch.rand(mask.shape, generator=torch.Generator().manual_seed(seed))
+        return super().__call__(logp, noise.to(mask.device), advantages, mask, seed)
+
+
+class TargetEntropy(Trainer):
+    """A trainer whose entropy bonus follows `next_bonus`."""
+
+    bonus = 0.0
+
+    def learn(self, rollouts: list[Rollout]) -> dict[str, float]:
+        metrics = super().learn(rollouts)
+        self.bonus = next_bonus(self.bonus, metrics["entropy"], TARGET, STEP)
+        in_force = self.bonus * (metrics["entropy"] <= TARGET)
+        self.method = replace(self.method, entropy_bonus=in_force)
+        return metrics | {"entropy_bonus": in_force}
+
+
+def dialled(config: RunConfig) -> Trainer:
+    """The trainer of a dial: the adaptive one has no setting of its own."""
+    return (TargetEntropy if config.method.name == "adaptive" else Trainer)(config)
+
+
+@cache
+def trained_weights() -> Mapping[str, Tensor]:
+    """The tiny model after thirty batches of LitePPO: most sums are right now."""
+    trainer = Trainer(RunConfig(method=replace(LITE, old_logprobs="sampler"), seed=1000, steps=30))
+    for _ in trainer:
+        pass
+    return trainer.model.state_dict()
+
+
+def from_trained(config: RunConfig) -> Trainer:
+    """A run that goes on from `trained_weights`."""
+    model, tokenizer = load_policy(config.model.policy)
+    model.load_state_dict(trained_weights())
+    return Trainer(config, (model, tokenizer))
+
+
+def exchanged(changes: Mapping[str, Method], lr: tuple[float, ...], **settings) -> Iterator[Arm]:
+    """LitePPO, and LitePPO with one choice exchanged, all at the same rates."""
+    for label, method in ({"LitePPO": LITE} | dict(changes)).items():
+        yield over(arm(label, method, **settings), lr=lr)
+
+
+NORMS = {
+    "no σ": replace(LITE, advantage=group_center),
+    "group σ": replace(LITE, advantage=group_normalize),
+}
+PER_ANSWER = {"mean per answer": replace(LITE, aggregation="sequence_mean")}
+WHOLE_BATCH = partial(reinforce_plus_plus, population="sequences")
+TOKENS = {
+    "top 20 %": replace(LITE, selection=TopEntropy(0.2)),
+    "random 20 %": replace(LITE, selection=RandomTokens(0.2)),
+    "lowest 80 %": replace(LITE, selection=LowestEntropy(0.8)),
+}
+DIALS = {
+    "bonus": replace(LITE, entropy_bonus=0.2),
+    "adaptive": replace(LITE, name="adaptive"),
+    "Clip-Cov": replace(LITE, selection=CovarianceClip(1e-2, low=0.5, high=50.0)),
+    "KL-Cov": replace(LITE, selection=CovarianceKL(2e-2)),
+    "KL-Cov, k3": replace(LITE, selection=CovarianceKL(2e-2, kind="k3")),
+}
+HIGHER = {"clip-higher": replace(LITE, trust_region=RatioClip(0.2, 0.28))}
+
+TRICKS: dict[str, Experiment] = {
+    "lite_habits": Experiment(
+        "Which choice of LitePPO matters where the base's mode is wrong?",
+        tuple(
+            exchanged(
+                NORMS | {"batch mean and σ": replace(LITE, advantage=WHOLE_BATCH)} | TOKENS,
+                lr=(3e-4, 6e-4),
+                minibatches=1,
+                steps=20,
+                **HABITS,
+            )
+        ),
+        seeds=FIVE,
+        chosen_by=None,
+        measure=nothing,
+        watch=families,
+        evaluation=ASKED,
+    ),
+    "entropy_dial": Experiment(
+        "What does each dial do to entropy, and what does that buy?",
+        tuple(exchanged(DIALS, lr=(1e-4, 2e-4), minibatches=4, steps=12)),
+        seeds=FIVE,
+        chosen_by=None,
+        world=dialled,
+        measure=nothing,
+        evaluation=ASKED,
+    ),
+    "lite_trained": Experiment(
+        "Which choice of LitePPO matters where most answers are right already?",
+        tuple(
+            exchanged(
+                NORMS | PER_ANSWER | HIGHER,
+                lr=(1e-4, 2e-4),
+                minibatches=8,
+                steps=8,
+                levels=(2, 3, 4),
+            )
+        ),
+        seeds=FIVE,
+        chosen_by=None,
+        world=from_trained,
+        measure=nothing,
+        evaluation=ASKED,
+    ),
+}

@@ -1,0 +1,1 @@
+"""The servers that write completions, and how they are spoken to."""

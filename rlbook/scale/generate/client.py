@@ -1,0 +1,263 @@
+"""Client of the generator servers, for the orchestrator and the trainer. The routes are vLLM's."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import count
+
+import aiohttp
+
+from rlbook.scale.generate.engine import (
+    GenerationFailed,
+    RequestRefused,
+    VersionedCompletion,
+    all_of,
+    labelled_version,
+    weight_label,
+)
+from rlbook.scale.generate.protocol import read_completions, sampling_params
+
+STATUS_SECONDS = 10.0  # for questions a live server answers at once
+SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
+RETRYABLE = (408, 429)
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to leave a server in peace after so many failures in a row."""
+    return min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
+
+
+class GeneratorClient:
+    """One generator server, as `async with GeneratorClient(url, run_id) as client`.
+
+    `timeout` limits every request, in seconds. All methods raise `GenerationFailed` (the server is
+    in trouble) or `RequestRefused` (the request is wrong), with the server's URL and reason.
+    """
+
+    def __init__(self, url: str, run_id: str, token: str | None = None, timeout: float = 600.0):
+        self.url, self.run_id, self.timeout = url.rstrip("/"), run_id, timeout
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.heard = 0.0  # when it last answered, on the monotonic clock
+
+    async def __aenter__(self) -> "GeneratorClient":
+        # A connection that the server closes just as it is used again would fail its request.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
+        return self
+
+    async def __aexit__(self, *error) -> None:
+        await self._session.close()
+
+    async def complete(
+        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+    ) -> list[VersionedCompletion]:
+        """`n` completions of one prompt, sampled from softmax(logits / temperature), untruncated.
+
+        The server's weights must be of this run, before and throughout.
+        """
+        version = labelled_version(await self._label(), self.run_id)
+        if version is None:
+            raise GenerationFailed(f"{self.url} has no weights of this run yet")
+        return await self.complete_at(
+            version, prompt, n, max_new_tokens=max_new_tokens, temperature=temperature
+        )
+
+    async def complete_at(
+        self, version: int, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+    ) -> list[VersionedCompletion]:
+        """`complete` for a caller who knows the server's version.
+
+        Cached prompts are shared only among requests sent at the same version.
+        """
+        copies, asked = (n, 1) if temperature == 0 else (1, n)  # vLLM decodes greedily only once
+        body = {
+            "token_ids": prompt,
+            "cache_salt": weight_label(self.run_id, version),
+            "sampling_params": sampling_params(asked, max_new_tokens, temperature),
+        }
+        reply = await self._call("POST", "/inference/v1/generate", json=body)
+        try:
+            return copies * read_completions(reply, asked, max_new_tokens, self.run_id)
+        except ValueError as error:
+            raise GenerationFailed(f"{self.url} sent a malformed reply: {error}") from None
+
+    async def version(self) -> int | None:
+        """Version of the server's weights; None if they are not of this run, or it is silent."""
+        try:
+            return labelled_version(await self._label(), self.run_id)
+        except GenerationFailed:
+            return None
+
+    async def healthy(self) -> bool:
+        """Whether the server and the engine behind it are alive."""
+        try:
+            await self._send("GET", "/health", STATUS_SECONDS)
+        except GenerationFailed:
+            return False
+        return True
+
+    @asynccontextmanager
+    async def new_weights(self, version: int, clear_cache: bool) -> AsyncIterator[None]:
+        """The update to `version`: inside, weights are sent; afterwards generation goes on.
+
+        If sending fails the server stays paused and without a version. It cannot generate with
+        weights it has received in part (vLLM would die of it); the next update revives it.
+        """
+        await self.pause(clear_cache)
+        await self.start_update()
+        yield
+        await self.finish_update(version)
+        await self.resume()
+
+    async def pause(self, clear_cache: bool) -> None:
+        """Freeze running requests between two tokens.
+
+        With `clear_cache` their keys and values are computed again under the next weights.
+        """
+        cleared = str(clear_cache).lower()
+        await self._call("POST", f"/pause?mode=keep&clear_cache={cleared}")
+
+    async def resume(self) -> None:
+        """Let frozen and waiting requests go on; without effect on a server that runs."""
+        await self._call("POST", "/resume")
+
+    async def init_transfer(self, info: dict) -> None:
+        """Prepare the weight transport; returns when both ends have met."""
+        await self._call("POST", "/init_weight_transfer_engine", json={"init_info": info})
+
+    async def start_update(self) -> None:
+        """Open an update. Until it is finished the server counts as one without weights."""
+        label = weight_label(self.run_id, None)
+        await self._call("POST", "/update_weight_version", json={"new_version": label})
+        try:
+            await self._call("POST", "/start_weight_update")
+        except GenerationFailed:  # perhaps because a trainer died before it closed its update
+            await self._call("POST", "/finish_weight_update")
+            await self._call("POST", "/start_weight_update")
+
+    async def update(self, info: dict) -> None:
+        """Have the server receive weights, as its transport's `info` describes them."""
+        await self._call("POST", "/update_weights", json={"update_info": info})
+
+    async def finish_update(self, version: int) -> None:
+        """Close the update: from now on tokens carry `version`."""
+        label = weight_label(self.run_id, version)
+        await self._call("POST", "/finish_weight_update", json={"weight_version": label})
+
+    async def _label(self) -> str:
+        reply = await self._call("GET", "/weight_info", seconds=STATUS_SECONDS)
+        if not isinstance(reply, dict) or not isinstance(reply.get("weight_version"), str):
+            raise GenerationFailed(f"{self.url} does not name its weights: {reply!r:.200}")
+        return reply["weight_version"]
+
+    async def _call(self, method: str, route: str, seconds: float | None = None, **body):
+        content = await self._send(method, route, seconds or self.timeout, **body)
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise GenerationFailed(
+                f"{self.url}{route} sent no JSON but {content[:200]!r}"
+            ) from None
+
+    async def _send(self, method: str, route: str, seconds: float, **body) -> bytes:
+        limit = aiohttp.ClientTimeout(total=seconds)
+        where = f"{self.url}{route}"
+        try:
+            async with self._session.request(method, where, timeout=limit, **body) as response:
+                content, status = await response.read(), response.status
+                self.heard = time.monotonic()
+        except TimeoutError:
+            raise GenerationFailed(f"{where}: no answer within {seconds:g} s") from None
+        except aiohttp.ClientError as error:
+            raise GenerationFailed(f"{where}: {type(error).__name__}: {error}") from None
+        if status < 400:
+            return content
+        kind = GenerationFailed if status >= 500 or status in RETRYABLE else RequestRefused
+        raise kind(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
+
+
+class HTTPEngine:
+    """Several generators as one: a request goes to the least busy with this run's weights."""
+
+    def __init__(self, clients: Sequence[GeneratorClient]):
+        self.clients = list(clients)
+        self._running = Counter()
+        self._silent: dict[str, asyncio.Task] = {}  # by URL: asks until the server is heard again
+
+    async def admitted(self) -> list[tuple[GeneratorClient, int]]:
+        """The servers that hold weights of this run, with their versions.
+
+        One that accepts connections and does not answer holds up the others once, for `SILENCE`
+        seconds; then it is left out until it answers again.
+        """
+        asked = [client for client in self.clients if client.url not in self._silent]
+        versions = await asyncio.gather(*map(self._version_of, asked))
+        pairs = zip(asked, versions, strict=True)
+        return [(client, version) for client, version in pairs if version is not None]
+
+    async def _version_of(self, client: GeneratorClient) -> int | None:
+        try:
+            async with asyncio.timeout(SILENCE):
+                return await client.version()
+        except TimeoutError:
+            self._silent[client.url] = asyncio.create_task(self._until_heard(client))
+            return None
+
+    async def _until_heard(self, client: GeneratorClient) -> None:
+        """Ask a silent server beside all else, with growing pauses; a dead one is heard at once."""
+        for failures in count(1):
+            await asyncio.sleep(pause_after(failures))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SILENCE):
+                    await client.version()
+                    break
+        del self._silent[client.url]
+
+    async def version(self) -> int | None:
+        """The oldest version in use; None if no server is admitted."""
+        return min((version for _, version in await self.admitted()), default=None)
+
+    async def complete(
+        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+    ) -> list[VersionedCompletion]:
+        """`n` completions of one prompt, each a request of its own; all to one server.
+
+        It keeps the prompt's keys and values for all of them. A completion that fails is asked
+        once more, of whoever is the least busy then; its siblings are not.
+        """
+        limits = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        client, version = await self.least_busy()
+        with self.busy(client, n):
+            if temperature == 0:  # they are all alike
+                return await client.complete_at(version, prompt, n, **limits)
+            return await all_of(self._one(client, version, prompt, limits) for _ in range(n))
+
+    async def _one(
+        self, client: GeneratorClient, version: int, prompt: list[int], limits: dict
+    ) -> VersionedCompletion:
+        try:
+            (written,) = await client.complete_at(version, prompt, 1, **limits)
+        except GenerationFailed:
+            client, version = await self.least_busy()
+            with self.busy(client, 1):
+                (written,) = await client.complete_at(version, prompt, 1, **limits)
+        return written
+
+    async def least_busy(self) -> tuple[GeneratorClient, int]:
+        """The admitted server with the fewest completions to write, and its version."""
+        if admitted := await self.admitted():
+            return min(admitted, key=lambda pair: self._running[pair[0].url])
+        servers = ", ".join(client.url for client in self.clients)
+        raise GenerationFailed(f"no generator has weights of this run: {servers or 'no URLs'}")
+
+    @contextmanager
+    def busy(self, client: GeneratorClient, n: int) -> Iterator[None]:
+        self._running[client.url] += n
+        try:
+            yield
+        finally:
+            self._running[client.url] -= n

@@ -1,0 +1,151 @@
+"""How a vLLM server is found, checked and started for a run."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+
+from packaging.specifiers import SpecifierSet
+
+from rlbook.paths import ROOT
+from rlbook.policy.loading import policy_source
+from rlbook.scale.config import GenerateConfig, ScaleConfig
+
+VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
+ENVIRONMENTS = {"cuda": ".venv-vllm", "cpu": ".venv-vllm-cpu"}  # `make vllm`, `make vllm-cpu`
+CPU_ARGUMENTS = [
+    "--distributed-executor-backend=uni",
+    "--enforce-eager",
+    f"--kv-cache-memory-bytes={2**28}",  # a fixed size also spares the CPU build a warm-up
+]
+CPU_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a third process would spin on the few cores there are
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+BACKENDS = {"file": "rlbook_file", "gloo": "rlbook_gloo", "ipc": "rlbook_ipc", "nccl": "nccl"}
+FIND_VERSION = """
+import importlib.util, pathlib, runpy
+spec = importlib.util.find_spec("vllm")
+print(runpy.run_path(pathlib.Path(spec.origin).parent / "_version.py")["version"] if spec else "")
+"""
+
+
+def vllm_python(configured: str | None = None, device: str = "cpu") -> str | None:
+    """Interpreter that has vLLM; None if there is none.
+
+    `configured`, else `RLBOOK_VLLM_PYTHON`, else the environment for this device that `make vllm`
+    or `make vllm-cpu` wrote beside the package, else this interpreter.
+    """
+    if named := configured or os.environ.get("RLBOOK_VLLM_PYTHON"):
+        return named
+    python = ROOT / ENVIRONMENTS[device] / "bin" / "python"
+    if python.exists():
+        return str(python)
+    return sys.executable if find_spec("vllm") else None
+
+
+@cache
+def check_version(python: str) -> str:
+    """The version of vLLM in an environment; `ValueError` unless `VLLM_VERSIONS` contains it."""
+    fix = (
+        f"this book speaks to vLLM {VLLM_VERSIONS}: install it with `make vllm` (GPU) or "
+        "`make vllm-cpu`, or set generate.engine to builtin"
+    )
+    try:
+        found = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
+    except OSError as error:
+        raise ValueError(f"generate.python {python} does not start ({error}); {fix}") from None
+    version = found.stdout.strip()
+    if not version:
+        raise ValueError(f"{python} has no vLLM; {fix}")
+    if not SpecifierSet(VLLM_VERSIONS).contains(version, prereleases=True):
+        raise ValueError(f"{python} has vLLM {version}; {fix}")
+    return version
+
+
+def server_command(
+    config: ScaleConfig, index: int, port: int, alone: bool = False
+) -> tuple[list[str], dict[str, str]]:
+    """Command line of generator `index`, and what to add to its environment.
+
+    `alone`: on a machine without trainers, whose GPUs are all the generators'.
+    The secret travels in the environment: command lines are public on a machine.
+    Raises `ValueError` if there is no vLLM to start, or no GPU left for it.
+    """
+    python = vllm_python(config.generate.python, config.model.device)
+    if python is None:
+        raise ValueError(
+            "no interpreter with vLLM: `make vllm` (GPU) or `make vllm-cpu` installs one, "
+            "generate.python names one, generate.engine builtin needs none"
+        )
+    check_version(python)
+    arguments, environment = server_arguments(config, port), {"VLLM_SERVER_DEV_MODE": "1"}
+    if config.model.device == "cuda":
+        arguments += gpu_arguments(config)
+        environment["CUDA_VISIBLE_DEVICES"] = visible_gpus(config, index, alone)
+    else:
+        arguments += CPU_ARGUMENTS
+        environment |= CPU_ENVIRONMENT
+    if config.generate.token:
+        environment["VLLM_API_KEY"] = config.generate.token
+    return [python, "-m", "rlbook.scale.generate.vllm_server", *arguments], environment
+
+
+def server_arguments(config: ScaleConfig, port: int) -> list[str]:
+    """What CPU and GPU servers have in common."""
+    generate = config.generate
+    options = {
+        "model": policy_source(config.model.policy),
+        "host": generate.host,
+        "port": port,
+        "dtype": generate.dtype,
+        "max-num-seqs": generate.slots,
+        "generation-config": "vllm",  # sampling as requested, whatever the model's folder suggests
+        "logprobs-mode": "processed_logprobs",  # of the distribution that was sampled
+        "weight-transfer-config": json.dumps({"backend": BACKENDS[generate.transport]}),
+        "middleware": "rlbook.scale.generate.vllm_server.Guard",
+    }
+    if config.train.fp32_head and generate.dtype != "float32":
+        options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
+    flags = ["--enable-scale-out", "--disable-uvicorn-access-log", "--disable-log-stats"]
+    return [f"--{name}={value}" for name, value in options.items()] + flags + own_options(generate)
+
+
+def own_options(generate: GenerateConfig) -> list[str]:
+    """`generate.vllm` as command-line options; `True` and `False` switch one on and off."""
+    switches = {True: "--{}", False: "--no-{}"}
+    return [
+        switches[value].format(name) if isinstance(value, bool) else f"--{name}={value}"
+        for name, value in generate.vllm.items()
+    ]
+
+
+def gpu_arguments(config: ScaleConfig) -> list[str]:
+    generate = config.generate
+    return [
+        f"--tensor-parallel-size={generate.tensor_parallel}",
+        f"--gpu-memory-utilization={generate.gpu_memory}",
+        "--no-async-scheduling",  # a step in flight would outlive the pause before an update
+    ]
+
+
+def visible_gpus(config: ScaleConfig, index: int, alone: bool) -> str:
+    """The GPUs of generator `index`: after the trainers' own, unless it shares those or is alone.
+
+    Raises `ValueError` if `CUDA_VISIBLE_DEVICES` lists too few.
+    """
+    width = config.generate.tensor_parallel
+    shared = alone or config.generate.colocated
+    first = index * width + (0 if shared else config.train.processes)
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = listed.split(",") if listed else [str(gpu) for gpu in range(first + width)]
+    if len(gpus) < first + width:
+        raise ValueError(
+            f"generator {index} needs {width} GPUs from number {first} on, but "
+            f"CUDA_VISIBLE_DEVICES lists {len(gpus)}: lower generate.count, "
+            "generate.tensor_parallel or train.processes"
+        )
+    return ",".join(gpus[first : first + width])

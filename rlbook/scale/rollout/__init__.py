@@ -1,0 +1,1 @@
+"""Which prompts are asked, what becomes of the answers, which of them make a batch."""

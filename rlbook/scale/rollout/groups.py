@@ -1,0 +1,133 @@
+"""One prompt becomes a group of verified rollouts: sampling, forced interruption, reward."""
+
+import asyncio
+import re
+
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, VersionedCompletion, all_of
+from rlbook.scale.rollout.verify import Verifiers
+from rlbook.tasks import Problem
+from rlbook.training.batch import Rollout
+from rlbook.training.collect import decode, encode, make_rollout, text_of
+from rlbook.training.rewards import get_reward, give_rewards, rewards_of
+
+CLOSING_TAG = re.compile(r"</\w+>")
+
+
+class GroupSampler:
+    """Samples groups from an engine and has them verified; keeps no state between calls."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        tokenizer,
+        verifiers: Verifiers,
+        config: ScaleConfig,
+    ):
+        self.engine, self.tokenizer, self.verifiers = engine, tokenizer, verifiers
+        self.rollout, self.generate = config.rollout, config.generate
+        own = get_reward(config.data.reward) if config.data.reward else None
+        self.rewards = rewards_of(config.resolved_method, config.rollout.max_new_tokens, own)
+        self.rewarding = asyncio.Lock()  # a reward of one's own need not bear two threads
+        if cut := config.generate.interruption:
+            self.forced = tokenizer(cut.text, add_special_tokens=False).input_ids
+            self.closing = CLOSING_TAG.search(cut.text)
+
+    async def sample(
+        self, problem: Problem, group: int, n: int, rewarded: bool = True
+    ) -> list[Rollout]:
+        """`n` verified rollouts of a problem, `rewarded` if they are for training.
+
+        Raises `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
+        """
+        prompt = encode(self.tokenizer, problem)
+        written = await self.write(prompt, n)
+        rollouts = await asyncio.gather(
+            *(self.judge(problem, group, prompt, *one) for one in written)
+        )
+        if rewarded:
+            async with self.rewarding:
+                await asyncio.to_thread(give_rewards, rollouts, self.rewards)
+        return rollouts
+
+    async def write(
+        self, prompt: list[int], n: int
+    ) -> list[tuple[VersionedCompletion, list[bool] | None]]:
+        """Completions, each with the mask of its forced tokens."""
+        cut = self.generate.interruption
+        if cut is None:
+            return [(one, None) for one in await self.ask(prompt, n, self.rollout.max_new_tokens)]
+        thoughts = await self.ask(prompt, n, cut.after)
+        return await all_of(self.finish(prompt, thought) for thought in thoughts)
+
+    async def finish(
+        self, prompt: list[int], thought: VersionedCompletion
+    ) -> tuple[VersionedCompletion, list[bool] | None]:
+        """The answer to a thought that ran out of tokens, after the text that interrupts it.
+
+        A thought that has closed itself is in its answer already: it goes on without that text.
+        """
+        if thought.finish_reason == "stop":
+            return thought, None
+        forced = [] if self.closed(thought) else self.forced
+        context = prompt + thought.token_ids + forced
+        (answer,) = await self.ask(context, 1, self.generate.interruption.answer_tokens)
+        mask = [False] * len(thought.token_ids) + [True] * len(forced)
+        mask += [False] * len(answer.token_ids)
+        return join(thought, forced, answer), mask if forced else None
+
+    def closed(self, thought: VersionedCompletion) -> bool:
+        return bool(self.closing) and self.closing[0] in decode(self.tokenizer, thought.token_ids)
+
+    async def ask(self, prompt: list[int], n: int, tokens: int) -> list[VersionedCompletion]:
+        """The engine's completions, within the time limit and of the promised shape."""
+        try:
+            async with asyncio.timeout(self.generate.timeout):
+                completions = await self.engine.complete(
+                    prompt, n, max_new_tokens=tokens, temperature=self.rollout.temperature
+                )
+        except TimeoutError:
+            limit = f"{self.generate.timeout:g} s (generate.timeout)"
+            raise GenerationFailed(f"no completion within {limit}") from None
+        check_shape(completions, n)
+        return completions
+
+    async def judge(
+        self,
+        problem: Problem,
+        group: int,
+        prompt: list[int],
+        completion: VersionedCompletion,
+        forced: list[bool] | None,
+    ) -> Rollout:
+        text = text_of(self.tokenizer, completion)
+        finished = completion.finish_reason == "stop"
+        verdict = await self.verifiers.verify(problem, text, finished)
+        rollout = make_rollout(
+            problem, group, prompt, completion, completion.versions, text, verdict
+        )
+        rollout.forced = forced
+        return rollout
+
+
+def join(
+    thought: VersionedCompletion, forced: list[int], answer: VersionedCompletion
+) -> VersionedCompletion:
+    """One completion; forced tokens carry log-probability 0 and the version that read them."""
+    read_by = answer.versions[0]
+    return VersionedCompletion(
+        token_ids=thought.token_ids + forced + answer.token_ids,
+        logps=thought.logps + [0.0] * len(forced) + answer.logps,
+        finish_reason=answer.finish_reason,
+        versions=thought.versions + [read_by] * len(forced) + answer.versions,
+    )
+
+
+def check_shape(completions: list[VersionedCompletion], n: int) -> None:
+    """Raises `GenerationFailed` unless there are `n` completions with a value per token."""
+    lengths = [{len(c.token_ids), len(c.logps), len(c.versions)} for c in completions]
+    if len(completions) != n or any(len(sizes) > 1 or 0 in sizes for sizes in lengths):
+        raise GenerationFailed(
+            f"malformed reply: {len(completions)} completions for {n} asked, with lengths of "
+            f"tokens, log-probabilities and versions {[sorted(sizes) for sizes in lengths]}"
+        )

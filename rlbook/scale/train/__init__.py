@@ -1,0 +1,1 @@
+"""The ranks that share an update, their checkpoints, and how weights reach the servers."""

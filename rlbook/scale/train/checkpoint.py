@@ -1,0 +1,374 @@
+"""Checkpoints of a sharded policy: a Hugging Face folder, and what each rank holds beside it.
+
+step_000020/model.safetensors, …     the weights, whole, with config and tokenizer: `load_policy`
+step_000020/rank_00000.safetensors   a rank's rows of the AdamW moments, its RNG state
+step_000020/state.json               the step, how many ranks wrote, what else the trainer remembers
+step_000020/orchestrator.json        the orchestrator's state after the last batch trained
+step_000020/checksums.json           SHA-256 of each of the other files
+latest                               the newest complete step; moves when all files are durable
+
+Any number of ranks reads what any number wrote.
+"""
+
+import copy
+import hashlib
+import re
+import shutil
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlbook.policy import load_policy
+from rlbook.scale.layout import publish_folder, read_json, replace_text, sync_to_disk, write_json
+from rlbook.scale.train.parallel import Ranks
+from rlbook.training.checkpoint import LATEST, read_state, resolve
+from rlbook.training.step import full_tensor
+
+WEIGHTS, RNG = "model", "rng"
+CHECKSUMS = "checksums.json"
+FILE_BYTES = 4 * 2**30  # of weights: all that rank 0 ever holds of them in memory
+Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+
+
+class Checkpoints:
+    """Saves and restores policy, optimizer and RNG of all ranks; every method is collective."""
+
+    def __init__(self, folder: Path, ranks: Ranks, keep: int = 2):
+        self.folder, self.ranks, self.keep = folder, ranks, keep
+
+    def save(
+        self, policy: Policy, optimizer: torch.optim.Optimizer, state: dict, orchestrator: dict
+    ) -> bool:
+        """Write step `state["step"]`; returns whether it is durable on every rank.
+
+        What keeps it from being written (a full disk) is named in a warning, and the checkpoint
+        before stays the newest. `policy` is the model and its tokenizer, `state` and the
+        orchestrator's state are JSON.
+        """
+        step, (model, tokenizer) = state["step"], policy
+        final = self.folder / f"step_{step:06d}"
+        partial = self.folder / f".{final.name}.partial"
+        documents = {
+            "state.json": {**state, "ranks": self.ranks.count},
+            "orchestrator.json": orchestrator,
+        }
+        stages = (
+            lambda: fresh_folder(partial) if self.ranks.first else None,
+            lambda: self.write_own(partial, model, optimizer),
+            lambda: self.write_weights(partial, model),
+            lambda: describe_model(partial, model, tokenizer) if self.ranks.first else None,
+            lambda: self.publish(partial, final, documents) if self.ranks.first else None,
+        )
+        done = all(self.ranks.all(attempt(stage, step)) for stage in stages)
+        if self.ranks.first:
+            shutil.rmtree(partial, ignore_errors=True)
+            self.retire()
+        return done
+
+    def write_own(
+        self, folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """This rank's file, durable."""
+        tensors = {
+            f"{kind}.{name}": local(value)
+            for name, parameter in model.named_parameters()
+            for kind, value in optimizer.state.get(parameter, {}).items()
+        }
+        tensors[RNG] = torch.get_rng_state()
+        file = folder / rank_file(self.ranks.rank)
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, file)
+        sync_to_disk(file)
+
+    def write_weights(self, folder: Path, model: PreTrainedModel) -> None:
+        """The weights, gathered tensor by tensor; rank 0 writes them, file by file.
+
+        After an error it goes on gathering, for the other ranks take part in that.
+        """
+        failed: Exception | None = None
+        for file, tensors in weight_files(model).items():
+            gathered = {}
+            for name, tensor in tensors.items():
+                whole = full_tensor(tensor.detach())
+                if self.ranks.first and failed is None:
+                    gathered[name] = whole.cpu().contiguous()
+            try:
+                if gathered:
+                    save_file(gathered, folder / file, {"format": "pt"})
+            except (OSError, SafetensorError) as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def publish(self, partial: Path, final: Path, documents: dict[str, dict]) -> None:
+        """Complete the folder, give it its name and move `latest` to it."""
+        missing = [r for r in range(self.ranks.count) if not (partial / rank_file(r)).is_file()]
+        if missing:
+            raise OSError(
+                f"{partial.parent} lacks the files of ranks {missing}: the run folder has to be "
+                "on a file system that all trainer nodes share"
+            )
+        for name, document in documents.items():
+            write_json(partial / name, document)
+        write_json(partial / CHECKSUMS, checksums(partial))
+        for path in (*partial.rglob("*"), partial):
+            sync_to_disk(path)
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        replace_text(self.folder / LATEST, f"{final.name}\n")
+
+    def retire(self) -> None:
+        """Delete all but the newest `keep` steps."""
+        if self.keep and (self.folder / LATEST).is_file():
+            newest = (self.folder / LATEST).read_text().strip()
+            steps = [path for path in step_folders(self.folder) if path.name <= newest]
+            for old in steps[: -self.keep]:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def load(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict | None:
+        """Restore the newest intact checkpoint in place; returns its state, None without any.
+
+        Raises `ValueError` if it is of another model, or if there are some and none is intact.
+        """
+        found = self.ranks.share(self.choose() if self.ranks.first else None)
+        if "error" in found:
+            raise ValueError(found["error"])
+        if not found["name"]:
+            return None
+        folder = self.folder / found["name"]
+        shards = Shards(folder)
+        self.load_weights(shards, model)
+        self.load_moments(shards, model, optimizer)
+        own = folder / rank_file(self.ranks.rank)
+        if own.is_file():
+            with safe_open(own, "pt") as file:
+                torch.set_rng_state(file.get_tensor(RNG))
+        return read_state(folder)
+
+    def choose(self) -> dict[str, str | None]:
+        """The newest intact step's name; those that are not are set aside and named in a warning.
+
+        The batches since the oldest step are still in the spool: they are trained once more.
+        """
+        if not (self.folder / LATEST).is_file():
+            return {"name": None}
+        newest, damages = (self.folder / LATEST).read_text().strip(), []
+        for step in reversed([p for p in step_folders(self.folder) if p.name <= newest]):
+            if (found := damage(step)) is None:
+                if damages:
+                    replace_text(self.folder / LATEST, f"{step.name}\n")
+                return {"name": step.name}
+            damages.append(f"{step.name}: {found}")
+            step.rename(step.with_name(f"{step.name}.damaged"))
+            warnings.warn(
+                f"{step} is damaged ({found}) and set aside as {step.name}.damaged",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return {
+            "error": f"{self.folder}: no checkpoint is intact ({'; '.join(damages)}); start a new "
+            "run from the last weights you trust"
+        }
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest step kept; None without any."""
+        steps = step_folders(self.folder)
+        return int(steps[0].name.removeprefix("step_")) if steps else None
+
+    @torch.no_grad()
+    def load_weights(self, shards: "Shards", model: PreTrainedModel) -> None:
+        for name, parameter in model.named_parameters():
+            self.fill(parameter, shards, f"{WEIGHTS}.{name}")
+
+    @torch.no_grad()
+    def load_moments(
+        self, shards: "Shards", model: PreTrainedModel, optimizer: torch.optim.Optimizer
+    ) -> None:
+        kinds = {name.partition(".")[0] for name in shards.names} - {WEIGHTS, RNG}
+        for name, parameter in model.named_parameters():
+            for kind in sorted(kinds):
+                key = f"{kind}.{name}"
+                scalar = not shards.shape(key)
+                value = torch.tensor(0.0) if scalar else torch.zeros_like(parameter)
+                self.fill(value, shards, key)
+                optimizer.state[parameter][kind] = value
+
+    def fill(self, tensor: Tensor, shards: "Shards", key: str) -> None:
+        """Copy this rank's rows of a stored tensor into `tensor`."""
+        if shards.shape(key) != list(tensor.shape):
+            raise ValueError(
+                f"{shards.folder}: {key} has shape {shards.shape(key)}, the model's has "
+                f"{list(tensor.shape)}: the checkpoint is of another model"
+            )
+        own = local(tensor)
+        if tensor.ndim == 0:
+            own.copy_(shards.rows(key))
+        elif len(own):
+            start = self.ranks.rank * -(-len(tensor) // self.ranks.count)
+            own.copy_(shards.rows(key, start, start + len(own)))
+
+
+class Shards:
+    """A checkpoint's tensors, `model.<name>` and `<moment>.<name>`, whoever wrote their rows."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.ranks = [safe_open(path, "pt") for path in sorted(folder.glob("rank_*.safetensors"))]
+        self.places: dict[str, list[tuple]] = defaultdict(list)  # files, and the names there
+        for file in self.ranks:
+            for name in file.keys():  # noqa: SIM118
+                self.places[name].append((file, name))
+        for path in folder.glob("model*.safetensors"):
+            file = safe_open(path, "pt")
+            for name in file.keys():  # noqa: SIM118
+                self.places[f"{WEIGHTS}.{name}"].append((file, name))
+
+    @property
+    def names(self) -> set[str]:
+        return set(self.places)
+
+    def shape(self, name: str) -> list[int]:
+        """Shape of the whole tensor. Raises `ValueError` if it is not in the checkpoint."""
+        if name not in self.places:
+            raise ValueError(f"{self.folder} lacks {name}: the checkpoint is of another model")
+        shapes = [file.get_slice(key).get_shape() for file, key in self.places[name]]
+        return shapes[0] and [sum(shape[0] for shape in shapes), *shapes[0][1:]]
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """Rows [start, stop) of a tensor, by default all; a scalar as it is."""
+        if not self.shape(name):
+            file, key = self.places[name][0]
+            return file.get_tensor(key)
+        stop, offset, pieces = stop if stop is not None else self.shape(name)[0], 0, []
+        for file, key in self.places[name]:
+            piece = file.get_slice(key)
+            count = piece.get_shape()[0]
+            first, last = max(start - offset, 0), min(stop - offset, count)
+            if first < last:
+                pieces.append(piece[first:last])
+            offset += count
+        return torch.cat(pieces)
+
+
+def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
+    """Write a run's newest checkpoint as a plain Hugging Face folder, without the run's state.
+
+    `run` is the folder of any run, or of one of its steps. Its weights come in the dtype of their
+    training, unless another is asked for. Raises `FileExistsError` if `target` exists, and
+    `FileNotFoundError` if there is no checkpoint. Chapter 17.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists: name a new folder, nothing is overwritten")
+    folder = resolve(run)
+    dtype = dtype or getattr(torch, read_state(folder).get("dtype", "float32"))
+    model, tokenizer = load_policy(str(folder), dtype)
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return publish_folder(target, write)
+
+
+def weight_files(model: PreTrainedModel) -> dict[str, dict[str, Tensor]]:
+    """Names of files with the tensors of each, a tied one once, filled in order to `FILE_BYTES`."""
+    state = model.state_dict()
+    saved = {name: p for name, p in model.named_parameters()}
+    saved |= {name: b for name, b in model.named_buffers() if name in state}
+    parts: list[dict[str, Tensor]] = [{}]
+    filled = 0
+    for name, tensor in saved.items():
+        if parts[-1] and filled + size_of(tensor) > FILE_BYTES:
+            parts.append({})
+            filled = 0
+        parts[-1][name], filled = tensor, filled + size_of(tensor)
+    if len(parts) == 1:
+        return {f"{WEIGHTS}.safetensors": parts[0]}
+    count = len(parts)
+    return {f"{WEIGHTS}-{i:05d}-of-{count:05d}.safetensors": p for i, p in enumerate(parts, 1)}
+
+
+def size_of(tensor: Tensor) -> int:
+    """Bytes of a tensor, of all ranks together if it is sharded."""
+    return tensor.numel() * tensor.element_size()
+
+
+def describe_model(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """What `from_pretrained` reads besides the weights."""
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__], torch.float32
+    config.save_pretrained(folder)
+    if model.generation_config is not None:
+        # as it is: whether its settings go together is not for a checkpoint to judge
+        model.generation_config.to_json_file(folder / "generation_config.json")
+    tokenizer.save_pretrained(folder)
+    files = weight_files(model)
+    if len(files) > 1:
+        total = sum(size_of(t) for tensors in files.values() for t in tensors.values())
+        places = {name: file for file, tensors in files.items() for name in tensors}
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        write_json(folder / f"{WEIGHTS}.safetensors.index.json", index)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a sharded tensor that is on this rank; any other tensor as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def attempt(stage: Callable[[], None], step: int) -> bool:
+    """Run one stage of a save; a failure is a warning."""
+    try:
+        stage()
+    except (OSError, SafetensorError) as error:
+        warnings.warn(
+            f"checkpoint {step} is not written, the one before stays the newest: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file in a folder, but of these themselves."""
+    sums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != CHECKSUMS:
+            with path.open("rb") as file:
+                sums[str(path.relative_to(folder))] = hashlib.file_digest(
+                    file, "sha256"
+                ).hexdigest()
+    return sums
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None if they are as they were written."""
+    known = read_json(folder / CHECKSUMS)
+    if known is None:
+        return f"no {CHECKSUMS}"
+    found = checksums(folder)
+    changed = [name for name, value in known.items() if found.get(name) != value]
+    return f"changed or missing: {', '.join(changed)}" if changed else None
+
+
+def fresh_folder(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+
+
+def step_folders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("step_*") if re.fullmatch(r"step_\d{6,}", p.name))
+
+
+def rank_file(rank: int) -> str:
+    return f"rank_{rank:05d}.safetensors"

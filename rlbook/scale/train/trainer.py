@@ -1,0 +1,201 @@
+"""The trainer process: waits for batches, trains them, brings the weights to the generators.
+
+`torchrun … -m rlbook.scale.train.trainer <run folder>`. Rank 0 decides what all ranks do next.
+Killed at any moment, it starts again from its newest checkpoint and trains the batches since then
+once more, from the spool.
+"""
+
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch.distributed as dist
+
+from rlbook.policy import set_threads
+from rlbook.scale.config import ScaleConfig, load_config
+from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.plan.shape import model_shape
+from rlbook.scale.process import Pulse, die_with_parent
+from rlbook.scale.spool import has_batch, prune, read_batch, saved_state, spool_end
+from rlbook.scale.train.courier import Courier
+from rlbook.scale.train.learner import Learner
+from rlbook.scale.train.parallel import Ranks
+from rlbook.training import Rollout, RunLog
+
+POLL_SECONDS = 0.05
+LEAST_SILENCE, SLOWER = 600.0, 3  # hung: silent for so long, and for 3 of its longest updates
+FILE_SYSTEM_SECONDS = 60.0  # a batch that rank 0 sees has to be seen by all nodes within
+
+
+class ScaleTrainer:
+    """The loop. State is in files and in the generators; what is here may be lost. Chapter 17."""
+
+    def __init__(self, layout: Layout, config: ScaleConfig):
+        self.layout, self.config = layout, config
+        self.ranks = Ranks(config.model.device)
+        self.learner = Learner(config, layout, self.ranks)
+        self.learner.load()
+        self.orchestrator = saved_state(layout) or {}  # its state after the last batch trained
+        self.reached = read_json(layout.status, {}).get("version", 0)  # before a restart
+        self.saved, self.save_again, self.failed_saves = self.version, False, 0
+        self.courier = Courier(config, layout, self.learner)
+        self.watch = Stopwatch()
+        self.pulse = Pulse(layout.alive("trainer"), LEAST_SILENCE)
+        if self.ranks.first:
+            self.shape = model_shape(config.model.policy)
+            self.log = RunLog(layout.root, self.version, config.tensorboard)
+
+    def run(self) -> None:
+        """Until the last version is trained, saved and delivered, or no further batch will come."""
+        acts = {"train": self.train, "push": self.push, "wait": self.wait}
+        while (order := self.next()) != "stop":
+            acts[order]()
+        self.finish()
+
+    def next(self) -> str:
+        """What all ranks do next."""
+        with self.watch("wait"):
+            return self.ranks.share(self.decide() if self.ranks.first else None)
+
+    def decide(self) -> Literal["train", "push", "wait", "stop"]:
+        """Rank 0's choice.
+
+        Generators may be ahead of a trainer that replays batches: they are left alone until it
+        has caught up.
+        """
+        self.pulse()
+        ready = has_batch(self.layout, self.version)
+        replaying = ready and self.version < self.reached
+        if not replaying and self.courier.is_due():
+            return "push"
+        if self.version >= self.end:
+            return "stop"
+        return "train" if ready else "wait"
+
+    def train(self) -> None:
+        """One update; a checkpoint if it is time for one."""
+        with self.watch("train"):
+            rollouts, self.orchestrator = self.read()
+            metrics = self.learner.update(rollouts)
+        if self.ranks.first:
+            self.report(rollouts, metrics)
+        last = self.version == self.config.updates
+        if self.save_again or last or self.version % self.config.checkpoint.every == 0:
+            self.save()
+        if self.ranks.first and self.version >= self.reached:
+            self.tell(done=False)
+
+    def push(self) -> None:
+        with self.watch("push"):
+            self.courier.deliver()
+
+    def wait(self) -> None:
+        with self.watch("wait"):
+            time.sleep(POLL_SECONDS)
+
+    def read(self) -> tuple[list[Rollout], dict]:
+        """The batch of this version, which every rank reads for itself."""
+        deadline = time.monotonic() + FILE_SYSTEM_SECONDS
+        while not has_batch(self.layout, self.version) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        return read_batch(self.layout, self.version)
+
+    def save(self) -> None:
+        """Write a checkpoint; if that fails, again after the next update."""
+        with self.watch("save"):
+            durable = self.learner.save(self.orchestrator)
+        self.save_again = not durable
+        if not durable:
+            self.failed_saves += 1
+            return
+        self.saved = self.version
+        if self.ranks.first:
+            prune(self.layout, self.learner.checkpoints.oldest or 0)
+
+    def finish(self) -> None:
+        """Leave a checkpoint of the last version, and say that the run is done."""
+        if self.saved != self.version:
+            self.save()
+        if self.save_again:
+            raise OSError(
+                f"the checkpoint of version {self.version}, the last one, cannot be written to "
+                f"{self.layout.checkpoints}: make room there; the run then goes on by itself"
+            )
+        if self.ranks.first:
+            self.tell(done=True)
+            self.log.close()
+        self.courier.close()
+
+    def report(self, rollouts: Sequence[Rollout], metrics: dict[str, float]) -> None:
+        """The update's row of metrics."""
+        seconds = self.watch.lap()
+        self.pulse.silence = max(self.pulse.silence, SLOWER * seconds["total"])
+        lengths = [len(r.prompt_ids) + r.length for r in rollouts]
+        flops = self.shape.training_flops(sum(lengths), sum(n * n / 2 for n in lengths))
+        peak = self.ranks.count * self.config.budget.peak_tflops * 1e12
+        self.log(
+            {
+                "step": self.version,
+                **metrics,
+                "tokens_per_second": sum(r.length for r in rollouts) / seconds["total"],
+                "trainer_idle": seconds["wait"] / seconds["total"],
+                "train_seconds": seconds["train"],
+                "push_seconds": seconds["push"],
+                "mfu": flops / (seconds["train"] * peak),
+                "checkpoint_failures": self.failed_saves,
+            }
+        )
+
+    def tell(self, done: bool) -> None:
+        """Let the other processes know."""
+        write_json(self.layout.status, {"version": self.version, "done": done, "time": time.time()})
+
+    @property
+    def version(self) -> int:
+        return self.learner.version
+
+    @property
+    def end(self) -> int:
+        """The version to stop at."""
+        return min(self.config.updates, (spool_end(self.layout) or {}).get("version", math.inf))
+
+
+class Stopwatch:
+    """Seconds by what they were spent on: `with watch("train"): …`."""
+
+    def __init__(self):
+        self.seconds, self.start = Counter(), time.perf_counter()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start
+
+    def lap(self) -> Counter:
+        """Seconds since the last lap, `total` being all of them."""
+        now = time.perf_counter()
+        lap, lap["total"] = self.seconds, now - self.start
+        self.seconds, self.start = Counter(), now
+        return lap
+
+
+def main(arguments: Sequence[str]) -> None:
+    die_with_parent()
+    layout = Layout(Path(arguments[0]))
+    config = load_config(layout.config)
+    if config.model.device == "cpu":
+        set_threads()
+    ScaleTrainer(layout, config).run()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
