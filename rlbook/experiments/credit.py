@@ -17,15 +17,17 @@ from rlbook.rewards.process import SiblingCredit, Steps, VerdictCredit, VineCred
 from rlbook.tasks import Task, get_task
 from rlbook.training import Engine, Reward, Rollout, RunConfig, Trainer
 from rlbook.training.metrics import mean
-from rlbook.troubles import Calculator
+from rlbook.troubles import Calculator, Unmasked
 
 STEPWISE = replace(RLOO, advantage=token_credit)
+UNMASKED = replace(RLOO, name="unmasked")  # the tool's tokens are trained like one's own
 CREDITS = {
     "outcome": None,
     "step groups": "rlbook.rewards.process:SiblingCredit",
     "process": "rlbook.rewards.process:VerdictCredit",
     "VinePPO, k = 2": "rlbook.rewards.process:VineCredit",
 }
+RATES = (3e-4, 6e-4)
 SETTINGS = {
     "prompts": 12,
     "group_size": 16,
@@ -77,7 +79,8 @@ def unreliable_tool(wrong: float) -> World:
 
 def _with_calculator(wrong: float, config: RunConfig) -> Trainer:
     policy, task = load_policy(config.model.policy), get_task(config.data.task)
-    engine = Counted(Calculator(*policy, wrong=wrong))
+    tool: Engine = Calculator(*policy, wrong=wrong)
+    engine = Counted(Unmasked(tool) if config.method.name == UNMASKED.name else tool)
     reward = step_credit(config, policy, task, engine)
     return Trainer(config, policy, task=task, reward=reward, engine=engine)
 
@@ -109,7 +112,7 @@ def arms(*labels: str, **settings) -> Iterator[Arm]:
     """The same run with other credit, each at two learning rates."""
     for label, credit in ((label, CREDITS[label]) for label in labels):
         one = arm(label, STEPWISE if credit else RLOO, reward=credit, **SETTINGS, **settings)
-        yield over(one, lr=(3e-4, 6e-4))
+        yield over(one, lr=RATES)
 
 
 SEEN = {
@@ -123,6 +126,12 @@ CREDIT: dict[str, Experiment] = {
     "process_rewards": Experiment(
         "What does credit for steps buy where a right step is often followed by bad luck?",
         tuple(arms(*CREDITS, steps=20)),
+        world=unreliable_tool(0.5),
+        **SEEN,
+    ),
+    "tool_tokens": Experiment(
+        "... and where the tool's own tokens are trained as well?",
+        (over(arm("tool tokens trained", UNMASKED, **SETTINGS, steps=20), lr=RATES),),
         world=unreliable_tool(0.5),
         **SEEN,
     ),
