@@ -13,7 +13,7 @@ from rlbook.experiments.worlds import HABITS, families
 from rlbook.objectives import token_credit
 from rlbook.policy import Completion, load_policy
 from rlbook.rewards.judges import habits_on_track
-from rlbook.rewards.process import SiblingCredit, Steps, VerdictCredit, VineCredit
+from rlbook.rewards.process import PrimeCredit, SiblingCredit, Steps, VerdictCredit, VineCredit
 from rlbook.tasks import Task, get_task
 from rlbook.training import Engine, Reward, Rollout, RunConfig, Trainer
 from rlbook.training.metrics import mean
@@ -26,6 +26,7 @@ CREDITS = {
     "step groups": "rlbook.rewards.process:SiblingCredit",
     "process": "rlbook.rewards.process:VerdictCredit",
     "VinePPO, k = 2": "rlbook.rewards.process:VineCredit",
+    "PRIME": "rlbook.rewards.process:PrimeCredit",
 }
 RATES = (3e-4, 6e-4)
 SETTINGS = {
@@ -68,6 +69,7 @@ def step_credit(
         CREDITS["VinePPO, k = 2"]: lambda: VineCredit(
             engine, tokenizer, task, steps, k=2, limit=limit
         ),
+        CREDITS["PRIME"]: lambda: PrimeCredit(policy[0], lr=1e-3),
     }
     return build[config.data.reward]()
 
