@@ -23,6 +23,7 @@ from rlbook.training.sft import Answer, sft, written_answer
 TEACHER = "tiny-habits-teacher"
 # The policy gradient on another's answers, each worth 1, is supervised fine-tuning.
 SFT = replace(METHODS["reinforce"], name="sft", aggregation="token_mean")
+CURRICULUM, WAIT = "curriculum", 4
 HERE = "rlbook.experiments.efficiency"
 FIVE = (0, 1, 2, 3, 4)
 
@@ -79,7 +80,7 @@ def length_rules() -> Iterator[Arm]:
 
 
 def on_chosen_data() -> Iterator[Arm]:
-    """All families; problems of middling pass rate; one family; four problems met again."""
+    """All families; problems of middling pass rate; one; four problems met again; a curriculum."""
     settings: dict[str, Any] = HABITS | {"steps": 20, "minibatches": 1}
     choices = {
         "all families": {},
@@ -89,10 +90,22 @@ def on_chosen_data() -> Iterator[Arm]:
     }
     for label, choice in choices.items():
         yield over(arm(label, RLOO, **settings | choice), lr=(3e-4, 6e-4))
+    easy_first = replace(RLOO, name=CURRICULUM)
+    yield over(arm("easy first", easy_first, **settings), lr=(3e-4, 6e-4))
+
+
+class EasyFirst(Trainer):
+    """A curriculum: two families at first, and every `WAIT` batches the next rarer one."""
+
+    def problems(self, seed: int) -> list[Problem]:
+        open_now = LEVELS[: 2 + self.step // WAIT]
+        return self.task.sample(seed, self.config.rollout.prompts, open_now)
 
 
 def chosen_data(config: RunConfig) -> Trainer:
     """The trainer of an arm; a large pool is cut down to the problems the base solves sometimes."""
+    if config.method.name == CURRICULUM:
+        return EasyFirst(config)
     trainer = Trainer(config)
     if trainer.pool is not None and len(trainer.pool.problems) > 4:
         problems = list(trainer.pool.problems.values())
