@@ -19,6 +19,7 @@
 <run>/report.html           the report
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -26,6 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+CHECKSUMS = "checksums.json"  # SHA-256 of a folder's other files
 
 
 @dataclass(frozen=True)
@@ -141,3 +144,25 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file in a folder, but of these themselves."""
+    sums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != CHECKSUMS:
+            with path.open("rb") as file:
+                sums[str(path.relative_to(folder))] = hashlib.file_digest(
+                    file, "sha256"
+                ).hexdigest()
+    return sums
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a folder's files; None if they are as they were written."""
+    known = read_json(folder / CHECKSUMS)
+    if known is None:
+        return f"no {CHECKSUMS}"
+    found = checksums(folder)
+    changed = [name for name, value in known.items() if found.get(name) != value]
+    return f"changed or missing: {', '.join(changed)}" if changed else None

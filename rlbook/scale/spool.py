@@ -3,6 +3,7 @@
 spool/batch_000012/tokens.safetensors   what was sampled, flat, with the offsets of each rollout
 spool/batch_000012/rollouts.json        everything else about the rollouts
 spool/batch_000012/state.json           the orchestrator's state once this batch was formed
+spool/batch_000012/checksums.json       SHA-256 of each of these
 spool/END                               no batch will follow; names the version to stop at
 """
 
@@ -18,7 +19,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rlbook.scale.layout import Layout, publish_folder, read_json, write_json
+from rlbook.scale.layout import (
+    CHECKSUMS,
+    Layout,
+    checksums,
+    damage,
+    publish_folder,
+    read_json,
+    write_json,
+)
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
 from rlbook.training.checkpoint import LATEST
@@ -48,6 +57,7 @@ def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: d
         save_file(pack_tokens(rollouts), folder / "tokens.safetensors")
         (folder / "rollouts.json").write_text(json.dumps(describe(rollouts)))
         (folder / "state.json").write_text(json.dumps(state))
+        write_json(folder / CHECKSUMS, checksums(folder))
 
     return publish_folder(layout.batch(step), write)
 
@@ -55,14 +65,28 @@ def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: d
 def read_batch(layout: Layout, step: int) -> tuple[list[Rollout], dict]:
     """Rollouts and orchestrator state of batch `step`.
 
-    Raises `FileNotFoundError` if it is not published, or pruned already.
+    Raises `FileNotFoundError` if it is not published, or pruned already, and `DamagedBatch`.
     """
     folder = layout.batch(step)
     if not folder.is_dir():
         raise FileNotFoundError(f"no batch {step} in {layout.spool}: newest {newest_batch(layout)}")
+    check_batch(folder)
     document = json.loads((folder / "rollouts.json").read_text())
     rollouts = restore(document, load_file(folder / "tokens.safetensors"))
     return rollouts, json.loads((folder / "state.json").read_text())
+
+
+class DamagedBatch(ValueError):
+    """The files of a batch are not those that were written: nobody trains it or goes on from it."""
+
+
+def check_batch(folder: Path) -> None:
+    """Raises `DamagedBatch` naming the files that have changed, and what to do."""
+    if found := damage(folder):
+        raise DamagedBatch(
+            f"{folder} is damaged ({found}): restore it, or forget it and what came after with "
+            "`rlbook scale <run folder> --rollback <step of a checkpoint>`"
+        )
 
 
 def has_batch(layout: Layout, step: int) -> bool:
@@ -92,7 +116,16 @@ def newest_state(layout: Layout) -> tuple[int, dict | None]:
 def spooled_state(layout: Layout) -> dict | None:
     """State of the newest batch; None if there is none, or it is being pruned right now."""
     newest = newest_batch(layout)
-    return None if newest is None else read_json(layout.batch(newest) / "state.json")
+    if newest is None:
+        return None
+    folder = layout.batch(newest)
+    try:
+        check_batch(folder)
+        return read_json(folder / "state.json")
+    except (DamagedBatch, FileNotFoundError):
+        if has_batch(layout, newest):
+            raise
+        return None
 
 
 def saved_state(layout: Layout) -> dict | None:

@@ -6,8 +6,7 @@ import pytest
 
 from rlbook.scale import spool
 from rlbook.scale.launch.rollback import roll_back
-from rlbook.scale.layout import Layout, read_json, write_json
-from rlbook.scale.train.checkpoint import CHECKSUMS, checksums
+from rlbook.scale.layout import CHECKSUMS, Layout, checksums, read_json, write_json
 from rlbook.training import read_jsonl
 from rlbook.training.checkpoint import LATEST
 

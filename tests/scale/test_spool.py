@@ -52,8 +52,31 @@ def test_a_batch_is_json_and_safetensors(layout):
         "tokens.safetensors",
         "rollouts.json",
         "state.json",
+        "checksums.json",
     }
     assert "token_ids" not in json.loads((folder / "rollouts.json").read_text())["rollouts"][0]
+
+
+def flip(path):
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("hurt", [flip, cut])
+@pytest.mark.parametrize("name", ["tokens.safetensors", "rollouts.json", "state.json"])
+def test_a_damaged_batch_is_neither_trained_nor_gone_on_from(layout, name, hurt):
+    spool.write_batch(layout, 0, ROLLOUTS, {"step": 0})
+    folder = spool.write_batch(layout, 1, ROLLOUTS, {"step": 1})
+    hurt(folder / name)
+    for use in (lambda: spool.read_batch(layout, 1), lambda: spool.newest_state(layout)):
+        with pytest.raises(
+            spool.DamagedBatch, match=rf"batch_000001 is damaged .*{name}.*rollback"
+        ):
+            use()
+    assert spool.read_batch(layout, 0) == (ROLLOUTS, {"step": 0})
 
 
 def test_the_spool_knows_what_it_holds(layout):

@@ -3,9 +3,9 @@
 import shutil
 import time
 
-from rlbook.scale.layout import Layout, replace_text, write_json
+from rlbook.scale.layout import Layout, damage, replace_text, write_json
 from rlbook.scale.spool import remove_batches
-from rlbook.scale.train.checkpoint import damage, step_folders
+from rlbook.scale.train.checkpoint import step_folders
 from rlbook.training import RunLog
 from rlbook.training.checkpoint import LATEST
 

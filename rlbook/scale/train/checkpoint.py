@@ -11,7 +11,6 @@ Any number of ranks reads what any number wrote.
 """
 
 import copy
-import hashlib
 import re
 import shutil
 import warnings
@@ -27,13 +26,20 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import load_policy
-from rlbook.scale.layout import publish_folder, read_json, replace_text, sync_to_disk, write_json
+from rlbook.scale.layout import (
+    CHECKSUMS,
+    checksums,
+    damage,
+    publish_folder,
+    replace_text,
+    sync_to_disk,
+    write_json,
+)
 from rlbook.scale.train.parallel import Ranks
 from rlbook.training.checkpoint import LATEST, read_state, resolve
 from rlbook.training.step import full_tensor
 
 WEIGHTS, RNG = "model", "rng"
-CHECKSUMS = "checksums.json"
 FILE_BYTES = 4 * 2**30  # of weights: all that rank 0 ever holds of them in memory
 Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
@@ -337,28 +343,6 @@ def attempt(stage: Callable[[], None], step: int) -> bool:
         )
         return False
     return True
-
-
-def checksums(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file in a folder, but of these themselves."""
-    sums = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != CHECKSUMS:
-            with path.open("rb") as file:
-                sums[str(path.relative_to(folder))] = hashlib.file_digest(
-                    file, "sha256"
-                ).hexdigest()
-    return sums
-
-
-def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint's files; None if they are as they were written."""
-    known = read_json(folder / CHECKSUMS)
-    if known is None:
-        return f"no {CHECKSUMS}"
-    found = checksums(folder)
-    changed = [name for name, value in known.items() if found.get(name) != value]
-    return f"changed or missing: {', '.join(changed)}" if changed else None
 
 
 def fresh_folder(path: Path) -> None:
