@@ -202,11 +202,9 @@ def voted(claim: str, arm: str, level: int, lr: float) -> Effect:
 
 
 def voted_control(claim: str, arm: str) -> Effect:
-    reading = mean_over_steps("accuracy", 16, 20)
+    world, reading, where = "plain sums, lr 3e-4", mean_over_steps("accuracy", 16, 20), {"lr": 3e-4}
     arms = (arm, "verifier")
-    return Effect(
-        claim, "13", "plain sums, lr 3e-4", "label_free_control", *arms, reading, "accuracy"
-    )
+    return Effect(claim, "13", world, "label_free_control", *arms, reading, "accuracy", where)
 
 
 def distilled(claim: str, arm: str) -> Effect:

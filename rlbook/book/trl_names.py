@@ -9,7 +9,8 @@ from pathlib import Path
 
 import trl
 import trl.rewards
-from trl import DPOConfig, GRPOConfig, GRPOTrainer, RewardConfig, RLOOConfig
+from trl import DistillationConfig, DPOConfig, GRPOConfig, GRPOTrainer, RewardConfig, RLOOConfig
+from trl.experimental import gkd
 from trl.experimental.async_grpo import AsyncGRPOConfig
 
 
@@ -40,11 +41,13 @@ def words(folder: Path) -> set[str]:
 def main() -> None:
     root = Path(trl.__file__).parent
     experimental = [p.name for p in (root / "experimental").iterdir() if p.is_dir()]
+    distilling = fields(gkd.GKDConfig, DistillationConfig)
     found = {
         "version": version("trl"),
-        "fields": fields(RewardConfig, DPOConfig, AsyncGRPOConfig, RLOOConfig, GRPOConfig),
+        "fields": distilling
+        | fields(RewardConfig, DPOConfig, AsyncGRPOConfig, RLOOConfig, GRPOConfig),
         "names": [
-            *(*dir(trl), *dir(trl.rewards), *inspect.signature(GRPOTrainer).parameters),
+            *(*dir(trl), *dir(trl.rewards), *dir(gkd), *inspect.signature(GRPOTrainer).parameters),
             *(f"experimental.{name}" for name in experimental),
         ],
         "words": sorted(words(root / "trainer")),
