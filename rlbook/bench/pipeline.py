@@ -77,6 +77,7 @@ def _config(slots: int, lag: int, size: str, folder: Path) -> ScaleConfig:
         "steps": UPDATES[size],
         "optimizer.minibatches": 1,
         "generate.max_staleness": lag,
+        "generate.target_staleness": lag,
         "generate.engine": "builtin",
         "generate.slots": slots,
         "optimizer.lr": 1e-12,

@@ -117,24 +117,28 @@ class Schedule:
     it has a batch and nothing that is left out would get too old; without, when all that was
     started has finished. Nothing is thrown away, and no token is ever staler than
 
-    max_lag = period - 1 + ahead
+    max_lag = period - 1 + ahead + slack
 
-    updates. Chapter 16.
+    updates: with `slack`, what is slow may be overtaken by so many updates more. Chapter 16.
     """
 
     name: str
     period: int = 1
     ahead: int = 0
     overlap: bool = False
+    slack: int = 0
 
     def __post_init__(self) -> None:
-        if self.period < 1 or self.ahead < 0 or (self.ahead and not self.overlap):
-            raise ValueError(f"need period >= 1, ahead >= 0, and overlap if ahead: got {self}")
+        late = self.ahead or self.slack
+        if self.period < 1 or min(self.ahead, self.slack) < 0 or (late and not self.overlap):
+            raise ValueError(
+                f"need period >= 1, ahead and slack >= 0, and overlap if ahead or slack: got {self}"
+            )
 
     @property
     def max_lag(self) -> int:
         """Updates between the oldest weights that may have sampled a token and those trained."""
-        return self.period - 1 + self.ahead
+        return self.period - 1 + self.ahead + self.slack
 
     def batches(self, weights: int) -> int:
         """Batches that may have been started in all, by generators with this version."""
@@ -154,14 +158,17 @@ def ppo_off_policy(k: int) -> Schedule:
     return Schedule(f"PPO-off-policy-{k}", period=k)
 
 
-def pipeline_rl(k: int) -> Schedule:
+def pipeline_rl(k: int, target: int | None = None) -> Schedule:
     """Generate all the time, new weights after every update, also in the middle of a completion.
 
     Trainers wait rather than get more than k updates ahead of a completion; k = 0 is generate,
-    then update. Source: Piché et al. 2025, arXiv:2509.19128; the bound k is that of Khatri et al.
-    2025, arXiv:2510.13786, section 3.1. Chapter 16.
+    then update. Generators work `target` batches ahead of the one being trained, k if absent: as
+    far as the bound allows. Source: Piché et al. 2025, arXiv:2509.19128; the bound k is that of
+    Khatri et al. 2025, arXiv:2510.13786, section 3.1. Chapter 16.
     """
-    return Schedule(f"PipelineRL-{k}", ahead=k, overlap=True)
+    ahead = k if target is None else target
+    name = f"PipelineRL-{k}" + (f", target {ahead}" if ahead < k else "")
+    return Schedule(name, ahead=ahead, overlap=True, slack=k - ahead)
 
 
 @dataclass(frozen=True, eq=False)

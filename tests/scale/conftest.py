@@ -188,9 +188,13 @@ class Run:
         ]
 
     @property
+    def lags_by_step(self):
+        """Of every token that was trained, with its step."""
+        return [(step, step - v) for step, rollout in self.rollouts for v in rollout.versions]
+
+    @property
     def lags(self):
-        """Of every token that was trained."""
-        return [step - version for step, rollout in self.rollouts for version in rollout.versions]
+        return [lag for _, lag in self.lags_by_step]
 
     @property
     def state(self):

@@ -26,6 +26,31 @@ def test_a_run_trains_full_batches_no_token_of_which_is_too_old(make_run, bound,
         assert sorted(run.tickets) == list(range(run.steps * run.prompts))
 
 
+@pytest.mark.parametrize("target", [0, 1, 3])
+def test_staleness_follows_its_target_within_the_bound(make_run, target):
+    """Answers that take no time against updates that do: all the credit there is gets used."""
+    run = make_run(
+        generate={"max_staleness": 4, "target_staleness": target},
+        steps=14,
+        evaluation={"every": 0},
+    )
+    run.trainer.seconds = 0.05
+    run.play()
+    settled = [lag for step, lag in run.lags_by_step if step >= 2 * target + 2]
+    assert max(run.lags) <= 4
+    assert sum(settled) / len(settled) == pytest.approx(target, abs=0.35)
+    assert {row["target_staleness"] for row in run.rows} == {target}
+
+
+def test_without_a_target_tokens_are_as_fresh_as_the_trainer_allows(make_run):
+    """Answers come well within an update: being written one update ahead is enough."""
+    run = make_run(generate={"max_staleness": 8}, steps=24, evaluation={"every": 0})
+    run.trainer.seconds = 0.05
+    run.play()
+    settled = [lag for step, lag in run.lags_by_step if step >= 12]
+    assert sum(settled) / len(settled) < 2.5  # with the bound as its target: 8
+
+
 def test_rollouts_carry_what_was_sampled_and_what_it_earned(make_run):
     run = make_run({"right": lambda text: float("+" in text)}).play()
     for batch in run.groups:

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlbook.scale.rollout.staleness import Pacing
+from rlbook.scale.rollout.staleness import PATIENCE, Pacing
 from rlbook.scaling.pipeline import Cluster, pipeline_rl, simulate
 
 # By hand
 
 
-def test_credit_is_k_plus_one_batches_ahead_of_the_weights():
-    pacing = Pacing(prompts=2, max_staleness=1)
+@pytest.mark.parametrize("bound", [1, 5])
+def test_credit_is_one_batch_and_the_targets_ahead_of_the_weights(bound):
+    pacing = Pacing(prompts=2, max_staleness=bound, target=1)
     for ticket in range(4):
         assert pacing.may_start(0)
         pacing.start(ticket, 0)
@@ -25,7 +26,7 @@ def test_credit_is_k_plus_one_batches_ahead_of_the_weights():
 
 
 def test_a_batch_is_the_oldest_groups_that_have_finished():
-    pacing = Pacing(prompts=2, max_staleness=2)
+    pacing = Pacing(prompts=2, max_staleness=2, target=2)
     for ticket in (7, 3, 5, 9):
         pacing.start(ticket, 0)
     for ticket in (9, 5, 3):
@@ -36,7 +37,7 @@ def test_a_batch_is_the_oldest_groups_that_have_finished():
 
 
 def test_a_batch_waits_for_a_group_that_would_get_too_old():
-    pacing = Pacing(prompts=1, max_staleness=1)
+    pacing = Pacing(prompts=1, max_staleness=1, target=1)
     pacing.start(0, 0)
     pacing.start(1, 0)
     pacing.finish(1, 0)
@@ -84,6 +85,41 @@ def test_nothing_is_started_that_no_batch_would_use():
     assert not pacing.may_start(0)
 
 
+# The target
+
+
+def test_a_target_is_kept_whatever_happens():
+    pacing = Pacing(prompts=1, max_staleness=4, target=2)
+    for version in range(1, 20):
+        pacing.keep_pace(version)
+    assert pacing.target == 2
+
+
+def test_without_a_target_it_starts_earlier_if_the_trainer_waits():
+    pacing = Pacing(prompts=1, max_staleness=3)
+    assert pacing.target == 1
+    pacing.keep_pace(0)  # the first batch has to be waited for
+    assert pacing.target == 1
+    for version in (1, 1, 2, 3, 4, 5):
+        pacing.keep_pace(version)
+    assert pacing.target == 3
+
+
+def test_without_a_target_it_starts_later_if_a_whole_batch_lies_idle():
+    pacing = Pacing(prompts=2, max_staleness=3)
+    pacing.target = 3
+    for ticket in range(8):
+        pacing.start(ticket, 0)
+    for ticket in range(8):
+        pacing.finish(ticket, 0)
+    targets = []
+    for version in range(1, 7):
+        pacing.batch = version  # batch by batch is taken, and the next ones are ready
+        pacing.keep_pace(version)
+        targets.append(pacing.target)
+    assert targets == [3] * (PATIENCE - 1) + [2] * (6 - PATIENCE + 1)
+
+
 # A world in which anything happens
 
 
@@ -103,6 +139,7 @@ class World:
     max_lag: int
     late: str
     chaos: float
+    target: int | None = None
     updates: int = 12
     trained: dict[int, int] = field(default_factory=dict)
     tick: int = 0
@@ -115,7 +152,8 @@ class World:
 
     def restart(self):
         """All that an orchestrator knows after a crash is the newest batch."""
-        self.pacing = Pacing(self.prompts, self.max_lag, self.late, len(self.spool), self.updates)
+        step, target = len(self.spool), self.target
+        self.pacing = Pacing(self.prompts, self.max_lag, self.late, step, self.updates, target)
         self.again = list(self.spool[-1][1]) if self.spool else []
         self.next_ticket = 1 + max([t for b in self.spool for t in (*b[0], *b[1])], default=-1)
         self.groups: dict[int, Group] = {}
@@ -184,6 +222,8 @@ class World:
         self.pacing.refund(ticket)
 
     def form(self):
+        self.pacing.keep_pace(self.version)
+        assert 0 <= self.pacing.target <= self.max_lag
         while len(self.spool) <= self.version + 1 and (batch := self.pacing.next_batch()):
             if self.happens(0.3):  # no group of it has spread: all are consumed
                 for ticket in batch:
@@ -213,9 +253,11 @@ class World:
     max_lag=st.integers(0, 4),
     late=st.sampled_from(["wait", "drop"]),
     chaos=st.sampled_from([0.0, 0.5, 1.0]),
+    below=st.none() | st.integers(0, 4),
 )
-def test_no_token_is_too_old_and_nothing_deadlocks(seed, prompts, max_lag, late, chaos):
-    world = World(random.Random(seed), prompts, max_lag, late, chaos)
+def test_no_token_is_too_old_and_nothing_deadlocks(seed, prompts, max_lag, late, chaos, below):
+    target = None if below is None else max(0, max_lag - below)
+    world = World(random.Random(seed), prompts, max_lag, late, chaos, target)
     world.run()
     assert len(world.trained) == world.updates * prompts
     if not chaos and late == "wait":
@@ -225,14 +267,17 @@ def test_no_token_is_too_old_and_nothing_deadlocks(seed, prompts, max_lag, late,
 # Against the simulator of chapter 16
 
 
-def schedule_of(lengths, prompts, max_lag, updates, update_time):
-    """Versions at the start and at the training of each completion, with slots for all of them.
+def schedule_of(lengths, prompts, max_lag, updates, update_time, target):
+    """When all is done, versions at the start and at the training of each completion.
 
-    One token a second; the update of a batch takes `update_time`, and starts when it is due.
+    There are slots for all of them. One token a second; the update of a batch takes `update_time`,
+    and starts when it is due.
     """
-    pacing, now, version, trained_at = Pacing(prompts, max_lag), 0.0, 0, float("inf")
+    pacing = Pacing(prompts, max_lag, target=target)
+    now, version, trained_at = 0.0, 0, float("inf")
     events, first, trained = [], {}, {}
     while version < updates:
+        pacing.keep_pace(version)
         while pacing.may_start(version):
             ticket = len(first)
             pacing.start(ticket, version)
@@ -249,7 +294,7 @@ def schedule_of(lengths, prompts, max_lag, updates, update_time):
         else:
             now, version, trained_at = trained_at, version + 1, float("inf")
     tickets = sorted(trained)
-    return [first[t] for t in tickets], [trained[t] for t in tickets]
+    return now, [first[t] for t in tickets], [trained[t] for t in tickets]
 
 
 @settings(max_examples=60)
@@ -259,16 +304,36 @@ def schedule_of(lengths, prompts, max_lag, updates, update_time):
     size=st.integers(1, 3),
     max_lag=st.integers(0, 5),
     update_time=st.floats(0.1, 40).map(lambda seconds: seconds + 0.0317),
+    below=st.integers(0, 5),
 )
 def test_without_rejections_it_is_the_simulators_schedule(
-    lengths, prompts, size, max_lag, update_time
+    lengths, prompts, size, max_lag, update_time, below
 ):
-    updates = 10
+    updates, target = 10, max(0, max_lag - below)
     cluster = Cluster(1, 1, slots=1000, decode_fixed=1.0, update_fixed=update_time)
-    batch, schedule = prompts * size, pipeline_rl(max_lag)
+    batch, schedule = prompts * size, pipeline_rl(max_lag, target)
     run = simulate(schedule, cluster, lengths, batch, updates, group_size=size)
     total = np.resize(lengths, batch * (updates + max_lag + 1))
     slowest = total.reshape(-1, size).max(axis=1)
-    first, trained = schedule_of(slowest, prompts, max_lag, updates, update_time)
+    _, first, trained = schedule_of(slowest, prompts, max_lag, updates, update_time, target)
     assert first == run.first_version[::size].tolist()
     assert trained == run.trained_version[::size].tolist()
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(5, 60), min_size=8, max_size=40),
+    prompts=st.integers(1, 6),
+    update_time=st.floats(5, 80).map(lambda seconds: seconds + 0.0317),
+)
+def test_steered_it_is_as_fast_as_the_bound_allows_and_no_staler(lengths, prompts, update_time):
+    """A target of 6, or the one it finds: nearly as many updates a second, on younger tokens."""
+    updates, bound = 80, 6
+    far, first, trained = schedule_of(lengths, prompts, bound, updates, update_time, bound)
+    near, later, same = schedule_of(lengths, prompts, bound, updates, update_time, None)
+    assert near <= 1.1 * far + bound * max(lengths)
+    needed = np.ceil(max(lengths) / update_time)  # updates that go by while the longest is written
+    settled = slice(30 * prompts, None)
+    age = np.subtract(same, later)[settled].mean()
+    assert age <= np.subtract(trained, first)[settled].mean() + 0.01
+    assert age <= needed + 1

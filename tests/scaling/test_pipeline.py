@@ -37,6 +37,7 @@ schedules = st.one_of(
     st.just(generate_then_update()),
     st.integers(1, 4).map(ppo_off_policy),
     st.integers(0, 5).map(pipeline_rl),
+    st.integers(0, 3).map(lambda target: pipeline_rl(target + 2, target)),
     st.builds(lambda p, a: Schedule("general", p, a, True), st.integers(1, 3), st.integers(0, 4)),
 )
 
@@ -149,6 +150,25 @@ def test_a_trainer_waits_for_the_one_completion_that_would_get_too_old():
         run = simulate(pipeline_rl(k), shape(generators=2, update_fixed=1), lengths, 1, updates=8)
         assert run.start_lag.max() == k == run.trained_version[0]
         assert run.clock[k] < 100 < run.clock[k + 1]
+
+
+@pytest.mark.parametrize("target", [1, 2, 5])
+def test_with_a_fast_generator_tokens_are_as_old_as_the_target(target):
+    """10 s of generation against updates of 20 s: the bound of 5 is never reached but as target."""
+    run = simulate(pipeline_rl(5, target), shape(slots=9, update_fixed=20), [10], 1, 20, warmup=10)
+    assert run.mean_lag == pytest.approx(target)
+    assert run.trainer_idle == pytest.approx(0)
+    assert run.schedule.max_lag == 5
+
+
+def test_with_a_target_what_is_slow_is_overtaken_up_to_the_bound():
+    """One completion in seven takes 40 s, updates 5 s: the trainer need not wait for it."""
+    lengths, cluster = [5, 5, 5, 40, 5, 5, 5], shape(slots=20, update_fixed=5)
+    bounded, overtaken = (
+        simulate(pipeline_rl(bound, 2), cluster, lengths, 1, 64, warmup=8) for bound in (2, 9)
+    )
+    assert overtaken.seconds < 0.8 * bounded.seconds
+    assert bounded.start_lag.max() == 2 < overtaken.start_lag.max() <= 9
 
 
 def test_no_lag_allowed_is_generate_then_update():

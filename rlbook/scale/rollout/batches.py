@@ -47,7 +47,12 @@ class Batches:
         end = spool_end(layout) or {"version": config.updates}
         batches = min(config.updates, end["version"])
         self.pacing = Pacing(
-            config.prompts_per_update, generate.max_staleness, generate.late, step, batches
+            config.prompts_per_update,
+            generate.max_staleness,
+            generate.late,
+            step,
+            batches,
+            generate.target_staleness,
         )
         self.tickets = Tickets(pool, state)
         self.log = RunLog(layout.root, resume_step=step, name="rollouts")
@@ -101,6 +106,7 @@ class Batches:
         Returns tickets that are no longer wanted: they have become too old.
         """
         unwanted = []
+        self.pacing.keep_pace(trained)
         while self.pacing.batch <= trained + 1 and (tickets := self.pacing.next_batch()):
             if used := self.trainable(tickets):
                 unwanted += self.publish(tickets, used)
@@ -149,6 +155,7 @@ class Batches:
             "trained_groups": group_count(rollouts),
             "interrupted": sum(r.forced is not None for r in sampled) / len(sampled),
             "retired": len(self.tickets.pool.retired),
+            "target_staleness": self.pacing.target,
             "time": time.time(),
         }
 

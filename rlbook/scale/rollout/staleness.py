@@ -8,15 +8,19 @@ started on weights of version start_i. With B groups per batch and `batch` the n
 says: trained oldest first, none comes later than K updates after its first token. A new group
 takes the last place, so the rule for starting one,
 
-    batch · B + groups started and not trained < (version + K + 1) · B,
+    batch · B + groups started and not trained < (version + T + 1) · B,
 
-is the same statement about itself. A group that leaves moves all others forward, so its place
-(its credit) can be given away: rejected and failed groups cannot block the run. Chapter 17.
+is the same statement about itself, with the target T ≤ K in the place of the bound. Generators
+that are faster than the trainer spend whatever they are given: tokens are then T updates old, and
+a larger T only makes them older. A group that leaves moves all others forward, so its place (its
+credit) can be given away: rejected and failed groups cannot block the run. Chapter 17.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+PATIENCE = 4  # updates in a row for which a batch too many has to be ready
 
 
 @dataclass
@@ -41,7 +45,8 @@ def in_time(batch: int, place: int, version: int, prompts: int, max_staleness: i
 class Pacing:
     """Hands out credit for new groups and forms batches in which no token is staler than K.
 
-    `late` says what happens to a group that a further batch would make too old: the batch waits
+    K is `max_staleness`. Groups are started so that they come `target` updates later if nothing
+    overtakes them; None: as late as throughput allows (see `keep_pace`). `late` says what happens to a group that a further batch would make too old: the batch waits
     for it ("wait": nothing is thrown away), or it is dropped ("drop": nobody waits, but long
     completions are lost more often than short ones). `batches` ends the run: nothing is started
     that no batch would use. Chapter 17.
@@ -54,16 +59,38 @@ class Pacing:
         late: Literal["wait", "drop"] = "wait",
         batch: int = 0,
         batches: int | None = None,
+        target: int | None = None,
     ):
         self.prompts, self.max_staleness, self.late = prompts, max_staleness, late
         self.batch, self.batches = batch, batches
+        self.steered = target is None
+        self.target = min(1, max_staleness) if target is None else target
+        self.trained, self.early = batch, 0  # the trainer's version; updates with a batch too many
         self.started: dict[int, Started] = {}  # by ticket, in order of start
 
     def may_start(self, version: int) -> bool:
         """Whether a group may start on a server with weights of this version."""
         place = len(self.started)
         used = self.batches is None or self.batch + place // self.prompts < self.batches
-        return used and in_time(self.batch, place, version, self.prompts, self.max_staleness)
+        return used and in_time(self.batch, place, version, self.prompts, self.target)
+
+    def keep_pace(self, trained: int) -> None:
+        """Steer the target, to be told of every version of the trainer, as late as it may be.
+
+        As an update begins, its batch has to be ready. If it is not, the trainer waits: groups are
+        started one update earlier from now on. If the batch after it is ready as well, that one
+        lies idle for a whole update: if this lasts, they are started one update later.
+        """
+        if not self.steered or trained <= self.trained:
+            return
+        self.trained = trained
+        finished = sum(group.finished for group in self.started.values())
+        ready = self.batch - trained + finished // self.prompts
+        self.early = self.early + 1 if ready > 1 else 0
+        if ready < 1:
+            self.target = min(self.target + 1, self.max_staleness)
+        elif self.early >= PATIENCE:
+            self.target, self.early = max(self.target - 1, 0), 0
 
     def start(self, ticket: int, version: int) -> None:
         self.started[ticket] = Started(version)
