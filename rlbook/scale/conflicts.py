@@ -1,11 +1,9 @@
 """Settings that are valid one by one and cannot work together: each line names fields and fix."""
 
-import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from rlbook.objectives import Method
-from rlbook.scale.sections import GenerateConfig, TrainConfig
+from rlbook.scale.sections import GenerateConfig, LaunchConfig, TrainConfig
 from rlbook.training.config import RunConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -60,15 +58,21 @@ def unsupported(method: Method) -> str:
 
 def generate_conflicts(run: RunConfig, generate: GenerateConfig) -> Iterator[str]:
     """What generators cannot do for this run."""
-    if generate.transport in ("nccl", "ipc") and run.model.device != "cuda":
+    if generate.transport == "nccl" and run.model.device != "cuda":
         yield (
-            f"generate.transport {generate.transport} moves GPU memory: set model.device to cuda, "
-            "or the transport to file or gloo"
+            "generate.transport nccl moves GPU memory: set model.device to cuda, or the transport "
+            "to file"
         )
     if generate.engine == "builtin":
         yield from builtin_conflicts(generate)
     if taken := sorted(DECIDED.intersection(name.replace("_", "-") for name in generate.vllm)):
         yield f"generate.vllm: the run itself decides {', '.join(taken)}: leave them out"
+    target, bound = generate.target_staleness, generate.max_staleness
+    if target is not None and target > bound:
+        yield (
+            f"generate.target_staleness {target} exceeds generate.max_staleness {bound}: lower it "
+            "or raise the bound"
+        )
     cut, limit = generate.interruption, run.rollout.max_new_tokens
     if cut and cut.after + cut.answer_tokens > limit:
         yield (
@@ -83,48 +87,26 @@ def builtin_conflicts(generate: GenerateConfig) -> Iterator[str]:
         yield "generate.tensor_parallel needs engine vllm"
     if generate.dtype != "float32":
         yield "generate.engine builtin computes in float32: set generate.dtype to float32"
-    if generate.transport in ("nccl", "ipc"):
-        yield "generate.engine builtin gets weights by file or gloo: set the transport"
+    if generate.transport == "nccl":
+        yield "generate.engine builtin reads weights: set generate.transport to file"
 
 
-def placement_conflicts(generate: GenerateConfig, train: TrainConfig) -> Iterator[str]:
-    """What cannot work in where processes run and how they reach each other."""
-    if generate.host not in LOOPBACK and not generate.token:
+def placement_conflicts(
+    generate: GenerateConfig, train: TrainConfig, launch: LaunchConfig
+) -> Iterator[str]:
+    """What cannot work in where processes run."""
+    if generate.colocated and launch.engine == "ray":
         yield (
-            f"generate.host {generate.host} is reachable from other machines: set "
-            "generate.token, or bind 127.0.0.1"
+            "generate.colocated: on a cluster every process has GPUs of its own, set it to false, "
+            "or launch.engine to local"
         )
-    for url in generate.servers:
-        address = urlsplit(url)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            yield f"generate.servers: {url!r} is no URL: write http://host:port"
-        elif address.hostname not in LOOPBACK and not generate.token:
-            yield f"generate.servers: {url} is another machine: set generate.token"
-    if not generate.count and not generate.servers:
-        yield "generate.count is 0: name running servers in generate.servers"
-    if generate.port + generate.count > 65536:
-        yield f"generate.port {generate.port}: {generate.count} ports do not fit above"
-    if generate.transport == "ipc" and not generate.colocated:
-        yield "generate.transport ipc shares GPUs: set generate.colocated to true"
-    if generate.transport == "ipc" and generate.tensor_parallel > 1:
-        yield "generate.transport ipc serves one GPU a server: set generate.tensor_parallel to 1"
-    if generate.transport == "ipc" and generate.servers:
-        yield "generate.transport ipc stays on one machine: set the transport to file"
     if generate.transport == "nccl" and generate.colocated:
         yield (
             "generate.colocated: NCCL wants a GPU of its own for every process, set "
             "generate.transport to file"
-        )
-    meeting = train.rendezvous.rpartition(":")[0]
-    if train.nodes > 1 and meeting in LOOPBACK:
-        yield (
-            f"train.rendezvous {train.rendezvous}: {train.nodes} nodes cannot meet there, write "
-            "the first node's name and a free port"
         )
     if generate.colocated and generate.count * generate.tensor_parallel > train.processes:
         yield (
             f"generate.colocated: {generate.count} servers of {generate.tensor_parallel} GPUs "
             f"do not fit on train.processes {train.processes}: lower generate.count"
         )
-    if not re.fullmatch(r"\S+:\d{1,5}", train.rendezvous):
-        yield f"train.rendezvous {train.rendezvous!r}: write host:port"

@@ -22,13 +22,10 @@ class GenerateConfig(Section):
         "auto", description="auto: vLLM if `python` has it, otherwise the book's own sampler"
     )
     python: str | None = Field(None, description="interpreter of the vLLM environment; this one")
-    count: int = Field(1, ge=0, description="servers to start; 0: only those in `servers`")
-    host: str = Field("127.0.0.1", description="address to bind; another one requires `token`")
-    port: int = Field(8100, ge=0, le=65535, description="of the first server; 0: any free ones")
+    count: int = Field(1, ge=1, description="servers to start")
     token: str | None = Field(
         None, description="secret that every request has to carry; a new one for every start"
     )
-    servers: tuple[str, ...] = Field((), description="URLs of servers that run already, elsewhere")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per server")
     colocated: bool = Field(False, description="on the trainers' GPUs instead of their own")
     gpu_memory: float = Field(0.9, gt=0, le=1, description="share of GPU memory vLLM may take")
@@ -40,12 +37,17 @@ class GenerateConfig(Section):
     kv: Literal["clear", "keep"] = Field(
         "keep", description="cache at a weight update: keep (PipelineRL), or recompute (exact)"
     )
-    transport: Literal["file", "gloo", "nccl", "ipc"] = Field(
-        "file", description="how weights travel"
+    transport: Literal["file", "nccl"] = Field(
+        "file", description="how weights travel: a folder all can read, or from GPU to GPU"
     )
     timeout: float = Field(600.0, gt=0, description="seconds before a request is given up")
     max_staleness: int = Field(
         8, ge=0, description="most updates between a token and its training; 0 is on-policy"
+    )
+    target_staleness: int | None = Field(
+        None,
+        ge=0,
+        description="updates by which generators work ahead; null: as few as keep the trainer busy",
     )
     late: Literal["wait", "drop"] = Field(
         "wait", description="a group about to get too old: the trainer waits, or it is dropped"
@@ -58,24 +60,20 @@ class GenerateConfig(Section):
 class TrainConfig(Section):
     """The processes that share an update, and the precision of their forward passes."""
 
-    processes: int = Field(1, ge=1, description="trainer processes per node, one GPU each")
-    nodes: int = Field(1, ge=1, description="nodes with trainers")
-    rendezvous: str = Field("127.0.0.1:29400", description="host:port where the nodes meet")
+    processes: int = Field(1, ge=1, description="trainer processes, one GPU each")
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward passes; master weights stay float32"
     )
     fp32_head: bool = Field(True, description="logits in float32, here and in the generators")
     activation_checkpointing: bool = Field(False, description="recompute layers in backward")
 
-    @property
-    def ranks(self) -> int:
-        """Trainer processes of all nodes."""
-        return self.processes * self.nodes
-
 
 class LaunchConfig(Section):
-    """How long a run puts up with processes that die, and with answers that teach nothing."""
+    """Where processes run, and how long a run bears their deaths and answers that teach nothing."""
 
+    engine: Literal["local", "ray"] = Field(
+        "local", description="on this machine, or on those of the Ray cluster whose head it is"
+    )
     max_deaths: int = Field(8, ge=1, description="deaths of one process in `window` that it bears")
     window: float = Field(600.0, gt=0, description="seconds")
     silent_batches: int = Field(

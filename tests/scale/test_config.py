@@ -165,6 +165,10 @@ REFUSED = {
     ),
     "epochs": ({"optimizer": {"epochs": 2}}, r"optimizer\.epochs 2: .*set it to 1"),
     "sync": ({"rollout": {"sync_every": 2}}, r"rollout\.sync_every 2: .*generate\.max_staleness"),
+    "target beyond the bound": (
+        {"generate": {"max_staleness": 2, "target_staleness": 3}},
+        r"generate\.target_staleness 3 exceeds generate\.max_staleness 2",
+    ),
     "one GPU by number": (
         {"model": {"device": "cuda:1"}},
         r"model\.device 'cuda:1': .*cpu or cuda",
@@ -185,29 +189,6 @@ REFUSED = {
         r"method: sampler_correction .*old_logprobs",
     ),
     "GPU transport": ({"generate": {"transport": "nccl"}}, r"generate\.transport nccl .*cuda"),
-    "ipc apart": (
-        {"generate": {"transport": "ipc"}, "model": CUDA},
-        r"generate\.transport ipc .*generate\.colocated",
-    ),
-    "ipc to several GPUs": (
-        {
-            "generate": {"transport": "ipc", "colocated": True, "tensor_parallel": 2},
-            "train": {"processes": 2},
-            "model": CUDA,
-        },
-        r"generate\.transport ipc .*generate\.tensor_parallel to 1",
-    ),
-    "ipc to other machines": (
-        {
-            "generate": {
-                "transport": "ipc",
-                "colocated": True,
-                "servers": ["http://127.0.0.1:8000"],
-            },
-            "model": CUDA,
-        },
-        r"generate\.transport ipc stays on one machine",
-    ),
     "nccl on one GPU": (
         {"generate": {"transport": "nccl", "colocated": True}, "model": CUDA},
         r"generate\.colocated: NCCL .*generate\.transport to file",
@@ -224,9 +205,9 @@ REFUSED = {
         {"generate": {"engine": "builtin", "tensor_parallel": 2}},
         r"generate\.tensor_parallel needs engine vllm",
     ),
-    "builtin by ipc": (
-        {"generate": {"engine": "builtin", "transport": "ipc", "colocated": True}, "model": CUDA},
-        r"generate\.engine builtin .*file or gloo",
+    "builtin by nccl": (
+        {"generate": {"engine": "builtin", "transport": "nccl"}, "model": CUDA},
+        r"generate\.engine builtin .*generate\.transport to file",
     ),
     "half builtin": (
         {"generate": {"engine": "builtin", "dtype": "bfloat16"}},
