@@ -49,7 +49,8 @@ class Pacing:
     overtakes them; None: as late as throughput allows (see `keep_pace`). `late` says what happens
     to a group that a further batch would make too old: the batch waits for it ("wait": nothing is
     thrown away), or it is dropped ("drop": nobody waits, but long completions are lost more often
-    than short ones). `batches` ends the run: nothing is started that no batch would use. Chapter 17.
+    than short ones). `batches` ends the run: nothing is started that no batch would use.
+    Chapter 17.
     """
 
     def __init__(
