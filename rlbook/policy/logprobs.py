@@ -1,5 +1,6 @@
 """Log-probabilities of given tokens under the policy, with gradient."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -12,6 +13,9 @@ from rlbook.objectives import listed_logps, topk_tokens
 
 CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
 CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
+CHUNK_ROWS_CUDA = (
+    2048  # on a GPU, where every chunk reads and writes the whole gradient of the head
+)
 
 
 class TokenStats(NamedTuple):
@@ -37,14 +41,13 @@ def logprobs(
 
     π = softmax(logits / temperature). Sequences start at column 0 and are padded on the right, so
     causal attention alone keeps the padding out. Only masked positions pass the language-model
-    head, `chunk` of them at a time (by default 256, more when the vocabulary is small). With
-    `fp32_head` the head's product is computed in float32 whatever the model's dtype (ScaleRL,
-    arXiv:2510.13786).
+    head, `chunk` of them at a time (by default as `chunk_rows` says). With `fp32_head` logits are
+    float32 whatever the model's dtype (ScaleRL, arXiv:2510.13786).
     Raises `ValueError` for mismatched shapes, a mask on column 0, or temperature ≤ 0.
     """
     hidden, targets = _before_each_target(model, ids, mask, temperature)
-    hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
-    logp, _ = chunked_head(hidden, head, targets, chunk)
+    head = _head_of(model, hidden, temperature, fp32_head)
+    logp, _ = _ChunkedHead.apply(*head, targets, chunk, False)
     return _scatter(logp, mask)
 
 
@@ -64,12 +67,12 @@ def token_stats(
     `topk_ids` also the log-probabilities of those tokens, without gradient (see `topk_logprobs`).
     """
     hidden, targets = _before_each_target(model, ids, mask, temperature)
-    hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
-    logp, entropy = chunked_head(hidden, head, targets, chunk, with_entropy=True)
+    head = _head_of(model, hidden, temperature, fp32_head)
+    logp, entropy = _ChunkedHead.apply(*head, targets, chunk, True)
     entropy = entropy if entropy_grad else entropy.detach()
     topk = None
     if topk_ids is not None:
-        topk = _scatter(_listed_logprobs(hidden.detach(), head, topk_ids[mask], chunk), mask)
+        topk = _scatter(_listed_logprobs(head, topk_ids[mask], chunk), mask)
     return TokenStats(_scatter(logp, mask), _scatter(entropy, mask), topk)
 
 
@@ -85,10 +88,8 @@ def topk_logprobs(
 ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
     """The `topk_tokens` before each masked position, and their log-probabilities."""
     hidden, targets = _before_each_target(model, ids, mask, temperature)
-    hidden, head = _head_inputs(model, hidden, temperature, fp32_head)
-    parts = []
-    for rows in _slices(len(targets), chunk or _chunk_rows(head)):
-        logp = (hidden[rows] @ head.T).log_softmax(-1)
+    head, parts = _head_of(model, hidden, temperature, fp32_head), []
+    for rows, logp in _distributions(head, chunk):
         listed = topk_tokens(logp, targets[rows], k)
         parts.append((listed, listed_logps(logp, listed)))
     listed, logps = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -97,22 +98,70 @@ def topk_logprobs(
 
 @torch.no_grad()
 def _listed_logprobs(
-    hidden: Float[Tensor, "M D"],
-    head: Float[Tensor, "V D"],
-    listed: Int[Tensor, "M K"],
-    chunk: int | None = None,
+    head: "_Head", listed: Int[Tensor, "M K"], chunk: int | None = None
 ) -> Float[Tensor, "M K"]:
     """`listed_logps` under the model's own distribution, a slice of positions at a time."""
-    parts = [
-        listed_logps((hidden[rows] @ head.T).log_softmax(-1), listed[rows])
-        for rows in _slices(len(listed), chunk or _chunk_rows(head))
-    ]
+    parts = [listed_logps(logp, listed[rows]) for rows, logp in _distributions(head, chunk)]
     return torch.cat(parts)
 
 
-def _chunk_rows(head: Float[Tensor, "V D"]) -> int:
-    """Positions whose logits are held at once."""
-    return max(CHUNK_ROWS, CHUNK_ELEMENTS // len(head))
+def chunk_rows(vocabulary: int, device: str = "cpu") -> int:
+    """Positions whose logits are held at once, unless a caller says."""
+    rows = CHUNK_ROWS_CUDA if device == "cuda" else CHUNK_ROWS
+    return max(rows, CHUNK_ELEMENTS // vocabulary)
+
+
+class _Head(NamedTuple):
+    """z = hidden weightᵀ / temperature, with `fp32` summed and kept in float32.
+
+    The sums are all that can be gained over operands which are rounded already. On a GPU tensor
+    cores take them as they are; a float32 copy of the weight would go the slow way.
+    """
+
+    hidden: Float[Tensor, "M D"]
+    weight: Float[Tensor, "V D"]
+    temperature: float = 1.0
+    fp32: bool = True
+
+    def slices(self, chunk: int | None) -> list[slice]:
+        size = chunk or chunk_rows(len(self.weight), self.hidden.device.type)
+        return [slice(start, start + size) for start in range(0, len(self.hidden), size)]
+
+    def buffer(self, chunk: int | None) -> Float[Tensor, "chunk V"]:
+        """Memory for the logits of one slice."""
+        rows = max((min(s.stop, len(self.hidden)) - s.start for s in self.slices(chunk)), default=0)
+        dtype = torch.promote_types(self.hidden.dtype, torch.float32)
+        return self.hidden.new_empty(rows, len(self.weight), dtype=dtype)
+
+    def logits(self, rows: slice, buffer: Tensor) -> Float[Tensor, "rows V"]:
+        """Logits of these rows, written into the buffer."""
+        hidden = self.hidden[rows]
+        z = buffer[: len(hidden)]
+        if self.fp32 or z.dtype == hidden.dtype:
+            product(hidden, self.weight.T, z)
+        else:
+            z.copy_(hidden @ self.weight.T)
+        return z if self.temperature == 1 else z.div_(self.temperature)
+
+
+def product(left: Float[Tensor, "A B"], right: Float[Tensor, "B C"], out: Tensor) -> Tensor:
+    """left @ right, summed in the dtype of `out`, which is float32 or that of both.
+
+    bfloat16 operands have exact products in float32, so that every device computes the same but
+    for the order of its sums.
+    """
+    if left.is_cuda and left.dtype != out.dtype:
+        return torch.mm(left, right, out_dtype=out.dtype, out=out)
+    return torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
+
+
+def _distributions(
+    head: _Head, chunk: int | None
+) -> Iterator[tuple[slice, Float[Tensor, "rows V"]]]:
+    """Rows, and the log-probabilities of all tokens there."""
+    buffer = head.buffer(chunk)
+    for rows in head.slices(chunk):
+        yield rows, head.logits(rows, buffer).log_softmax(-1)
 
 
 def chunked_head(
@@ -124,33 +173,36 @@ def chunked_head(
 ) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"]]:
     """Log-probability of each target and entropy; logits exist for `chunk` positions at a time.
 
-    logp_m = z[y] - lse(z),  H_m = lse(z) - Σ_v π_v z_v,  z = W h_m.
+    logp_m = z[y] - lse(z),  H_m = lse(z) - Σ_v π_v z_v,  z = W h_m, summed in float32 at least.
     Without `with_entropy` the second result is 0.
     """
-    return _ChunkedHead.apply(hidden, head, targets, chunk, with_entropy)
+    return _ChunkedHead.apply(*_Head(hidden, head), targets, chunk, with_entropy)
 
 
 class _ChunkedHead(torch.autograd.Function):
     """Gradients from ∂logp/∂z = onehot(y) - π and ∂H/∂z = -π (log π + H), logits computed again.
 
     All chunks share one buffer and change it in place: fresh memory would cost as much as the
-    arithmetic.
+    arithmetic. Both products of the backward pass take operands in the model's dtype, as those of
+    any other layer do; the weight's gradient is summed over chunks in float32.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Float[Tensor, "M D"],
-        head: Float[Tensor, "V D"],
+        weight: Float[Tensor, "V D"],
+        temperature: float,
+        fp32: bool,
         targets: Int[Tensor, " M"],
         chunk: int | None,
         with_entropy: bool,
     ) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"]]:
-        chunk = chunk or _chunk_rows(head)
-        buffer = _logits_buffer(hidden, head, chunk)
+        head = _Head(hidden, weight, temperature, fp32)
+        buffer = head.buffer(chunk)
         lse, logp, entropy = buffer.new_zeros(3, len(targets))
-        for rows in _slices(len(targets), chunk):
-            z = _logits(hidden[rows], head, buffer)
+        for rows in head.slices(chunk):
+            z = head.logits(rows, buffer)
             top = z.amax(-1)
             z.sub_(top[:, None])
             chosen = z.gather(-1, targets[rows, None]).squeeze(-1)
@@ -159,47 +211,37 @@ class _ChunkedHead(torch.autograd.Function):
             lse[rows], logp[rows] = top + total.log(), chosen - total.log()
             if shifted is not None:
                 entropy[rows] = total.log() - z.mul_(shifted).sum(-1) / total
-        ctx.save_for_backward(hidden, head, targets, lse, entropy)
-        ctx.chunk = chunk
+        ctx.save_for_backward(hidden, weight, targets, lse, entropy)
+        ctx.chunk, ctx.how = chunk, (temperature, fp32)
         ctx.set_materialize_grads(False)
         return logp, entropy
 
     @staticmethod
     def backward(
         ctx: Any, grad_logp: Float[Tensor, " M"] | None, grad_entropy: Float[Tensor, " M"] | None
-    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "V D"], None, None, None]:
-        hidden, head, targets, lse, entropy = ctx.saved_tensors
-        grad_hidden, grad_head = torch.zeros_like(hidden), torch.zeros_like(head)
+    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "V D"], None, None, None, None, None]:
+        hidden, weight, targets, lse, entropy = ctx.saved_tensors
+        head = _Head(hidden, weight, *ctx.how)
+        buffer = head.buffer(ctx.chunk)
+        grad_hidden = torch.zeros_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=buffer.dtype)
         grad_logp = torch.zeros_like(lse) if grad_logp is None else grad_logp
-        buffer = _logits_buffer(hidden, head, ctx.chunk)
-        for rows in _slices(len(targets), ctx.chunk):
-            log_pi = _logits(hidden[rows], head, buffer).sub_(lse[rows, None])
-            weight = grad_logp[rows, None]
+        for rows in head.slices(ctx.chunk):
+            log_pi = head.logits(rows, buffer).sub_(lse[rows, None])
+            scale = grad_logp[rows, None]
             if grad_entropy is not None:
-                weight = weight + grad_entropy[rows, None] * (log_pi + entropy[rows, None])
-            grad_z = log_pi.exp_().mul_(-weight)
+                scale = scale + grad_entropy[rows, None] * (log_pi + entropy[rows, None])
+            grad_z = log_pi.exp_().mul_(-scale)
             grad_z.scatter_add_(-1, targets[rows, None], grad_logp[rows, None])
+            if head.temperature != 1:
+                grad_z.div_(head.temperature)
             grad_z = grad_z.to(hidden.dtype)
-            grad_hidden[rows] = grad_z @ head
-            grad_head.addmm_(grad_z.T, hidden[rows])
-        return grad_hidden, grad_head, None, None, None
-
-
-def _logits_buffer(hidden: Tensor, head: Tensor, chunk: int) -> Float[Tensor, "chunk V"]:
-    dtype = torch.promote_types(hidden.dtype, torch.float32)
-    return hidden.new_empty(min(chunk, len(hidden)), len(head), dtype=dtype)
-
-
-def _logits(hidden: Tensor, head: Tensor, buffer: Tensor) -> Tensor:
-    """Logits of these rows, written into the buffer."""
-    z = buffer[: len(hidden)]
-    if z.dtype == hidden.dtype:
-        return torch.mm(hidden, head.T, out=z)
-    return z.copy_(hidden @ head.T)
-
-
-def _slices(total: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, total, size)]
+            grad_hidden[rows] = grad_z @ weight
+            if grad_z.dtype == grad_weight.dtype:
+                grad_weight.addmm_(grad_z.T, hidden[rows])
+            else:
+                grad_weight += product(grad_z.T, hidden[rows], torch.empty_like(grad_weight))
+        return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None, None
 
 
 def _before_each_target(
@@ -222,12 +264,15 @@ def _before_each_target(
     return hidden[:, :-1][mask[:, 1:]], ids[mask]
 
 
-def _head_inputs(
+def _head_of(
     model: PreTrainedModel, hidden: Float[Tensor, "M D"], temperature: float, fp32_head: bool
-) -> tuple[Float[Tensor, "M D"], Float[Tensor, "V D"]]:
-    """Hidden states divided by the temperature, and the head's weight, in the head's dtype."""
+) -> _Head:
+    """The model's head over these states; a temperature divides what is float32 already."""
+    weight = model.get_output_embeddings().weight
+    if fp32_head and hidden.dtype == weight.dtype and hidden.dtype.itemsize < 4:
+        return _Head(hidden, weight, temperature)
     dtype = torch.promote_types(hidden.dtype, torch.float32) if fp32_head else hidden.dtype
-    return hidden.to(dtype) / temperature, model.get_output_embeddings().weight.to(dtype)
+    return _Head(hidden.to(dtype) / temperature, weight.to(dtype), fp32=fp32_head)
 
 
 def _scatter(

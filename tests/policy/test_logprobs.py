@@ -1,5 +1,7 @@
 """Log-probabilities: value, gradient, memory and refusals."""
 
+import copy
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,7 +15,7 @@ from transformers import (
 )
 
 from rlbook.policy import logprobs, token_stats
-from rlbook.policy.logprobs import chunked_head
+from rlbook.policy.logprobs import _ChunkedHead, _Head, chunk_rows, chunked_head, topk_logprobs
 
 
 @pytest.fixture
@@ -88,6 +90,55 @@ def test_gradcheck_of_the_chunked_head():
     assert torch.autograd.gradcheck(
         lambda h, w: chunked_head(h, w, targets, 2, with_entropy=True), (hidden, head)
     )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_rounded_operands_lose_nothing_but_their_own_rounding(make_llama, batch, temperature):
+    """bfloat16 operands, float32 logits: the reference has the same operands in float64."""
+    model, (ids, mask) = make_llama().bfloat16(), batch
+    twin = copy.deepcopy(model).double()
+    with torch.no_grad():
+        states = model.model(input_ids=ids).last_hidden_state
+    hidden = states[:, :-1][mask[:, 1:]].double().requires_grad_()
+    z = hidden @ twin.lm_head.weight.T / temperature
+    log_pi = z.log_softmax(-1)
+    logp = log_pi.gather(-1, ids[mask][:, None]).squeeze(-1)
+    entropy = -(log_pi.exp() * log_pi).sum(-1)
+    upstream = torch.linspace(-1, 2, len(logp), dtype=torch.float64)
+    wanted = torch.autograd.grad(
+        (upstream * (logp + 0.3 * entropy)).sum(), (hidden, twin.lm_head.weight)
+    )
+
+    rounded = hidden.detach().bfloat16().requires_grad_()
+    weight = model.lm_head.weight
+    for chunk in (3, None):
+        head = _Head(rounded, weight, temperature)
+        found, spread = _ChunkedHead.apply(*head, ids[mask], chunk, True)
+        assert found.dtype == spread.dtype == torch.float32
+        torch.testing.assert_close(found.double(), logp.detach(), rtol=0, atol=1e-5)
+        torch.testing.assert_close(spread.double(), entropy.detach(), rtol=0, atol=1e-5)
+        loss = (upstream.float() * (found + 0.3 * spread)).sum()
+        for got, exact in zip(torch.autograd.grad(loss, (rounded, weight)), wanted, strict=True):
+            assert got.dtype == torch.bfloat16
+            error = (got.double() - exact).norm() / exact.norm()
+            assert error < 2**-7, error  # 8 bits of each operand and of the result
+
+
+def test_a_temperature_is_that_of_the_logits_in_every_dtype(make_llama, batch):
+    ids, mask = batch
+    model = make_llama().bfloat16()
+    exact = logprobs(copy.deepcopy(model).float(), ids, mask, 0.5)
+    hot = logprobs(model, ids, mask, 0.5)
+    assert 0 < (hot - exact).abs().max() < 0.1 < (hot - logprobs(model, ids, mask)).abs().max()
+    listed, found = topk_logprobs(model, ids, mask, 3, 0.5)
+    again = token_stats(model, ids, mask, 0.5, topk_ids=listed).topk
+    torch.testing.assert_close(found, again)
+    assert found.dtype == torch.float32
+
+
+def test_more_rows_at_a_time_on_a_gpu():
+    assert chunk_rows(151_936) == 256 and chunk_rows(151_936, "cuda") == 2048
+    assert chunk_rows(32) == chunk_rows(32, "cuda") == 2**18
 
 
 class LargestTensor(TorchDispatchMode):

@@ -7,20 +7,19 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
 from functools import partial
 
 import aiohttp
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.scale.generate.builtin_server import TOKEN_VARIABLE, make_app, parse, start
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.continuous import ContinuousSampler
 from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
 
 GENERATE = "/inference/v1/generate"
 
@@ -76,7 +75,7 @@ def teacher_forced(model, prompt, tokens):
 def write_weights(model, folder):
     folder.mkdir()
     save_file({n: t.clone() for n, t in model.state_dict().items()}, folder / "model.safetensors")
-    return {"path": str(folder)}
+    return str(folder)
 
 
 def assert_sampled_by(model, prompt, completion):
@@ -121,9 +120,6 @@ def test_states_and_labels():
             renamed = await call(url, "POST", "/update_weight_version", {"new_version": "r:4"})
             assert renamed == (200, {"success": True, "new_version": "r:4"})
             assert await call(url, "GET", "/weight_info") == (200, {"weight_version": "r:4"})
-            for _ in range(2):
-                init = await call(url, "POST", "/init_weight_transfer_engine", {"init_info": {}})
-                assert init == (200, {"message": "Weight transfer initialized"})
 
     finish(check())
 
@@ -148,7 +144,8 @@ def test_states_and_labels():
         ("/pause", None, "mode"),
         ("/pause?mode=keep&clear_cache=maybe", None, "clear_cache"),
         ("/update_weight_version", {}, "new_version"),
-        ("/init_weight_transfer_engine", {"init_info": {"host": "h", "port": 1}}, "world_size"),
+        ("/collective_rpc", {"method": "shutdown"}, "reload_weights"),
+        ("/collective_rpc", b"{", "not JSON"),
     ],
 )
 def test_wrong_requests_are_refused_naming_the_field(route, body, named):
@@ -187,14 +184,14 @@ def test_weights_change_under_a_running_request(tmp_path):
     async def check():
         async with running() as url, GeneratorClient(url, "run") as client:
             async with client.new_weights(2, clear_cache=False):
-                await client.update(write_weights(build(0), tmp_path / "v2"))
+                await client.reload(write_weights(build(0), tmp_path / "v2"))
             ask = partial(client.complete, [0, 3], 2, temperature=1.0)
             task = asyncio.create_task(ask(max_new_tokens=1000))
             await asyncio.sleep(0)
             await ask(max_new_tokens=5)  # beside the other, which by then has as many tokens
             async with client.new_weights(3, clear_cache=True):
                 assert await client.version() is None
-                await client.update(info)
+                await client.reload(info)
                 await asyncio.sleep(0.05)
                 assert not task.done()
             assert await client.version() == 3
@@ -237,9 +234,8 @@ def test_a_failed_update_leaves_the_old_weights(tmp_path, trouble):
         async with running() as url, GeneratorClient(url, "run") as client:
             with pytest.raises(GenerationFailed, match="HTTP 500"):
                 async with client.new_weights(1, clear_cache=False):
-                    await client.update({"path": str(folder)})
+                    await client.reload(str(folder))
             assert await client.version() is None
-            assert (await call(url, "POST", "/start_weight_update"))[0] == 200, "none is open"
             await client.resume()
             _, reply = await call(url, "POST", GENERATE, generation())
             choice = reply["choices"][0]
@@ -248,83 +244,38 @@ def test_a_failed_update_leaves_the_old_weights(tmp_path, trouble):
             logps = torch.tensor([entry["logprob"] for entry in choice["logprobs"]["content"]])
             torch.testing.assert_close(logps, expected, rtol=0, atol=1e-5)
             async with client.new_weights(2, clear_cache=False):
-                await client.update(write_weights(build(1), tmp_path / "good"))
+                await client.reload(write_weights(build(1), tmp_path / "good"))
             (completion,) = await client.complete([0, 3], 1, max_new_tokens=5, temperature=1.0)
             assert_sampled_by(build(1), [0, 3], completion)
 
     finish(check())
 
 
-def test_phases_out_of_order_are_refused_and_an_abandoned_update_is_dropped(tmp_path):
-    part = tmp_path / "part"
-    part.mkdir()
-    save_file({"model.norm.weight": torch.zeros(32)}, part / "model.safetensors")
+def test_folders_outside_the_run_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setenv(WEIGHTS_VARIABLE, str(tmp_path / "weights"))
+    outside = write_weights(build(1), tmp_path / "elsewhere")
 
     async def check():
         async with running() as url, GeneratorClient(url, "run") as client:
-            folder = {"update_info": {"path": str(part)}}
-            for route, body in (("/update_weights", folder), ("/finish_weight_update", {})):
-                assert (await call(url, "POST", route, body))[0] == 500
-            await client.start_update()
-            assert (await call(url, "POST", "/start_weight_update"))[0] == 500
-            await client.update({"path": str(part)})  # and then its trainer dies
+            with pytest.raises(RequestRefused, match=r"is not in .*weights"):
+                await client.reload(outside)
+            (tmp_path / "weights").mkdir()
             async with client.new_weights(1, clear_cache=False):
-                await client.update(write_weights(build(1), tmp_path / "v1"))
+                await client.reload(write_weights(build(1), tmp_path / "weights" / "v1"))
             (completion,) = await client.complete([0, 3], 1, max_new_tokens=5, temperature=1.0)
             assert_sampled_by(build(1), [0, 3], completion)
 
     finish(check())
-
-
-async def connected(client, tensors):
-    """A trainer's end of transport "gloo": what it announces, and its broadcast."""
-    limit = timedelta(seconds=20)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
-    meeting = {"host": "127.0.0.1", "port": store.port, "world_size": 2, "rank_offset": 1}
-    meet = asyncio.to_thread(ProcessGroupGloo, PrefixStore("weights", store), 0, 2, limit)
-    group, _ = await asyncio.gather(meet, client.init_transfer(meeting))
-    announced = {
-        "names": list(tensors),
-        "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()],
-        "shapes": [list(tensor.shape) for tensor in tensors.values()],
-    }
-
-    def broadcast():
-        for tensor in tensors.values():
-            group.broadcast([tensor]).wait()
-
-    return announced, broadcast
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_weights_arrive_by_broadcast(tied):
+def test_a_tied_head_follows_its_embedding(tied, tmp_path):
     async def check():
         async with running(build(0, tied)) as url, GeneratorClient(url, "run") as client:
-            announced, broadcast = await connected(client, build(1, tied).state_dict())
             async with client.new_weights(1, clear_cache=True):
-                await asyncio.gather(asyncio.to_thread(broadcast), client.update(announced))
+                await client.reload(write_weights(build(1, tied), tmp_path / "v1"))
             (completion,) = await client.complete([0, 3], 1, max_new_tokens=20, temperature=1.0)
             assert_sampled_by(build(1, tied), [0, 3], completion)
-
-    finish(check())
-
-
-def test_the_end_of_a_trainer_does_not_disturb_its_successor(tmp_path):
-    async def check():
-        async with running() as url, GeneratorClient(url, "run") as client:
-            announced, broadcast = await connected(client, build(1).state_dict())
-            await client.start_update()
-            body = {"update_info": announced}
-            stuck = asyncio.create_task(call(url, "POST", "/update_weights", body))
-            await asyncio.sleep(0.1)
-            await client.start_update()
-            stuck.cancel()
-            await asyncio.sleep(0.1)
-            await client.update(write_weights(build(2), tmp_path / "v2"))
-            await client.finish_update(2)
-            await asyncio.to_thread(broadcast)  # lets the server's receiving thread end
-            (completion,) = await client.complete([0, 3], 1, max_new_tokens=20, temperature=1.0)
-            assert_sampled_by(build(2), [0, 3], completion)
 
     finish(check())
 
@@ -337,11 +288,11 @@ def test_diverged_weights_are_reported_until_better_ones_arrive(tmp_path):
     async def check():
         async with running() as url, GeneratorClient(url, "run") as client:
             async with client.new_weights(1, clear_cache=False):
-                await client.update(write_weights(broken, tmp_path / "v1"))
+                await client.reload(write_weights(broken, tmp_path / "v1"))
             with pytest.raises(GenerationFailed, match="not finite"):
                 await client.complete([0, 3], 2, max_new_tokens=5, temperature=1.0)
             async with client.new_weights(2, clear_cache=False):
-                await client.update(write_weights(build(1), tmp_path / "v2"))
+                await client.reload(write_weights(build(1), tmp_path / "v2"))
             completions = await client.complete([0, 3], 2, max_new_tokens=5, temperature=1.0)
             assert all(completion.versions == [2] * 5 for completion in completions)
 
@@ -417,7 +368,7 @@ def ready_url(server):
 def test_a_server_process_answers_and_ends_at_once_when_told_to():
     async def check(url):
         async with GeneratorClient(url, "run", token="secret") as client:
-            await client.start_update()
+            await client.name_weights(None)
             assert await client.version() is None and await client.healthy()
             assert (await call(url, "GET", "/health"))[0] == 401
             ask = call(url, "POST", GENERATE, generation(), Authorization="Bearer secret")

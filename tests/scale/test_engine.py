@@ -69,27 +69,24 @@ class FakeServer:
         self.label = body["new_version"]
         return web.json_response({"success": True})
 
+    async def collective_rpc(self, body):
+        status = 500 if body["kwargs"]["weights_path"] == "missing" else 200
+        return web.json_response({"results": [None]}, status=status)
+
     async def start_weight_update(self, body):
         if self.open:
             return web.json_response({"error": "already active"}, status=500)
         self.open = True
         return web.json_response({})
 
-    async def update_weights(self, body):
-        status = 500 if body["update_info"].get("path") == "missing" else 200
-        self.open = status == 200
-        return web.json_response({}, status=status)
-
     async def finish_weight_update(self, body):
-        if not self.open:
-            return web.json_response({"error": "nothing open"}, status=500)
-        self.open, self.label = False, (body or {}).get("weight_version") or self.label
+        self.open = False
         return web.json_response({})
 
     async def ok(self, body):
         return web.json_response({})
 
-    pause = resume = init_weight_transfer_engine = ok
+    pause = resume = ok
 
 
 @asynccontextmanager
@@ -247,14 +244,14 @@ def test_labels_round_trip_for_any_run_id():
     assert labelled_version("a:12", "a:1") is None
 
 
-def updated(fake, **info):
-    """What the fake was asked for during an update to version 7."""
+def updated(fake, folder):
+    """The fake's version after an update to version 7."""
 
     async def run():
         async with served(fake) as url, GeneratorClient(url, "run", timeout=5) as client:
             async with client.new_weights(7, clear_cache=True):
                 fake.version_while_open = await client.version()
-                await client.update(info)
+                await client.reload(folder)
             return await client.version()
 
     return asyncio.run(run())
@@ -262,35 +259,39 @@ def updated(fake, **info):
 
 def test_an_update_pauses_hides_the_version_and_resumes():
     fake = FakeServer()
-    assert updated(fake, path="w") == 7
+    assert updated(fake, "w") == 7
     assert fake.version_while_open is None
     routes = [path for path, _ in fake.asked if path != "/weight_info"]
     assert routes == [
         "/pause?mode=keep&clear_cache=true",
         "/update_weight_version",
-        "/start_weight_update",
-        "/update_weights",
-        "/finish_weight_update",
+        "/collective_rpc",
+        "/update_weight_version",
         "/resume",
     ]
-    assert ("/update_weights", {"update_info": {"path": "w"}}) in fake.asked
-    assert ("/finish_weight_update", {"weight_version": "run:7"}) in fake.asked
+    reload = {"method": "reload_weights", "kwargs": {"weights_path": "w"}}
+    assert ("/collective_rpc", reload) in fake.asked
 
 
 def test_a_failed_update_leaves_a_paused_server_without_version():
     fake = FakeServer()
-    with pytest.raises(GenerationFailed, match="update_weights: HTTP 500"):
-        updated(fake, path="missing")
+    with pytest.raises(GenerationFailed, match="collective_rpc: HTTP 500"):
+        updated(fake, "missing")
     assert fake.label == "run:updating"
     assert "/resume" not in [path for path, _ in fake.asked]
-    assert updated(fake, path="w") == 7
+    assert updated(fake, "w") == 7
 
 
-def test_an_update_left_open_by_a_dead_trainer_is_closed_first():
+def test_a_transfer_left_open_by_a_dead_trainer_is_closed_first():
     fake = FakeServer()
     fake.open = True
-    assert updated(fake, path="w") == 7
-    assert ("/finish_weight_update", None) in fake.asked
+
+    async def run():
+        async with served(fake) as url, GeneratorClient(url, "run", timeout=5) as client:
+            await client.start_update()
+
+    asyncio.run(run())
+    assert fake.open and ("/finish_weight_update", None) in fake.asked
 
 
 def test_groups_spread_over_the_admitted_servers():

@@ -1,16 +1,15 @@
-"""How vLLM is found and started, its guard, and GPU handles as JSON; nothing here needs vLLM."""
+"""How vLLM is found and started, and its guard; nothing here needs vLLM."""
 
 import asyncio
 import json
 import sys
 
 import pytest
-import torch
 
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.conflicts import DECIDED
 from rlbook.scale.generate import vllm_adapter
-from rlbook.scale.generate.cuda_ipc import from_json, to_json
+from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE, reload_request
 from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
 from rlbook.scale.generate.vllm_server import Guard
 
@@ -93,7 +92,8 @@ def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
     assert given["logprobs-mode"] == "processed_logprobs"
     assert given["generation-config"] == "vllm"
     assert given["max-num-seqs"] == "24"
-    assert json.loads(given["weight-transfer-config"]) == {"backend": "rlbook_file"}
+    assert "weight-transfer-config" not in given  # that is for NCCL
+    assert environment[WEIGHTS_VARIABLE].endswith("runs/scale/weights")
     assert "secret" not in " ".join(argv) and environment["VLLM_API_KEY"] == "secret"
 
 
@@ -129,12 +129,12 @@ def test_a_float32_head_is_asked_for_where_the_weights_are_not(interpreter):
     [
         ({}, False, ["4,5", "6,7"]),
         ({}, True, ["0,1", "2,3"]),
-        ({"colocated": True, "transport": "file"}, False, ["0,1", "2,3"]),
+        ({"colocated": True}, False, ["0,1", "2,3"]),
     ],
 )
 def test_gpu_servers_get_gpus_of_their_own(interpreter, monkeypatch, changes, alone, expected):
     interpreter("0.32.0")
-    generate = {"count": 2, "tensor_parallel": 2, "engine": "vllm", "transport": "nccl"} | changes
+    generate = {"count": 2, "tensor_parallel": 2, "engine": "vllm", "transport": "file"} | changes
     config = ScaleConfig(generate=generate, train={"processes": 4}, device="cuda")
     visible = [server_command(config, i, 1, alone)[1]["CUDA_VISIBLE_DEVICES"] for i in (0, 1)]
     assert visible == expected
@@ -147,19 +147,29 @@ def test_gpu_servers_get_gpus_of_their_own(interpreter, monkeypatch, changes, al
         assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-c,GPU-d"
 
 
-def guarded(path, authorization=None, kind="http"):
-    """The guard's first message; "through" if the application gets the request."""
-    sent = []
+def guarded(path, authorization=None, kind="http", body=None):
+    """The guard's first message; "through" if the application gets the request, with its body."""
+    sent, pieces = [], [b"", b""]
+    if body is not None:
+        text = json.dumps(body).encode()
+        pieces = [text[:7], text[7:]]
+
+    async def receive():
+        piece = pieces.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
 
     async def application(scope, receive, send):
-        await send({"type": "through"})
+        received = await receive() if body is not None else None
+        await send({"type": "through", "received": received})
 
     async def send(message):
         sent.append(message)
 
     headers = [(b"authorization", authorization.encode())] if authorization else []
     scope = {"type": kind, "path": path, "headers": headers}
-    asyncio.run(Guard(application)(scope, None, send))
+    asyncio.run(Guard(application)(scope, receive, send))
+    if sent[0]["type"] == "through" and body is not None:
+        assert json.loads(sent[0]["received"]["body"]) == body
     return sent[0].get("status", sent[0]["type"])
 
 
@@ -174,29 +184,44 @@ def test_the_guard_asks_for_the_secret_on_every_route(monkeypatch):
 def test_the_guard_hides_what_the_book_does_not_use(monkeypatch):
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     assert guarded("/health") == "through"
-    for path in ("/collective_rpc", "/v1/completions", "/metrics", "/health/", "//pause"):
+    for path in ("/v1/completions", "/metrics", "/health/", "//pause", "/shutdown"):
         assert guarded(path) == 404
     assert guarded("/health", kind="websocket") == "websocket.close"
     assert guarded("", kind="lifespan") == "through"
 
 
-def test_gpu_handles_survive_json():
-    arguments = (
-        torch.Tensor,
-        torch.Size([3, 2]),
-        (2, 1),
-        4,
-        torch.storage.TypedStorage,
-        torch.bfloat16,
-        1,
-        b"\x00handle\xff",
-        64,
-        8,
-        False,
-        b"counter",
-        16,
-        b"event",
-        True,
-    )
-    restored = from_json(json.loads(json.dumps(to_json(arguments))))
-    assert restored == [[3, 2] if a == (3, 2) else [2, 1] if a == (2, 1) else a for a in arguments]
+def test_the_guard_lets_weights_of_the_run_be_loaded_and_nothing_else_be_called(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv(WEIGHTS_VARIABLE, str(tmp_path / "weights"))
+
+    def asked(body, secret="Bearer secret"):
+        return guarded("/collective_rpc", secret, body=body)
+
+    good = reload_request(str(tmp_path / "weights" / "v000003"))
+    assert asked(good) == "through"
+    assert asked(good, "Bearer other") == 401
+    assert asked(reload_request(str(tmp_path / "weights" / ".." / "other"))) == 400
+    assert asked(reload_request("/etc")) == 400
+    for other in (
+        {"method": "reset_weights"},
+        {**good, "method": "shutdown"},
+        {**good, "args": ["x"]},
+        {"method": "reload_weights", "kwargs": {"weights_iterator": []}},
+        {},
+        [1],
+        "text",
+    ):
+        assert asked(other) == 400
+
+
+def test_nccl_needs_vllm_beside_the_trainer_as_well(interpreter, monkeypatch):
+    interpreter("0.32.0")
+    config = ScaleConfig(generate={"engine": "vllm", "transport": "nccl"}, device="cuda")
+    monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"generate\.transport nccl needs vLLM beside the trainer"):
+        server_command(config, 0, 1)
+    monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: "found")
+    given = options(server_command(config, 0, 1)[0])
+    assert json.loads(given["weight-transfer-config"]) == {"backend": "nccl"}

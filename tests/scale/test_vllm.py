@@ -1,6 +1,6 @@
 """Against real vLLM servers: log-probabilities, weight updates in flight, tied heads, deaths.
 
-One server loads weights from files, the other (a model with a tied head) gets them through gloo.
+The model of one server has an output head of its own, that of the other a tied one.
 """
 
 import asyncio
@@ -10,24 +10,21 @@ import signal
 import subprocess
 import time
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from aiohttp.test_utils import unused_port
 from safetensors.torch import save_file
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from transformers import LlamaForCausalLM
 
 from rlbook.policy import load_policy, logprobs
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.blocking import ServerEngine, checkpoint_tensors
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.generate.protocol import reload_request
 from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
 from rlbook.tiny.model import UNK_ID
-from rlbook.training import RunConfig, Trainer
 
 PYTHON = vllm_python()
 pytestmark = [
@@ -65,12 +62,13 @@ def perturbed(model, seed):
 class Server:
     """A vLLM server process on a policy in a folder."""
 
-    def __init__(self, folder, transport, tied):
+    def __init__(self, folder, tied):
         self.model, self.folder = write_policy(folder / "policy", tied), folder
         port = unused_port()
         self.url, self.log = f"http://127.0.0.1:{port}", folder / "log"
-        generate = {"engine": "vllm", "transport": transport, "token": TOKEN}
-        config = ScaleConfig(model={"policy": str(folder / "policy")}, generate=generate)
+        generate = {"engine": "vllm", "token": TOKEN}
+        policy = {"policy": str(folder / "policy")}
+        config = ScaleConfig(run=str(folder), model=policy, generate=generate)
         argv, environment = server_command(config, 0, port)
         environment = os.environ | environment | {"OMP_NUM_THREADS": "1"}
         with self.log.open("w") as log:
@@ -95,11 +93,15 @@ class Server:
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def weights(self, model, name):
-        """A folder with a model's weights."""
-        path = self.folder / name
-        path.mkdir(exist_ok=True)
-        save_file(checkpoint_tensors(model), path / "model.safetensors")
-        return {"path": str(path)}
+        """A folder of the run with a model's weights, a tied head included."""
+        path = self.folder / "weights" / name
+        path.mkdir(parents=True, exist_ok=True)
+        save_file(tensors_of(model), path / "model.safetensors")
+        return str(path)
+
+
+def tensors_of(model):
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +110,8 @@ def servers(tmp_path_factory):
     check_version(PYTHON)
     started = []
     try:
-        for transport, tied in (("file", False), ("gloo", True)):
-            folder = tmp_path_factory.mktemp(transport)
-            started.append(Server(folder, transport, tied))
+        for tied in (False, True):
+            started.append(Server(tmp_path_factory.mktemp("run"), tied))
         yield started
     finally:
         for server in started:
@@ -123,12 +124,12 @@ def servers(tmp_path_factory):
 
 
 @pytest.fixture
-def file_server(servers):
+def untied(servers):
     return servers[0]
 
 
 @pytest.fixture
-def gloo_server(servers):
+def tied_server(servers):
     return servers[1]
 
 
@@ -163,41 +164,41 @@ async def updated_in_flight(client, prompt, clear_cache, version, info):
     batch = asyncio.gather(*(client.complete(prompt, 8, **LIMITS) for _ in range(12)))
     await asyncio.sleep(0.3)
     async with client.new_weights(version, clear_cache):
-        await client.update(info)
+        await client.reload(info)
     return [completion for group in await batch for completion in group]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-def test_log_probabilities_are_those_of_the_trainer(file_server, temperature):
+def test_log_probabilities_are_those_of_the_trainer(untied, temperature):
     prompt = prompt_of(7)
 
     async def run():
-        async with file_server.client() as client:
+        async with untied.client() as client:
             async with client.new_weights(0, True):
-                await client.update(file_server.weights(file_server.model, "v0"))
+                await client.reload(untied.weights(untied.model, "v0"))
             limits = {"max_new_tokens": 100, "temperature": temperature}
             return await client.complete(prompt, 8, **limits)
 
     completions = asyncio.run(run())
-    differences, versions = difference(file_server.model, prompt, completions, temperature)
+    differences, versions = difference(untied.model, prompt, completions, temperature)
     assert len(completions) == 8 and len(differences) > 100
     assert differences.max() <= 1e-4
     assert set(versions.tolist()) == {0}
     assert len({tuple(c.token_ids) for c in completions}) == (8 if temperature else 1)
 
 
-def test_update_in_flight_is_exact_when_the_cache_is_cleared(file_server):
-    prompt, new = prompt_of(7), perturbed(file_server.model, 1)
+def test_update_in_flight_is_exact_when_the_cache_is_cleared(untied):
+    prompt, new = prompt_of(7), perturbed(untied.model, 1)
 
     async def run():
-        async with file_server.client() as client:
+        async with untied.client() as client:
             async with client.new_weights(0, True):
-                await client.update(file_server.weights(file_server.model, "v0"))
-            info = file_server.weights(new, "v1")
+                await client.reload(untied.weights(untied.model, "v0"))
+            info = untied.weights(new, "v1")
             return await updated_in_flight(client, prompt, True, 1, info)
 
     completions = asyncio.run(run())
-    by_old, versions = difference(file_server.model, prompt, completions, 0.8)
+    by_old, versions = difference(untied.model, prompt, completions, 0.8)
     by_new, _ = difference(new, prompt, completions, 0.8)
     assert set(versions.tolist()) == {0, 1}
     assert any(len(set(c.versions)) == 2 for c in completions)
@@ -206,18 +207,18 @@ def test_update_in_flight_is_exact_when_the_cache_is_cleared(file_server):
     assert by_old[versions == 1].mean() > 1e-2  # the two policies are told apart
 
 
-def test_a_kept_cache_is_stale_for_running_requests_and_no_others(file_server):
+def test_a_kept_cache_is_stale_for_running_requests_and_no_others(untied):
     long = prompt_of(140)  # the CPU build shares prompts in blocks of 128 tokens
-    old, new = perturbed(file_server.model, 2), perturbed(file_server.model, 3)
+    old, new = perturbed(untied.model, 2), perturbed(untied.model, 3)
     limits = {"max_new_tokens": 100, "temperature": 0.8}
 
     async def run():
-        async with file_server.client() as client:
+        async with untied.client() as client:
             async with client.new_weights(2, True):
-                await client.update(file_server.weights(old, "v2"))
+                await client.reload(untied.weights(old, "v2"))
             before = await client.complete(long, 8, **limits)
             running = await updated_in_flight(
-                client, prompt_of(7), False, 3, file_server.weights(new, "v3")
+                client, prompt_of(7), False, 3, untied.weights(new, "v3")
             )
             return before, running, await client.complete(long, 8, **limits)
 
@@ -230,91 +231,57 @@ def test_a_kept_cache_is_stale_for_running_requests_and_no_others(file_server):
     assert by_new[crossed & (versions == 3)].mean() > 1e-3
 
 
-def test_a_failed_update_is_repaired_by_the_next(file_server):
-    prompt, new = prompt_of(7), perturbed(file_server.model, 4)
-    some = dict(list(checkpoint_tensors(new).items())[:5])
+def test_a_failed_update_is_repaired_by_the_next(untied):
+    prompt, new = prompt_of(7), perturbed(untied.model, 4)
+    some = dict(list(tensors_of(new).items())[:5])
 
     async def run():
-        async with file_server.client() as client:
-            with pytest.raises(GenerationFailed, match="no safetensors files"):
+        async with untied.client() as client:
+            missing = untied.folder / "weights" / "missing"
+            with pytest.raises(GenerationFailed, match="HTTP 500"):
                 async with client.new_weights(4, True):
-                    await client.update({"path": str(file_server.folder / "missing")})
+                    await client.reload(str(missing))
             assert await client.version() is None
-            await client.pause(True)  # a trainer that dies after sending a part
-            await client.start_update()
-            await client.update(file_server.weights(file_server.model, "v0"))
-            part = file_server.folder / "part"
+            part = untied.folder / "weights" / "part"
             part.mkdir()
             save_file(some, part / "model.safetensors")
-            await client.pause(True)
-            await client.start_update()
-            await client.update({"path": str(part)})
+            await client.pause(True)  # by a trainer that dies before it is done
+            await client.name_weights(None)
+            await client.reload(str(part))
             async with client.new_weights(4, True):
-                await client.update(file_server.weights(new, "v4"))
+                await client.reload(untied.weights(new, "v4"))
             return await client.complete(prompt, 4, **LIMITS)
 
     differences, versions = difference(new, prompt, asyncio.run(run()), 0.8)
     assert same(differences) and set(versions.tolist()) == {4}
 
 
-def test_nothing_is_open_to_strangers(file_server):
+def test_nothing_is_open_to_strangers(untied):
     async def run():
-        async with GeneratorClient(file_server.url, "run") as stranger:
+        async with GeneratorClient(untied.url, "run") as stranger:
             for route in ("pause?mode=keep", "collective_rpc", "v1/completions"):
                 with pytest.raises(RequestRefused, match="401"):
                     await stranger._call("POST", f"/{route}", json={})
-        async with file_server.client() as client:
-            with pytest.raises(RequestRefused, match="404"):
-                await client._call("POST", "/collective_rpc", json={"method": "x"})
+        async with untied.client() as client:
+            for wrong in ({"method": "reset_weights"}, reload_request("/etc")):
+                with pytest.raises(RequestRefused, match="400"):
+                    await client._call("POST", "/collective_rpc", json=wrong)
             with pytest.raises(RequestRefused, match="400"):
                 await client.complete_at(4, prompt_of(300), 1, max_new_tokens=1, temperature=1.0)
 
     asyncio.run(run())
 
 
-def even(rollouts):
-    """Rewards an even sum of token ids, which about half of all completions have."""
-    return {"even": [float(sum(r.token_ids) % 2 == 0) for r in rollouts]}
-
-
-def test_the_single_process_trainer_is_on_policy_over_http(file_server):
-    engine = ServerEngine(file_server.url, TOKEN, timeout=60)
-    method = {"name": "grpo", "old_logprobs": "sampler"}
-    config = RunConfig(method=method, prompts=4, group_size=8, minibatches=1, steps=3)
-    rows = list(Trainer(config, engine=engine, reward=even))
-    assert len(rows) == 3
-    for row in rows:
-        assert row["grad_norm"] > 0
-        assert abs(row["ratio_max"] - 1) < 1e-3 and abs(row["ratio_min"] - 1) < 1e-3
-
-
-def test_a_tied_head_follows_every_update_through_gloo(gloo_server):
+def test_a_tied_head_follows_every_update(tied_server):
     prompt = prompt_of(7)
-    policies = [perturbed(gloo_server.model, seed) for seed in (5, 6, 5)]
-    store = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-    meeting = {"host": "127.0.0.1", "port": store.port, "world_size": 2, "rank_offset": 1}
-
-    def join():
-        return ProcessGroupGloo(PrefixStore("weights", store), 0, 2, timedelta(seconds=60))
-
-    def broadcast(group, tensors):
-        for tensor in tensors.values():
-            group.broadcast([tensor]).wait()
+    policies = [perturbed(tied_server.model, seed) for seed in (5, 6, 5)]
 
     async def run():
         answers = []
-        async with gloo_server.client() as client:
-            group, _ = await asyncio.gather(asyncio.to_thread(join), client.init_transfer(meeting))
+        async with tied_server.client() as client:
             for version, policy in enumerate(policies):
-                tensors = checkpoint_tensors(policy)
-                info = {
-                    "names": list(tensors),
-                    "dtypes": [str(t.dtype).removeprefix("torch.") for t in tensors.values()],
-                    "shapes": [list(t.shape) for t in tensors.values()],
-                }
                 async with client.new_weights(version, True):
-                    sending = asyncio.to_thread(broadcast, group, tensors)
-                    await asyncio.gather(client.update(info), sending)
+                    await client.reload(tied_server.weights(policy, f"v{version}"))
                 answers.append(await client.complete(prompt, 4, **LIMITS))
         return answers
 
@@ -339,79 +306,91 @@ def gone(pid):
         return True
 
 
-def test_killing_the_server_ends_its_engine(gloo_server):
+def test_killing_the_server_ends_its_engine(tied_server):
     async def run():
-        async with gloo_server.client():
+        async with tied_server.client():
             pass
 
     asyncio.run(run())
-    children = gloo_server.children()
+    children = tied_server.children()
     assert children
-    gloo_server.process.send_signal(signal.SIGKILL)
-    gloo_server.process.wait(20)
+    tied_server.process.send_signal(signal.SIGKILL)
+    tied_server.process.wait(20)
     wait_until(lambda: all(map(gone, children)), 10, "the engine outlived its server")
 
 
-def test_requests_on_a_killed_engine_fail_at_once(file_server):
-    engine = ServerEngine(file_server.url, TOKEN)
-
+def test_requests_on_a_killed_engine_fail_at_once(untied):
     async def run():
-        async with GeneratorClient(file_server.url, engine.run_id, TOKEN, timeout=600) as client:
-            limits = {"max_new_tokens": 200, "temperature": 0.8}
+        async with untied.client(timeout=600) as client:
+            async with client.new_weights(9, True):
+                await client.reload(untied.weights(untied.model, "v0"))
             running = [
-                asyncio.create_task(client.complete(prompt_of(7), 8, **limits)) for _ in range(30)
+                asyncio.create_task(client.complete(prompt_of(7), 8, **LIMITS)) for _ in range(30)
             ]
             await asyncio.sleep(0.5)
-            for child in file_server.children():
+            for child in untied.children():
                 os.kill(child, signal.SIGKILL)
             return await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 60)
 
-    async def ready():
-        async with file_server.client():
-            pass
-
-    asyncio.run(ready())
-    engine.load_weights(file_server.model)
     outcomes = asyncio.run(run())
     failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert failed and all(isinstance(error, GenerationFailed) for error in failed)
-    assert all(file_server.url in str(error) for error in failed)
-    wait_until(lambda: file_server.process.poll() is not None, 60, "the server outlived it")
-    with pytest.raises(GenerationFailed, match=file_server.url):
-        engine.generate([prompt_of(7)], n=1, max_new_tokens=4, temperature=1.0)
+    assert all(untied.url in str(error) for error in failed)
+    wait_until(lambda: untied.process.poll() is not None, 60, "the server outlived it")
 
 
-IN_PROCESS = """
+SENDING_END = """
+import asyncio
+from types import SimpleNamespace
 import torch
-from rlbook.policy import load_policy, logprobs
-from rlbook.scale.generate.blocking import InProcessVLLM
+from vllm.distributed.weight_transfer import nccl_engine
 
-model, tokenizer = load_policy("tiny")
-engine = InProcessVLLM("tiny", enforce_eager=True, kv_cache_memory_bytes=2**28)
-prompts = [tokenizer(text).input_ids for text in ("3+4+5=", "6+1=")]
-for step in range(2):
-    found = engine.generate(prompts, n=8, max_new_tokens=80, temperature=0.9)
-    assert len(found) == 16
-    for i, completion in enumerate(found):
-        ids = torch.tensor([prompts[i // 8] + completion.token_ids])
-        mask = torch.arange(ids.shape[1])[None] >= len(prompts[i // 8])
-        with torch.no_grad():
-            scored = logprobs(model, ids, mask, 0.9)[mask]
-        worst = float((scored - torch.tensor(completion.logps)).abs().max())
-        assert worst <= 1e-4, (step, i, worst)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight += 0.05 * weight.std() * torch.randn_like(weight)
-    engine.load_weights(model)
-greedy = engine.generate(prompts, n=2, max_new_tokens=8, temperature=0)
-assert [c.token_ids for c in greedy[::2]] == [c.token_ids for c in greedy[1::2]]
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.layout import Layout
+from rlbook.scale.train.nccl import NCCLTransport
+
+sent, asked = [], []
+nccl_engine.open_trainer_endpoint = lambda info: "group"
+nccl_engine.packed_nccl_broadcast_producer = lambda iterator, **how: sent.extend(iterator)
+
+
+class Generator:
+    url = "http://127.0.0.1:1"
+
+    async def init_transfer(self, info):
+        asked.append(("init", info["world_size"], info["rank_offset"], info["packed"]))
+
+    async def start_update(self):
+        asked.append("start")
+
+    async def update(self, info):
+        asked.append(("update", info["names"], info["dtype_names"], info["shapes"]))
+
+    async def finish_update(self):
+        asked.append("finish")
+
+
+async def push():
+    ranks = SimpleNamespace(device=torch.device("cpu"), first=True)
+    transport = NCCLTransport(ScaleConfig(tensor_parallel=2), Layout("."), ranks)
+    transport.weights = {"a": torch.ones(2, 3), "b": torch.zeros(4, dtype=torch.bfloat16)}
+    for fresh in (True, False):
+        await transport.connect(Generator(), fresh)
+        await transport.send(Generator())
+    return transport
+
+asyncio.run(push())
+update = ("update", ["a", "b"], ["float32", "bfloat16"], [[2, 3], [4]])
+assert asked == [("init", 3, 1, True), *2 * ["start", update, "finish"]], asked
+assert [name for name, _ in sent] == ["a", "b", "a", "b"]
 print("agrees")
 """
 
 
-def test_vllm_in_this_process_follows_the_policy():
+def test_the_sending_end_of_nccl_speaks_with_the_engine_of_vllm():
+    """vLLM's own trainer-side engine, but for the two calls that need a GPU."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [PYTHON, "-c", IN_PROCESS], env=environment, capture_output=True, text=True, timeout=300
+        [PYTHON, "-c", SENDING_END], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0 and "agrees" in done.stdout, done.stderr[-3000:]

@@ -1,7 +1,6 @@
-"""Weights from the trainer's side into the built-in server's, over each transport a CPU has."""
+"""Weights from the trainer's side into the built-in server's, through files."""
 
 import asyncio
-import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,12 +15,10 @@ from rlbook.scale.generate.builtin_server import make_app
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.continuous import ContinuousSampler
 from rlbook.scale.layout import Layout
-from rlbook.scale.train import weights
 from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.scale.train.probes import Prober, WrongWeights, verify
 from rlbook.scale.train.push import Generators
-from rlbook.scale.train.rendezvous import both
-from rlbook.scale.train.weights import TRANSPORTS, gather_weights
+from rlbook.scale.train.weights import FileTransport, gather_weights
 from rlbook.tiny.model import EOS_ID, build_model
 
 RUN_ID = "cafe"
@@ -57,26 +54,20 @@ async def serving(*models):
             await runner.cleanup()
 
 
-def small_config(root, transport="file", **generate):
-    return ScaleConfig(run=str(root), generate={"transport": transport, **generate})
-
-
-def sender(root, ranks, transport, **generate):
-    config = small_config(root, transport, **generate)
-    return TRANSPORTS[transport](config, Layout(root), ranks), Prober(
-        config, policy_with(0).config.vocab_size
-    )
+def sender(root, ranks):
+    config = ScaleConfig(run=str(root))
+    prober = Prober(config, policy_with(0).config.vocab_size)
+    return FileTransport(config, Layout(root), ranks), prober
 
 
 def same(model, other):
     return all(torch.equal(v, other.state_dict()[k]) for k, v in model.state_dict().items())
 
 
-@pytest.mark.parametrize("transport", ["file", "gloo"])
-def test_weights_arrive_bit_for_bit_at_every_version(transport, ranks, tmp_path):
+def test_weights_arrive_bit_for_bit_at_every_version(ranks, tmp_path):
     sent = [policy_with(1), policy_with(2)]
     servers = [policy_with(3), policy_with(4)]
-    link, prober = sender(tmp_path, ranks, transport)
+    link, prober = sender(tmp_path, ranks)
     probes = []
 
     async def run():
@@ -91,32 +82,15 @@ def test_weights_arrive_bit_for_bit_at_every_version(transport, ranks, tmp_path)
     asyncio.run(run())
     assert [len(p) for p in probes] == [2, 0]
     first = shard(sent[0], ranks.mesh, TrainConfig())
-    verify(probes[0], ranks, first, small_config(tmp_path))
+    verify(probes[0], ranks, first, ScaleConfig(run=str(tmp_path)))
     second = shard(sent[1], ranks.mesh, TrainConfig())
     with pytest.raises(WrongWeights, match=r"http://127.0.0.1:\d+ \(mean .* 0\.\d+\), http"):
-        verify(probes[0], ranks, second, small_config(tmp_path))
-
-
-def test_a_generator_started_again_meets_the_trainer_anew(ranks, tmp_path):
-    link, prober = sender(tmp_path, ranks, "gloo")
-    policy = policy_with(1)
-
-    async def run(earlier=None):
-        async with serving(policy_with(2)) as (client,):
-            link.groups = {client.url: earlier} if earlier else {}
-            generators = Generators([client], link, prober, limit=20)
-            link.gather(policy, 3)
-            await generators.push(await generators.behind(3), 3)
-            assert await client.version() == 3
-            return link.groups[client.url]
-
-    group = asyncio.run(run())
-    assert asyncio.run(run(group)) is not group
+        verify(probes[0], ranks, second, ScaleConfig(run=str(tmp_path)))
 
 
 def test_a_failure_in_the_middle_leaves_a_generator_without_a_version(ranks, tmp_path):
     """Half of the weights under the old label would poison every batch."""
-    link, prober = sender(tmp_path, ranks, "file")
+    link, prober = sender(tmp_path, ranks)
 
     async def run():
         async with serving(policy_with(2)) as (client,):
@@ -139,7 +113,7 @@ def test_a_failure_in_the_middle_leaves_a_generator_without_a_version(ranks, tmp
 
 
 def test_a_full_disk_is_a_failed_push(ranks, tmp_path, monkeypatch):
-    link, prober = sender(tmp_path, ranks, "file")
+    link, prober = sender(tmp_path, ranks)
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
@@ -162,7 +136,7 @@ def test_a_full_disk_is_a_failed_push(ranks, tmp_path, monkeypatch):
 
 
 def test_only_the_last_folders_are_kept(ranks, tmp_path):
-    link, _ = sender(tmp_path, ranks, "file")
+    link, _ = sender(tmp_path, ranks)
     policy = policy_with(1)
     (tmp_path / "weights" / ".v000006.123.partial").mkdir(parents=True)  # of a killed trainer
     for version in (7, 8, 9, 3):  # back to 3: resumed from a checkpoint
@@ -197,25 +171,3 @@ def test_gathered_weights_are_a_copy_in_the_generators_dtype(ranks):
     assert torch.equal(sent["lm_head.weight"], before)
     assert torch.equal(before, policy_with(1).lm_head.weight.bfloat16())
     assert gather_weights(policy, torch.float32, "cpu", keep=False) == {}
-
-
-def test_nccl_asks_for_vllm_at_once(ranks, tmp_path, monkeypatch):
-    monkeypatch.setattr(weights, "find_spec", lambda name: None)
-    config = ScaleConfig(transport="nccl", device="cuda", run=str(tmp_path))
-    with pytest.raises(ValueError, match=r"generate\.transport nccl needs vLLM in the trainer's"):
-        TRANSPORTS["nccl"](config, Layout(tmp_path), ranks)
-
-
-def test_nobody_waits_for_a_peer_that_has_failed():
-    """The sending thread blocks; the error of the request must come through at once."""
-    blocked = threading.Event()
-
-    async def refused():
-        raise RuntimeError("HTTP 500")
-
-    async def run():
-        with pytest.raises(RuntimeError, match="HTTP 500"):
-            await asyncio.wait_for(both(lambda: blocked.wait(20), refused()), 5)
-
-    asyncio.run(run())
-    blocked.set()

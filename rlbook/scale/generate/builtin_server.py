@@ -5,23 +5,201 @@ The secret that requests have to carry is in the environment: `RLBOOK_TOKEN`.
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from uuid import uuid4
 
 from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from rlbook.policy import load_policy, set_threads
 from rlbook.scale.conflicts import LOOPBACK
-from rlbook.scale.generate.builtin_routes import BadRequest, Server
 from rlbook.scale.generate.continuous import ContinuousSampler
+from rlbook.scale.generate.engine import VersionedCompletion
+from rlbook.scale.generate.protocol import RELOAD_ROUTE, WEIGHTS_VARIABLE, requested_folder
+from rlbook.scale.generate.registry import own_host, publish
+from rlbook.scale.generate.sampler_thread import SamplerThread
 from rlbook.scale.process import die_with_parent
 
 TOKEN_VARIABLE = "RLBOOK_TOKEN"
+FRESH_LABEL = "default"  # vLLM's name of the weights a server was started with
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class BadRequest(ValueError):
+    """The request itself is wrong; the message names the field."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Sampling(Strict):
+    """vLLM's sampling parameters, as far as the whole distribution is asked for."""
+
+    n: int = Field(1, ge=1)
+    max_tokens: int = Field(ge=1)
+    temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
+    top_p: Literal[1] = 1
+    top_k: Literal[0, -1] = 0
+    min_p: Literal[0] = 0
+    logprobs: int | None = None
+    detokenize: bool = False
+    skip_special_tokens: bool = False
+
+
+class Generation(Strict):
+    """Body of /inference/v1/generate. There is no shared cache, so no use for its salt."""
+
+    token_ids: list[int] = Field(min_length=1)
+    sampling_params: Sampling
+    cache_salt: str | None = None
+
+
+class Label(Strict):
+    new_version: str
+
+
+class Server:
+    """The routes; `labels[v]` is what clients call the weights that the sampler knows as v."""
+
+    def __init__(self, sampler: ContinuousSampler):
+        self.thread = SamplerThread(sampler)
+        self.labels = [FRESH_LABEL]
+        self.thread.start()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/health", self.health),
+            web.get("/weight_info", self.weight_info),
+            web.get("/is_paused", self.is_paused),
+            web.post("/pause", self.pause),
+            web.post("/resume", self.resume),
+            web.post("/update_weight_version", self.update_label),
+            web.post(RELOAD_ROUTE, self.reload),
+            web.post("/inference/v1/generate", self.generate),
+        ]
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self.thread.is_alive() else 503)
+
+    async def weight_info(self, request: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self.labels[-1]})
+
+    async def is_paused(self, request: web.Request) -> web.Response:
+        return web.json_response({"is_paused": self.thread.paused})
+
+    async def pause(self, request: web.Request) -> web.Response:
+        if request.query.get("mode") != "keep":
+            raise BadRequest("mode: this server can only keep running requests: pause?mode=keep")
+        clear = request.query.get("clear_cache", "true")
+        if clear not in ("true", "false"):
+            raise BadRequest(f"clear_cache: expected true or false, got {clear!r}")
+        await self.ask(lambda: self.thread.pause(clear == "true"))
+        return web.json_response({"status": "paused"})
+
+    async def resume(self, request: web.Request) -> web.Response:
+        await self.ask(self.thread.resume)
+        return web.json_response({"status": "resumed"})
+
+    async def update_label(self, request: web.Request) -> web.Response:
+        label = (await read_body(request, Label)).new_version
+        await self.ask(lambda: self.rename(label))
+        return web.json_response({"success": True, "new_version": label})
+
+    async def reload(self, request: web.Request) -> web.Response:
+        """Load all weights from a folder; they are replaced between two steps, all or none."""
+        try:
+            folder = requested_folder(await read_json(request), os.environ.get(WEIGHTS_VARIABLE))
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+        tensors = await asyncio.to_thread(read_folder, Path(folder))
+        await self.ask(lambda: self.thread.sampler.load_weights(tensors, len(self.labels) - 1))
+        return web.json_response({"results": [None]})
+
+    async def generate(self, request: web.Request) -> web.Response:
+        body = await read_body(request, Generation)
+        asked = body.sampling_params
+        if asked.n > self.thread.sampler.slots:
+            raise BadRequest(
+                f"sampling_params.n: this server has {self.thread.sampler.slots} slots"
+            )
+        arguments = asked.n, body.token_ids, asked.max_tokens, asked.temperature
+        try:
+            futures = await self.ask(lambda: self.thread.add(*arguments))
+        except ValueError as error:
+            raise BadRequest(f"token_ids, sampling_params.max_tokens: {error}") from None
+        completions = await asyncio.gather(*map(asyncio.wrap_future, futures))
+        choices = [self.choice(*numbered) for numbered in enumerate(completions)]
+        return web.json_response(
+            {"request_id": uuid4().hex, "output_mode": "tokens", "choices": choices}
+        )
+
+    async def ask(self, action: Callable[[], Any]) -> Any:
+        """The result of what the sampler's thread does between two steps."""
+        return await asyncio.wrap_future(self.thread.ask(action))
+
+    def rename(self, label: str) -> None:
+        """Give the present weights another name; called inside the sampler's thread."""
+        self.labels.append(label)
+        self.thread.sampler.version = len(self.labels) - 1
+
+    def choice(self, index: int, completion: VersionedCompletion) -> dict:
+        tokens = zip(completion.token_ids, completion.logps, strict=True)
+        return {
+            "index": index,
+            "token_ids": completion.token_ids,
+            "finish_reason": completion.finish_reason,
+            "logprobs": {"content": [{"token_id": t, "logprob": logp} for t, logp in tokens]},
+            "weight_versions": [
+                {"version": self.labels[version], "start": start, "end": end}
+                for version, start, end in spans(completion.versions)
+            ],
+        }
+
+
+def spans(versions: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Runs of equal versions as (version, start, end)."""
+    found, end = [], 0
+    for version, run in groupby(versions):
+        start, end = end, end + sum(1 for _ in run)
+        found.append((version, start, end))
+    return found
+
+
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """The tensors in all safetensors files of a folder, by name."""
+    if not (files := sorted(folder.glob("*.safetensors"))):
+        raise FileNotFoundError(f"no safetensors files in {folder}")
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+async def read_body(request: web.Request, kind: type[Body]) -> Body:
+    """The request's JSON as a checked object."""
+    try:
+        return kind.model_validate(await read_json(request))
+    except ValidationError as error:
+        problems = [(".".join(map(str, p["loc"])), p["msg"]) for p in error.errors()]
+        raise BadRequest("; ".join(f"{field}: {message}" for field, message in problems)) from None
+
+
+async def read_json(request: web.Request) -> Any:
+    """The request's JSON; an absent body counts as {}."""
+    try:
+        return json.loads(await request.read() or b"{}")
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
 
 
 def guard(token: str | None) -> Callable:
@@ -74,6 +252,7 @@ async def serve(app: web.Application, host: str, port: int) -> None:
     """Answer requests for ever, after one line that says where."""
     runner = await start(app, host, port)
     host, port = runner.addresses[0][:2]
+    publish(host, port)
     print(f"ready at http://{host}:{port}", flush=True)
     await asyncio.Event().wait()
 
@@ -82,7 +261,7 @@ def parse(arguments: Sequence[str], token: str | None) -> argparse.Namespace:
     """The settings on the command line; exits if they are not safe."""
     parser = argparse.ArgumentParser(prog="python -m rlbook.scale.generate.builtin_server")
     parser.add_argument("--policy", default="tiny", help="see rlbook.policy.load_policy")
-    parser.add_argument("--host", default="127.0.0.1", help="another one needs a token")
+    parser.add_argument("--host", default=own_host(), help="another one needs a token")
     parser.add_argument("--port", type=int, default=8100, help="0: any free one")
     parser.add_argument("--slots", type=int, default=128, help="completions at a time")
     parser.add_argument("--dtype", default="float32", choices=["float32"])

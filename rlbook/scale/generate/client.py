@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
+from pathlib import Path
 
 import aiohttp
 
+from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.engine import (
     GenerationFailed,
     RequestRefused,
@@ -18,10 +20,18 @@ from rlbook.scale.generate.engine import (
     labelled_version,
     weight_label,
 )
-from rlbook.scale.generate.protocol import read_completions, sampling_params
+from rlbook.scale.generate.protocol import (
+    RELOAD_ROUTE,
+    read_completions,
+    reload_request,
+    sampling_params,
+)
+from rlbook.scale.generate.registry import published
+from rlbook.scale.layout import Layout
 
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
 SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent
+LOOK_SECONDS = 1.0  # between two looks into the registry
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 RETRYABLE = (408, 429)
 
@@ -32,14 +42,18 @@ def pause_after(failures: int) -> float:
 
 
 class GeneratorClient:
-    """One generator server, as `async with GeneratorClient(url, run_id) as client`.
+    """One generator server, as `async with GeneratorClient(where, run_id) as client`.
 
-    `timeout` limits every request, in seconds. All methods raise `GenerationFailed` (the server is
-    in trouble) or `RequestRefused` (the request is wrong), with the server's URL and reason.
+    `where` is its URL, or its file in a run's registry: a server that has been started again may
+    be elsewhere. `timeout` limits every request, in seconds. All methods raise `GenerationFailed`
+    (the server is in trouble) or `RequestRefused` (the request is wrong), with URL and reason.
     """
 
-    def __init__(self, url: str, run_id: str, token: str | None = None, timeout: float = 600.0):
-        self.url, self.run_id, self.timeout = url.rstrip("/"), run_id, timeout
+    def __init__(
+        self, where: str | Path, run_id: str, token: str | None = None, timeout: float = 600.0
+    ):
+        self.where, self.run_id, self.timeout = where, run_id, timeout
+        self.url, self.look_at = str(where).rstrip("/"), 0.0
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.heard = 0.0  # when it last answered, on the monotonic clock
 
@@ -51,6 +65,12 @@ class GeneratorClient:
 
     async def __aexit__(self, *error) -> None:
         await self._session.close()
+
+    def look_up(self) -> None:
+        """Take the URL from the registry, if that names another by now."""
+        if isinstance(self.where, Path) and time.monotonic() >= self.look_at:
+            self.look_at = time.monotonic() + LOOK_SECONDS
+            self.url = published(self.where) or self.url
 
     async def complete(
         self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
@@ -108,9 +128,9 @@ class GeneratorClient:
         weights it has received in part (vLLM would die of it); the next update revives it.
         """
         await self.pause(clear_cache)
-        await self.start_update()
+        await self.name_weights(None)
         yield
-        await self.finish_update(version)
+        await self.name_weights(version)
         await self.resume()
 
     async def pause(self, clear_cache: bool) -> None:
@@ -125,28 +145,33 @@ class GeneratorClient:
         """Let frozen and waiting requests go on; without effect on a server that runs."""
         await self._call("POST", "/resume")
 
+    async def name_weights(self, version: int | None) -> None:
+        """From now on tokens carry `version`; None: it counts as a server without weights."""
+        label = weight_label(self.run_id, version)
+        await self._call("POST", "/update_weight_version", json={"new_version": label})
+
+    async def reload(self, folder: str) -> None:
+        """Have the server load the safetensors files of a folder it can read."""
+        await self._call("POST", RELOAD_ROUTE, json=reload_request(folder))
+
     async def init_transfer(self, info: dict) -> None:
-        """Prepare the weight transport; returns when both ends have met."""
+        """Have vLLM's transfer engine meet the trainer's; returns when both have met."""
         await self._call("POST", "/init_weight_transfer_engine", json={"init_info": info})
 
     async def start_update(self) -> None:
-        """Open an update. Until it is finished the server counts as one without weights."""
-        label = weight_label(self.run_id, None)
-        await self._call("POST", "/update_weight_version", json={"new_version": label})
+        """Open an update of vLLM's transfer engine, closing one that a dead trainer left open."""
         try:
             await self._call("POST", "/start_weight_update")
-        except GenerationFailed:  # perhaps because a trainer died before it closed its update
-            await self._call("POST", "/finish_weight_update")
+        except GenerationFailed:
+            await self.finish_update()
             await self._call("POST", "/start_weight_update")
 
     async def update(self, info: dict) -> None:
-        """Have the server receive weights, as its transport's `info` describes them."""
+        """Have vLLM's transfer engine receive the tensors that `info` announces."""
         await self._call("POST", "/update_weights", json={"update_info": info})
 
-    async def finish_update(self, version: int) -> None:
-        """Close the update: from now on tokens carry `version`."""
-        label = weight_label(self.run_id, version)
-        await self._call("POST", "/finish_weight_update", json={"weight_version": label})
+    async def finish_update(self) -> None:
+        await self._call("POST", "/finish_weight_update")
 
     async def _label(self) -> str:
         reply = await self._call("GET", "/weight_info", seconds=STATUS_SECONDS)
@@ -180,6 +205,15 @@ class GeneratorClient:
         raise kind(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
 
 
+def clients_of(config: ScaleConfig, layout: Layout) -> list[GeneratorClient]:
+    """A client for every generator of a run."""
+    generate, run_id = config.generate, layout.run_id.read_text()
+    return [
+        GeneratorClient(layout.server(f"generator{i}"), run_id, generate.token, generate.timeout)
+        for i in range(generate.count)
+    ]
+
+
 class HTTPEngine:
     """Several generators as one: a request goes to the least busy with this run's weights."""
 
@@ -194,6 +228,8 @@ class HTTPEngine:
         One that accepts connections and does not answer holds up the others once, for `SILENCE`
         seconds; then it is left out until it answers again.
         """
+        for client in self.clients:
+            client.look_up()
         asked = [client for client in self.clients if client.url not in self._silent]
         versions = await asyncio.gather(*map(self._version_of, asked))
         pairs = zip(asked, versions, strict=True)
@@ -204,10 +240,10 @@ class HTTPEngine:
             async with asyncio.timeout(SILENCE):
                 return await client.version()
         except TimeoutError:
-            self._silent[client.url] = asyncio.create_task(self._until_heard(client))
+            self._silent[client.url] = asyncio.create_task(self._until_heard(client, client.url))
             return None
 
-    async def _until_heard(self, client: GeneratorClient) -> None:
+    async def _until_heard(self, client: GeneratorClient, url: str) -> None:
         """Ask a silent server beside all else, with growing pauses; a dead one is heard at once."""
         for failures in count(1):
             await asyncio.sleep(pause_after(failures))
@@ -215,7 +251,7 @@ class HTTPEngine:
                 async with asyncio.timeout(SILENCE):
                     await client.version()
                     break
-        del self._silent[client.url]
+        del self._silent[url]
 
     async def version(self) -> int | None:
         """The oldest version in use; None if no server is admitted."""
@@ -256,8 +292,9 @@ class HTTPEngine:
 
     @contextmanager
     def busy(self, client: GeneratorClient, n: int) -> Iterator[None]:
-        self._running[client.url] += n
+        url = client.url
+        self._running[url] += n
         try:
             yield
         finally:
-            self._running[client.url] -= n
+            self._running[url] -= n

@@ -1,10 +1,13 @@
-"""The wire format of a generation request and of its reply: a subset of vLLM's."""
+"""The wire format of what generators are asked, and of their replies: a subset of vLLM's."""
 
 import math
+from pathlib import Path
 
 from rlbook.scale.generate.engine import VersionedCompletion, labelled_version
 
 CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
+RELOAD_ROUTE, RELOAD = "/collective_rpc", "reload_weights"
+WEIGHTS_VARIABLE = "RLBOOK_WEIGHTS"  # names the folder whose subfolders a server may load
 
 
 def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:
@@ -23,6 +26,24 @@ def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:
         "detokenize": False,
         "skip_special_tokens": False,
     }
+
+
+def reload_request(folder: str) -> dict:
+    """What has a server load the safetensors files of a folder."""
+    return {"method": RELOAD, "kwargs": {"weights_path": folder}}
+
+
+def requested_folder(body: object, root: str | None) -> str:
+    """The folder of a `reload_request`. `ValueError` for any other body, or if not under `root`.
+
+    vLLM's route would call any method of its workers, and load any folder.
+    """
+    folder = body.get("kwargs", {}).get("weights_path") if isinstance(body, dict) else None
+    if not isinstance(folder, str) or body != reload_request(folder):
+        raise ValueError(f"body: {RELOAD_ROUTE} serves {reload_request('<folder>')} alone")
+    if root and not Path(folder).resolve().is_relative_to(Path(root).resolve()):
+        raise ValueError(f"weights_path: {folder} is not in {root}, the run's folder of weights")
+    return folder
 
 
 def read_completions(reply, n: int, limit: int, run_id: str) -> list[VersionedCompletion]:

@@ -12,6 +12,8 @@ from packaging.specifiers import SpecifierSet
 from rlbook.paths import ROOT
 from rlbook.policy.loading import policy_source
 from rlbook.scale.config import GenerateConfig, ScaleConfig
+from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
+from rlbook.scale.layout import Layout
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
 ENVIRONMENTS = {"cuda": ".venv-vllm", "cpu": ".venv-vllm-cpu"}  # `make vllm`, `make vllm-cpu`
@@ -25,7 +27,6 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
-BACKENDS = {"file": "rlbook_file", "gloo": "rlbook_gloo", "ipc": "rlbook_ipc", "nccl": "nccl"}
 FIND_VERSION = """
 import importlib.util, pathlib, runpy
 spec = importlib.util.find_spec("vllm")
@@ -66,14 +67,11 @@ def check_version(python: str) -> str:
     return version
 
 
-def server_command(
-    config: ScaleConfig, index: int, port: int, alone: bool = False
-) -> tuple[list[str], dict[str, str]]:
+def server_command(config: ScaleConfig, index: int) -> tuple[list[str], dict[str, str]]:
     """Command line of generator `index`, and what to add to its environment.
 
-    `alone`: on a machine without trainers, whose GPUs are all the generators'.
     The secret travels in the environment: command lines are public on a machine.
-    Raises `ValueError` if there is no vLLM to start, or no GPU left for it.
+    Raises `ValueError` if there is no vLLM to start.
     """
     python = vllm_python(config.generate.python, config.model.device)
     if python is None:
@@ -82,10 +80,18 @@ def server_command(
             "generate.python names one, generate.engine builtin needs none"
         )
     check_version(python)
-    arguments, environment = server_arguments(config, port), {"VLLM_SERVER_DEV_MODE": "1"}
+    if config.generate.transport == "nccl" and find_spec("vllm") is None:
+        raise ValueError(
+            f"generate.transport nccl needs vLLM beside the trainer too, and {sys.executable} has "
+            "none: start the run with the interpreter of `make vllm`, or set the transport to file"
+        )
+    arguments = server_arguments(config)
+    environment = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        WEIGHTS_VARIABLE: str(Layout(config.folder).weights.resolve()),
+    }
     if config.model.device == "cuda":
         arguments += gpu_arguments(config)
-        environment["CUDA_VISIBLE_DEVICES"] = visible_gpus(config, index, alone)
     else:
         arguments += CPU_ARGUMENTS
         environment |= CPU_ENVIRONMENT
@@ -94,20 +100,19 @@ def server_command(
     return [python, "-m", "rlbook.scale.generate.vllm_server", *arguments], environment
 
 
-def server_arguments(config: ScaleConfig, port: int) -> list[str]:
+def server_arguments(config: ScaleConfig) -> list[str]:
     """What CPU and GPU servers have in common."""
     generate = config.generate
     options = {
         "model": policy_source(config.model.policy),
-        "host": generate.host,
-        "port": port,
         "dtype": generate.dtype,
         "max-num-seqs": generate.slots,
         "generation-config": "vllm",  # sampling as requested, whatever the model's folder suggests
         "logprobs-mode": "processed_logprobs",  # of the distribution that was sampled
-        "weight-transfer-config": json.dumps({"backend": BACKENDS[generate.transport]}),
         "middleware": "rlbook.scale.generate.vllm_server.Guard",
     }
+    if generate.transport == "nccl":
+        options["weight-transfer-config"] = json.dumps({"backend": "nccl"})
     if config.train.fp32_head and generate.dtype != "float32":
         options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
     flags = ["--enable-scale-out", "--disable-uvicorn-access-log", "--disable-log-stats"]
@@ -132,14 +137,13 @@ def gpu_arguments(config: ScaleConfig) -> list[str]:
     ]
 
 
-def visible_gpus(config: ScaleConfig, index: int, alone: bool) -> str:
-    """The GPUs of generator `index`: after the trainers' own, unless it shares those or is alone.
+def visible_gpus(config: ScaleConfig, index: int) -> str:
+    """The GPUs of generator `index`: after the trainers' own, unless it shares those.
 
     Raises `ValueError` if `CUDA_VISIBLE_DEVICES` lists too few.
     """
     width = config.generate.tensor_parallel
-    shared = alone or config.generate.colocated
-    first = index * width + (0 if shared else config.train.processes)
+    first = index * width + (0 if config.generate.colocated else config.train.processes)
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = listed.split(",") if listed else [str(gpu) for gpu in range(first + width)]
     if len(gpus) < first + width:

@@ -5,14 +5,16 @@ import time
 from contextlib import AsyncExitStack
 
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.generate.client import GeneratorClient, clients_of
+from rlbook.scale.layout import Layout
 from rlbook.scale.train.learner import Learner
+from rlbook.scale.train.nccl import NCCLTransport
 from rlbook.scale.train.probes import Prober, verify
 from rlbook.scale.train.push import Generators
-from rlbook.scale.train.weights import TRANSPORTS
+from rlbook.scale.train.weights import FileTransport
 
 CHECK_SECONDS = 0.5
+TRANSPORTS = {"file": FileTransport, "nccl": NCCLTransport}
 
 
 class Courier:
@@ -23,24 +25,19 @@ class Courier:
 
     def __init__(self, config: ScaleConfig, layout: Layout, learner: Learner):
         self.config, self.learner, self.ranks = config, learner, learner.ranks
-        servers = read_json(layout.servers)
-        urls = [url.rstrip("/") for url in servers["servers"]]
         transport = TRANSPORTS[config.generate.transport]
-        self.transport = transport(config, layout, self.ranks, urls)
-        self.gathered: int | None = None  # version
+        self.transport = transport(config, layout, self.ranks)
         self.asked, self.ask_at = -1, 0.0
         self.due: list[GeneratorClient] = []
         if self.ranks.first:
-            self.connect(urls, servers["run_id"])
+            self.connect(clients_of(config, layout))
 
-    def connect(self, urls: list[str], run_id: str) -> None:
+    def connect(self, clients: list[GeneratorClient]) -> None:
         """Rank 0's side: one session per generator. Wakes those that a dead trainer paused."""
-        config, generate = self.config, self.config.generate
-        limit = config.generate.timeout
-        clients = [GeneratorClient(url, run_id, generate.token, limit) for url in urls]
-        prober = Prober(config, self.learner.policy.config.vocab_size)
+        generate = self.config.generate
+        prober = Prober(self.config, self.learner.policy.config.vocab_size)
         clear = generate.kv == "clear"
-        self.generators = Generators(clients, self.transport, prober, clear, limit)
+        self.generators = Generators(clients, self.transport, prober, clear, generate.timeout)
         self.runner, self.sessions = asyncio.Runner(), AsyncExitStack()
         for client in clients:
             self.runner.run(self.sessions.enter_async_context(client))
@@ -64,11 +61,10 @@ class Courier:
         Raises `WrongWeights` on all ranks if a new one does not compute with what it was sent.
         """
         version, probes = self.learner.version, []
-        if self.gathered != version:
-            self.transport.gather(self.learner.policy, version)
-            self.gathered = version
+        self.transport.gather(self.learner.policy, version)
         if self.ranks.first:
             probes = self.runner.run(self.generators.push(self.due, version))
+        self.transport.release()
         verify(probes, self.ranks, self.learner.scored, self.config)
 
     def close(self) -> None:

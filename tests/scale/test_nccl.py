@@ -1,0 +1,174 @@
+"""What a transfer that waits for a dead peer does to the trainer; NCCL itself is played."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rlbook.policy import load_policy
+from rlbook.scale.config import ScaleConfig, dump_config
+from rlbook.scale.generate.engine import GenerationFailed
+from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.spool import write_batch
+from rlbook.scale.train import nccl
+from rlbook.scale.train.nccl import NCCLTransport, Source, own_address
+from rlbook.tasks import Problem
+from rlbook.training import Rollout
+
+PROGRAM = Path(__file__).with_name("hanging_push.py")
+
+
+@dataclass
+class Peer:
+    """A generator whose transfer route fails, or answers."""
+
+    broken: bool = False
+    url: str = "http://127.0.0.1:1"
+    asked: list = field(default_factory=list)
+
+    async def update(self, info):
+        self.asked.append(info)
+        if self.broken:
+            raise GenerationFailed("HTTP 500")
+
+
+class Ended(BaseException):
+    pass
+
+
+@pytest.fixture
+def transport(tmp_path, monkeypatch):
+    def end(reason):
+        raise Ended(reason)
+
+    monkeypatch.setattr(nccl, "end_rank", end)
+    monkeypatch.setattr(nccl, "GRACE", 0.5)
+    ranks = SimpleNamespace(device=torch.device("cpu"), first=True)
+    return NCCLTransport(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), ranks)
+
+
+def test_a_transfer_that_succeeds_leaves_nothing_behind(transport):
+    peer = Peer()
+
+    async def run():
+        return await transport.supervised(peer, lambda relay: relay.update_weights({"names": []}))
+
+    asyncio.run(run())
+    transport.forget(peer)
+    assert peer.asked == [{"names": []}]
+
+
+def test_the_error_of_a_peer_that_refuses_comes_at_once(transport):
+    """Its kernel would wait for ever; the request's error must not wait for the time limit."""
+    peer, blocked = Peer(broken=True), threading.Event()
+
+    def transfer(relay):
+        with suppress(GenerationFailed):
+            relay.update_weights({})
+        blocked.wait(20)
+
+    async def run():
+        start = time.monotonic()
+        with pytest.raises(GenerationFailed, match="HTTP 500"):
+            await transport.supervised(peer, transfer)
+        assert time.monotonic() - start < 10
+        with pytest.raises(Ended, match="given up while it waited for its peer"):
+            transport.forget(peer)
+
+    asyncio.run(run())
+    blocked.set()
+
+
+def test_a_transfer_that_failed_and_ended_costs_the_connection_alone(transport):
+    peer = Peer(broken=True)
+
+    async def run():
+        with pytest.raises(GenerationFailed, match="HTTP 500"):
+            await transport.supervised(peer, lambda relay: relay.update_weights({}))
+        transport.engines[peer.url] = "remade at the next push"
+        transport.forget(peer)
+        assert not transport.engines
+
+    asyncio.run(run())
+
+
+def test_one_transfer_waits_at_a_time(transport):
+    running, most = [], []
+
+    def transfer(relay):
+        running.append(relay)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.pop()
+
+    async def run():
+        peers = [Peer(url=f"http://127.0.0.1:{port}") for port in (1, 2, 3)]
+        await asyncio.gather(*(transport.supervised(peer, transfer) for peer in peers))
+
+    asyncio.run(run())
+    assert most == [1, 1, 1]
+
+
+def test_weights_are_gathered_once_per_version_and_released(transport, monkeypatch):
+    monkeypatch.setattr(nccl.torch.cuda, "synchronize", lambda: None)
+    policy, _ = load_policy()
+    transport.gather(policy, 3)
+    first = transport.weights
+    transport.gather(policy, 3)
+    assert transport.weights is first and dict(Source(transport)) == first
+    transport.release()
+    assert not transport.weights
+    transport.gather(policy, 3)
+    assert transport.weights
+
+
+def test_the_address_a_server_is_reached_by():
+    assert own_address("http://127.0.0.1:9") == "127.0.0.1"
+
+
+def prepared_run(root, url):
+    """Two batches of random tokens for the tiny policy, and one generator."""
+    layout, steps = Layout(root), 2
+    settings = {"optimizer": {"minibatches": 1}, "generate": {"timeout": 2.0}}
+    config = ScaleConfig(run=str(root), steps=steps, **settings)
+    root.mkdir()
+    layout.config.write_text(dump_config(config))
+    write_json(layout.servers, {"run_id": "cafe", "servers": [url]})
+    for step in range(steps):
+        rollouts = [
+            Rollout(
+                Problem("p", "1+2=?", "3"), 0, [1, 9, 10], [5, 6, 2], [-3.0] * 3, [0] * 3,
+                "stop", "", correct=i % 2 == 0, rewards={"answer": 1.0 - 2 * (i % 2)},
+            )
+            for i in range(4)
+        ]  # fmt: skip
+        write_batch(layout, step, rollouts, {"step": step, "tickets": 0})
+    return layout
+
+
+@pytest.mark.slow
+def test_a_trainer_whose_transfer_hangs_ends_in_time_and_its_successor_finishes(tmp_path):
+    argv = [sys.executable, "-m", "rlbook.scale.generate.builtin_server", "--port=0"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            url = server.stdout.readline().split()[-1]
+            layout = prepared_run(tmp_path / "run", url)
+            train = [sys.executable, str(PROGRAM), str(layout.root)]
+            first = subprocess.run(train, capture_output=True, text=True, timeout=120)
+            assert first.returncode == 1, first.stderr[-2000:]
+            assert "given up while it waited for its peer" in first.stderr
+            assert (layout.root / "hung").exists()
+            assert not (read_json(layout.status) or {}).get("done")
+            second = subprocess.run(train, capture_output=True, text=True, timeout=120)
+            assert second.returncode == 0, second.stderr[-2000:]
+            assert read_json(layout.status)["done"]
+        finally:
+            server.kill()
