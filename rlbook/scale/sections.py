@@ -99,11 +99,13 @@ class BudgetConfig(Section):
 
     gpu_memory_gb: float = Field(80.0, gt=0, description="per GPU, 1e9 bytes")
     peak_tflops: float = Field(989.0, gt=0, description="dense bf16 peak per GPU")
-    mfu: float = Field(0.35, gt=0, le=1, description="share of the peak a training step reaches")
+    mfu: float | None = Field(
+        None, gt=0, le=1, description="share of the peak that layers reach; by model size if absent"
+    )
     update_seconds: float | None = Field(None, gt=0, description="measured; else peak and mfu")
     bandwidth_tb: float = Field(3.35, gt=0, description="memory bandwidth per GPU, TB/s")
     decode_share: float = Field(
-        0.5, gt=0, le=1, description="share of the bandwidth a decode step reaches"
+        0.8, gt=0, le=1, description="share of the bandwidth a decode step reaches"
     )
     decode_seconds: float | None = Field(
         None, gt=0, description="measured for one token of every slot; else bandwidth"
@@ -119,4 +121,7 @@ class BudgetConfig(Section):
     )
     curve: tuple[float, float, float, float] | None = Field(
         None, description="A, B, C_mid in GPU-hours and R_0 of the predicted curve"
+    )
+    curve_fitted: tuple[float, float] | None = Field(
+        None, description="GPU-hours between which it was fitted; it says nothing beyond them"
     )
