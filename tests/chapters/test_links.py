@@ -1,4 +1,4 @@
-"""A relative link leads to a file of the repository, from chapters and from the documents."""
+"""A relative link leads to a file of the repository, and a test that a page names is there."""
 
 import re
 from pathlib import Path
@@ -7,10 +7,12 @@ import nbformat
 import pytest
 
 from rlbook.book.runner import chapters
+from rlbook.book.terms import written
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*chapters(), *sorted(ROOT.glob("*.md")), *sorted((ROOT / "data").glob("*.md"))]
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
+NAMED_TEST = re.compile(r"\b(test_\w+\.py)::(test_\w+)")
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 
 
@@ -39,3 +41,23 @@ def test_a_dead_link_is_found(tmp_path):
     (tmp_path / "03_ppo.ipynb").touch()
     text = "[there](03_ppo.ipynb#6) [web](https://example.org/x) [above](#two) [gone](04_x.ipynb)"
     assert dead_links(text, tmp_path) == ["04_x.ipynb"]
+
+
+def missing_tests(text, folder):
+    """Tests that a text names as `test_file.py::test_name` and that no file below defines."""
+    return {
+        f"{file}::{name}"
+        for file, name in set(NAMED_TEST.findall(text))
+        if not any(f"def {name}(" in path.read_text() for path in folder.rglob(file))
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_test_that_a_page_names_exists(page):
+    assert missing_tests(written(page), ROOT / "tests") == set()
+
+
+def test_a_test_that_was_renamed_is_found(tmp_path):
+    (tmp_path / "test_x.py").write_text("def test_here():\n    pass\n")
+    text = "`test_x.py::test_here`, `test_x.py::test_her` and `test_y.py::test_here`"
+    assert missing_tests(text, tmp_path) == {"test_x.py::test_her", "test_y.py::test_here"}
