@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from pydantic import ValidationError
@@ -233,7 +233,6 @@ def scale(
     resume: bool = False,
     rollback: int | None = None,
     report: bool = False,
-    role: Literal["all", "trainer", "generators"] = "all",
 ) -> None:
     """Train asynchronously with generator servers, an orchestrator and FSDP2 trainers.
 
@@ -244,7 +243,6 @@ def scale(
         resume: Go on with the run in the folder that the settings name.
         rollback: Go on from its checkpoint of this update, and forget what came after.
         report: Write that folder's report.html, and start nothing.
-        role: What this machine runs, if there are several: see `rlbook.scale.launch.commands`.
     """
     from rlbook.scale.config import load_config
 
@@ -258,11 +256,10 @@ def scale(
     if not report:
         from rlbook.scale.launch.start import scale as run
 
-        code = run(settings, resume, role, rollback)
-    if role == "all":
-        from rlbook.viz.report import write_report
+        code = run(settings, resume, rollback)
+    from rlbook.viz.report import write_report
 
-        print(f"wrote {write_report(settings.folder)}")
+    print(f"wrote {write_report(settings.folder)}")
     sys.exit(code)
 
 

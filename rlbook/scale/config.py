@@ -85,7 +85,7 @@ class ScaleConfig(RunConfig):
         for problem in chain(
             run_conflicts(self),
             generate_conflicts(self, self.generate),
-            placement_conflicts(self.generate, self.train),
+            placement_conflicts(self.generate, self.train, self.launch),
         ):
             raise ValueError(problem)
         return self

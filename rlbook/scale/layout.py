@@ -10,7 +10,8 @@
 <run>/events.jsonl          a row per start, death and end of a process (launcher)
 <run>/processes.json        process ids by name (launcher)
 <run>/alive/<process>       its sign of life: see `rlbook.scale.process.Pulse`
-<run>/servers.json          the generators' URLs
+<run>/run_id                tells this run's weights from another's
+<run>/servers/<name>.json   a generator's URL, which it writes itself
 <run>/metrics.jsonl         a row per update (trainer)
 <run>/rollouts.jsonl        a row per batch (orchestrator)
 <run>/samples.jsonl         some answers of every batch, to be read (orchestrator)
@@ -60,7 +61,14 @@ class Layout:
 
     @property
     def servers(self) -> Path:
-        return self.root / "servers.json"
+        return self.root / "servers"
+
+    def server(self, name: str) -> Path:
+        return self.servers / f"{name}.json"
+
+    @property
+    def run_id(self) -> Path:
+        return self.root / "run_id"
 
     @property
     def processes(self) -> Path:

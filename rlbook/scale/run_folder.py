@@ -2,7 +2,7 @@
 
 import fcntl
 import secrets
-import socket
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,19 +16,19 @@ from rlbook.training.resume import fixed_differences
 RESUMABLE = (
     *("run", "steps", "tensorboard", "launch", "checkpoint", "budget", "model.device"),
     *("evaluation.every", "evaluation.samples", "optimizer.micro_batch_tokens"),
-    *("generate.python", "generate.count", "generate.host", "generate.port", "generate.token"),
-    *("generate.servers", "generate.tensor_parallel", "generate.colocated", "generate.gpu_memory"),
+    *("generate.python", "generate.count", "generate.token", "generate.tensor_parallel"),
+    *("generate.colocated", "generate.gpu_memory"),
     *("generate.slots", "generate.transport", "generate.timeout", "generate.verifiers"),
     "generate.vllm",
-    *("train.processes", "train.nodes", "train.rendezvous", "train.activation_checkpointing"),
+    *("train.processes", "train.activation_checkpointing"),
 )
 
 
-def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> list[int]:
+def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
     """Make the run folder, or check that `config` continues the run in it.
 
-    Returns the ports of this machine's generators. Raises `ValueError` for a folder that is taken,
-    nothing to resume, settings that differ (it names them), or a port in use.
+    Raises `ValueError` for a folder that is taken, nothing to resume, or settings that differ (it
+    names them).
     """
     if resume:
         check_resume(layout, config)
@@ -38,13 +38,11 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> list[
             f"{layout.root} already holds a run: continue it with --resume, or choose another "
             "folder with --set run=…"
         )
-    ports = choose_ports(config)
-    urls = [server_url(config, port) for port in ports]
     layout.root.mkdir(parents=True, exist_ok=True)
     replace_text(layout.config, dump_config(config), mode=0o600)  # it holds the servers' secret
-    run_id = read_json(layout.servers, {}).get("run_id") or secrets.token_hex(4)
-    write_json(layout.servers, {"run_id": run_id, "servers": [*urls, *config.generate.servers]})
-    return ports
+    shutil.rmtree(layout.servers, ignore_errors=True)  # those of an earlier start
+    if not layout.run_id.exists():
+        replace_text(layout.run_id, secrets.token_hex(4))
 
 
 def check_resume(layout: Layout, config: ScaleConfig) -> None:
@@ -71,48 +69,14 @@ def reopen(layout: Layout, updates: int) -> None:
         write_json(layout.status, {**status, "done": False})
 
 
-def choose_ports(config: ScaleConfig) -> list[int]:
-    """A free port for every generator of this machine.
-
-    Raises `ValueError` for a configured port that another program uses.
-    """
-    generate = config.generate
-    sockets = [socket.socket() for _ in range(generate.count)]
-    try:
-        for index, one in enumerate(sockets):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bind(one, generate.host, generate.port and generate.port + index)
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def bind(one: socket.socket, host: str, port: int) -> None:
-    try:
-        one.bind((host, port))
-    except OSError as error:
-        raise ValueError(
-            f"generator {host}:{port} cannot be bound ({error.strerror}): set generate.port to "
-            "another port, or to 0 for any free ones"
-        ) from None
-
-
-def server_url(config: ScaleConfig, port: int) -> str:
-    """Where this machine's orchestrator and trainer reach a generator."""
-    host = config.generate.host
-    reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    return f"http://{reachable}:{port}"
-
-
 @contextmanager
-def one_launcher(layout: Layout, role: str) -> Iterator[None]:
+def one_launcher(layout: Layout) -> Iterator[None]:
     """Hold the folder; the system lets go of it when the process ends, however it ends.
 
-    Raises `ValueError` if another launcher has this role on this machine.
+    Raises `ValueError` if another launcher holds it.
     """
     layout.root.mkdir(parents=True, exist_ok=True)
-    with (layout.root / f".{socket.gethostname()}.{role}.lock").open("w") as lock:
+    with (layout.root / ".launcher.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

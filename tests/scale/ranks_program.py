@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from rlbook.objectives import METHODS
 from rlbook.policy import load_policy, load_tokenizer, set_threads
 from rlbook.scale.config import ScaleConfig, TrainConfig
-from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.layout import Layout, replace_text
 from rlbook.scale.process import die_with_parent
 from rlbook.scale.spool import write_batch
 from rlbook.scale.train import checkpoint
@@ -99,7 +99,8 @@ def rollouts_of(step):
 
 def run_folder(root):
     layout = Layout(root)
-    write_json(layout.servers, {"run_id": "cafe", "servers": []})
+    root.mkdir(parents=True, exist_ok=True)
+    replace_text(layout.run_id, "cafe")
     for step in range(BATCHES):
         write_batch(layout, step, rollouts_of(step), {"step": step})
     return layout

@@ -22,7 +22,6 @@ def test_what_is_dumped_reads_back_equal(tmp_path):
         optimizer={"lr": 5e-7},
         generate={
             "interruption": {"after": 60, "text": "</think>…", "answer_tokens": 20},
-            "servers": ["http://127.0.0.1:8000"],
             "token": "s3cret",
         },
         budget={"curve": (0.6, 1.9, 2542.0, 0.38)},
@@ -84,7 +83,7 @@ def test_defaults_are_those_of_any_run():
 
 
 def test_no_setting_is_declared_twice():
-    """But `dtype` of weights here and there, and intervals and counts of unlike things."""
+    """But `dtype` of weights here and there, and engines and intervals of unlike things."""
     sections = {
         name: set(field.annotation.model_fields)
         for name, field in ScaleConfig.model_fields.items()
@@ -93,7 +92,7 @@ def test_no_setting_is_declared_twice():
     shared = set().union(*(sections[name] for name in sections if name in SHARED))
     added = [field for name in sections if name not in SHARED for field in sections[name]]
     assert shared & set(added) == {"every"}  # of evaluations, and of checkpoints
-    assert {field for field in added if added.count(field) > 1} == {"dtype"}
+    assert {field for field in added if added.count(field) > 1} == {"dtype", "engine"}
 
 
 def test_settings_without_their_section_are_those_of_the_first_that_has_them():
@@ -173,17 +172,7 @@ REFUSED = {
         {"model": {"device": "cuda:1"}},
         r"model\.device 'cuda:1': .*cpu or cuda",
     ),
-    "open host": ({"generate": {"host": "0.0.0.0"}}, r"generate\.host 0\.0\.0\.0 .*token"),
-    "open server": (
-        {"generate": {"servers": ["http://node1:8000"]}},
-        r"generate\.servers: http://node1:8000 is another machine: set generate\.token",
-    ),
-    "no URL": (
-        {"generate": {"servers": ["node1:8000"], "token": "x"}},
-        r"generate\.servers: 'node1:8000' is no URL",
-    ),
-    "no servers": ({"generate": {"count": 0}}, r"generate\.count is 0"),
-    "ports": ({"generate": {"port": 65535, "count": 2}}, r"generate\.port 65535"),
+    "no generator": ({"generate": {"count": 0}}, r"generate\.count: .*greater than or equal to 1"),
     "nothing to correct": (
         {"method": {"name": "scalerl", "sampler_correction": {"cap": 2.0}}},
         r"method: sampler_correction .*old_logprobs",
@@ -193,9 +182,9 @@ REFUSED = {
         {"generate": {"transport": "nccl", "colocated": True}, "model": CUDA},
         r"generate\.colocated: NCCL .*generate\.transport to file",
     ),
-    "nodes that meet at home": (
-        {"train": {"nodes": 2}},
-        r"train\.rendezvous 127\.0\.0\.1:29400: 2 nodes .*first node's name",
+    "one GPU for two on a cluster": (
+        {"generate": {"colocated": True}, "launch": {"engine": "ray"}, "model": CUDA},
+        r"generate\.colocated: .*set it to false, or launch\.engine to local",
     ),
     "crowded": (
         {"generate": {"colocated": True, "count": 2}, "model": CUDA},
@@ -221,7 +210,6 @@ REFUSED = {
         {"generate": {"interruption": {"after": 70, "text": "x", "answer_tokens": 20}}},
         r"generate\.interruption: .*max_new_tokens \(80\)",
     ),
-    "rendezvous": ({"train": {"rendezvous": "node0"}}, r"train\.rendezvous 'node0': .*port"),
     "not a mapping": ("- steps", "expected sections"),
     "not YAML": ("steps: [", "is not YAML"),
 }

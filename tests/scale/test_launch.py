@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -14,25 +13,14 @@ import pytest
 
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.commands import run_commands
+from rlbook.scale.launch.processes import LOST, Command, describe_exit
 from rlbook.scale.launch.progress import describe, last_row
 from rlbook.scale.launch.start import check_gpus, prepare, scale
-from rlbook.scale.launch.supervisor import (
-    Command,
-    Supervisor,
-    TooManyDeaths,
-    describe_exit,
-    last_error,
-    tail,
-)
+from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, last_error, tail
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.plan.budget_table import duration
 from rlbook.scale.process import LAUNCHER, Pulse
-from rlbook.scale.run_folder import (
-    RESUMABLE,
-    choose_ports,
-    one_launcher,
-    open_run,
-)
+from rlbook.scale.run_folder import RESUMABLE, one_launcher, open_run
 from rlbook.scale.spool import end_spool
 from rlbook.training import read_jsonl
 from rlbook.training.resume import may_change
@@ -118,7 +106,7 @@ def test_a_server_that_exits_after_the_end_is_not_started_again(layout):
     layout.root.mkdir()
     with supervise(layout, script("generator0", "")) as supervisor:
         supervisor.look(done=False)
-        until(lambda: supervisor.watched[0].process.poll() is not None)
+        until(lambda: supervisor.watched[0].processes[0].poll() is not None)
         assert supervisor.look(done=True)
         supervisor.look(done=True)
     assert [row["event"] for row in read_jsonl(layout.log("events"))] == ["start", "end"]
@@ -234,7 +222,8 @@ def test_processes_die_with_a_killed_supervisor(layout):
         "from pathlib import Path\n"
         "from rlbook.scale.config import LaunchConfig\n"
         "from rlbook.scale.layout import Layout\n"
-        "from rlbook.scale.launch.supervisor import Command, Supervisor\n"
+        "from rlbook.scale.launch.processes import Command\n"
+        "from rlbook.scale.launch.supervisor import Supervisor\n"
         "sleep = Command('sleeper', [sys.executable, '-S', '-c', 'import time; time.sleep(60)'])\n"
         "Supervisor([sleep], Layout(Path(sys.argv[1])), LaunchConfig()).watch(lambda: False)\n"
     )
@@ -252,6 +241,7 @@ def test_exits_in_words():
     assert describe_exit(0) == "exit code 0"
     assert describe_exit(-9) == "killed by SIGKILL"
     assert describe_exit(-99) == "killed by signal 99"
+    assert describe_exit(LOST) == "lost, perhaps with its machine"
 
 
 def test_the_tail_of_a_log(tmp_path):
@@ -261,21 +251,65 @@ def test_the_tail_of_a_log(tmp_path):
     assert describe_exit(1) == "exit code 1"
 
 
-def test_the_error_of_a_rank_is_shown_and_not_torchruns_page_after_it(tmp_path):
+def test_the_last_error_of_a_log_is_shown(tmp_path):
     log = tmp_path / "trainer.log"
-    rank = [
-        "[rank0]: Traceback (most recent call last):",
-        '[rank0]:   File "x.py", line 1, in <module>',
-    ]
-    rank.append("[rank0]: safetensors.SafetensorError: header too large")
-    page = ["Traceback (most recent call last):", *["  frame of torchrun"] * 40]
-    page += ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "=" * 60]
-    page += ["Failures:", "  <NO_OTHER_FAILURES>", *["-" * 60] * 20]
-    log.write_text("\n".join(["line"] * 500 + rank + page))
+    error = ["Traceback (most recent call last):", '  File "x.py", line 1, in <module>']
+    error.append("safetensors.SafetensorError: header too large")
+    log.write_text("\n".join(["line"] * 500 + error + ["what a library prints at its end"] * 100))
     shown = last_error(log).splitlines()
-    assert shown[-3:] == rank and len(shown) <= 15
+    assert shown[-3:] == error and len(shown) <= 15
     log.write_text("all is well\nKilled")
     assert last_error(log) == "all is well\nKilled"
+    assert last_error(tmp_path / "never started.log") == ""
+
+
+RANK = """
+import json, os, pathlib, sys, time
+folder, names = pathlib.Path(sys.argv[1]), ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+row = [os.environ[name] for name in names] + [os.getpid()]
+with (folder / f"rank{row[0]}").open("a") as file:
+    file.write(json.dumps(row) + "\\n")
+while not all((folder / f"rank{other}").exists() for other in "01"):
+    time.sleep(0.01)
+if row[0] == "1" and (folder / "rank1").read_text().count("\\n") == 1:
+    raise RuntimeError("a GPU has fallen off the bus")
+time.sleep(60)
+"""
+
+
+def test_a_gang_is_restarted_whole_and_the_guilty_rank_is_shown(layout, quick):
+    """Rank 1 fails at its first start; rank 0 would wait for it for ever."""
+    layout.root.mkdir()
+    gang = replace(script("trainer", RANK, layout.root), ranks=2)
+
+    def starts(rank):
+        path = layout.root / f"rank{rank}"
+        return [json.loads(line) for line in path.open()] if path.exists() else []
+
+    with supervise(layout, gang) as supervisor:
+        supervisor.watch(lambda: len(starts(0)) == len(starts(1)) == 2, seconds=0.02)
+        first, second = zip(starts(0), starts(1), strict=True)
+        assert not any(alive(pid) for *_, pid in first) and all(alive(pid) for *_, pid in second)
+        named = {
+            name: pid for name, (*_, pid) in zip(("trainer0", "trainer1"), second, strict=True)
+        }
+        assert read_json(layout.processes) == supervisor.process_ids() == named
+    for (*ranks, port, _), rank in zip(first + second, "0101", strict=True):
+        assert ranks == [rank, rank, "2"] and int(port) > 0
+    assert first[0][3] == first[1][3] and second[0][3] == second[1][3] != first[0][3]
+    (death,) = events(layout, "death")
+    assert (death["process"], death["reason"]) == ("trainer", "trainer1: exit code 1")
+    assert "fallen off the bus" in last_error(layout.logs / "trainer1.log")
+    assert not any(alive(pid) for *_, pid in second)
+
+
+def test_a_rank_that_keeps_dying_ends_the_run_with_its_own_error(layout, quick):
+    code = "import os, time; time.sleep(60) if os.environ['RANK'] == '0' else 1 / 0"
+    with (
+        pytest.raises(TooManyDeaths, match=r"trainer died 2 times.*trainer1\.log:[\s\S]*by zero"),
+        supervise(layout, replace(script("trainer", code), ranks=2), max_deaths=1) as supervisor,
+    ):
+        supervisor.watch(lambda: False, seconds=0.02)
 
 
 def every_setting():
@@ -287,16 +321,14 @@ def every_setting():
 
 class TestRunFolder:
     def config(self, layout, **settings):
-        return ScaleConfig(run=str(layout.root), port=0, token="s3", **settings)
+        return ScaleConfig(run=str(layout.root), token="s3", **settings)
 
     def test_a_new_run(self, layout):
         config = self.config(layout)
-        (port,) = open_run(layout, config)
+        open_run(layout, config)
         assert load_config(layout.config) == config
         assert layout.config.stat().st_mode & 0o777 == 0o600
-        servers = read_json(layout.servers)
-        assert servers["servers"] == [f"http://127.0.0.1:{port}"]
-        assert "s3" not in layout.servers.read_text()
+        assert layout.run_id.read_text().isalnum()
 
     def test_a_folder_that_is_taken(self, layout):
         open_run(layout, self.config(layout))
@@ -309,14 +341,16 @@ class TestRunFolder:
 
     def test_resume_keeps_the_run_id_and_takes_what_may_change(self, layout):
         open_run(layout, self.config(layout))
-        before = read_json(layout.servers)["run_id"]
+        before = layout.run_id.read_text()
+        write_json(layout.server("generator0"), {"url": "http://127.0.0.1:1"})
         write_json(layout.status, {"version": 240, "done": True})
         longer = self.config(
             layout, steps=90, checkpoint={"every": 5}, evaluation={"every": 3}, processes=2
         )
         open_run(layout, longer, resume=True)
         assert load_config(layout.config) == longer
-        assert read_json(layout.servers)["run_id"] == before
+        assert layout.run_id.read_text() == before
+        assert not layout.server("generator0").exists()  # nobody is there any more
         assert read_json(layout.status) == {"version": 240, "done": False}
         open_run(layout, load_config(layout.config), resume=True)
 
@@ -352,24 +386,11 @@ class TestRunFolder:
 
     def test_one_launcher_at_a_time(self, layout):
         with (
-            one_launcher(layout, "all"),
+            one_launcher(layout),
             pytest.raises(ValueError, match="another launcher is at work"),
-            one_launcher(layout, "all"),
+            one_launcher(layout),
         ):
             pass
-        with one_launcher(layout, "all"), one_launcher(layout, "generators"):
-            pass
-
-    def test_ports(self, layout):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            config = ScaleConfig(port=port)
-            with pytest.raises(ValueError, match=rf"127\.0\.0\.1:{port} .*generate\.port"):
-                choose_ports(config)
-        free = choose_ports(ScaleConfig(port=0, count=5))
-        assert len(set(free)) == 5 and min(free) > 0
 
 
 def test_the_progress_line():
@@ -395,55 +416,31 @@ def test_the_last_complete_row(tmp_path):
 def test_what_cannot_start_is_said_before_anything_is_written(layout, monkeypatch):
     run = str(layout.root)
     with pytest.raises(ValueError, match=r"rollout\.max_new_tokens 250: .*set 2\d\d at most"):
-        prepare(layout, ScaleConfig(run=run, rollout={"max_new_tokens": 250}), False, "all")
+        prepare(layout, ScaleConfig(run=run, rollout={"max_new_tokens": 250}), False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     cuda = {"device": "cuda", "processes": 2}
     with pytest.raises(ValueError, match=r"2 GPUs for 1 of generators and 2 of trainers"):
-        prepare(layout, ScaleConfig(run=run, **cuda), False, "all")
-    for nowhere in ({"port": 0}, {"count": 0, "servers": ["http://127.0.0.1:1"]}):
-        with pytest.raises(ValueError, match=r"set generate\.count .*generate\.port"):
-            prepare(layout, ScaleConfig(run=run, generate=nowhere), False, "generators")
-    check_gpus(ScaleConfig(**cuda), "trainer")
-    check_gpus(ScaleConfig(**cuda, colocated=True), "all")
+        prepare(layout, ScaleConfig(run=run, **cuda), False)
+    check_gpus(ScaleConfig(**cuda, colocated=True))
     assert not layout.root.exists()
 
 
 class TestCommands:
-    def commands(self, layout, role="all", ports=(8100, 8101), **sections):
-        engine = {"engine": "builtin", "token": "s3cret"}
+    def commands(self, layout, **sections):
+        engine = {"engine": "builtin", "token": "s3cret", "count": 2}
         config = ScaleConfig(run=str(layout.root), generate=engine, **sections)
-        write_json(layout.servers, {"run_id": "cafe", "servers": []})
-        return {c.name: c for c in run_commands(config, layout, role, list(ports))}
-
-    def test_every_role_runs_its_part(self, layout):
-        assert list(self.commands(layout)) == [
-            "generator0", "generator1", "orchestrator", "trainer"
-        ]  # fmt: skip
-        assert list(self.commands(layout, "generators")) == ["generator0", "generator1"]
-        assert list(self.commands(layout, "trainer", ports=())) == ["trainer"]
+        return {c.name: c for c in run_commands(config, layout)}
 
     def test_secrets_are_not_on_command_lines(self, layout):
         commands = self.commands(layout).values()
         assert not any("s3cret" in argument for c in commands for argument in c.argv)
         assert "s3cret" in self.commands(layout)["generator0"].env.values()
 
-    def test_ranks_meet(self, layout):
-        alone = self.commands(layout, train={"processes": 3})["trainer"].argv
-        assert "--standalone" in alone and "--nproc-per-node=3" in alone
-        single = self.commands(layout, train={"processes": 1})["trainer"].argv
-        assert single == [sys.executable, "-m", "rlbook.scale.train.trainer", str(layout.root)]
-        nodes = {"processes": 8, "nodes": 2, "rendezvous": "node0:29400"}
-        together = self.commands(layout, train=nodes)["trainer"].argv
-        assert {"--nnodes=2", "--rdzv-endpoint=node0:29400", "--rdzv-id=cafe"} <= set(together)
-        assert together[-2:] == ["rlbook.scale.train.trainer", str(layout.root)]
-
     def test_generators_take_the_gpus_after_the_trainers(self, layout, monkeypatch):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        cuda = {"device": "cuda", "processes": 2}
-        for role, gpus in (("all", ["2", "3"]), ("generators", ["0", "1"])):
-            commands = self.commands(layout, role, **cuda)
-            found = [commands[f"generator{i}"].env["CUDA_VISIBLE_DEVICES"] for i in (0, 1)]
-            assert found == gpus
+        commands = self.commands(layout, device="cuda", processes=2)
+        found = [commands[f"generator{i}"].env["CUDA_VISIBLE_DEVICES"] for i in (0, 1)]
+        assert found == ["2", "3"]
 
     def test_on_a_cpu_everybody_has_one_thread(self, layout):
         assert all(c.env["OMP_NUM_THREADS"] == "1" for c in self.commands(layout).values())
@@ -456,9 +453,7 @@ class TestEndings:
     def config(self, layout, monkeypatch):
         monkeypatch.setattr("rlbook.scale.launch.start.check_start", lambda config: None)
         monkeypatch.setattr("rlbook.scale.launch.supervisor.FIRST_DELAY", 0.01)
-        return ScaleConfig(
-            run=str(layout.root), steps=3, minibatches=1, port=0, launch={"max_deaths": 1}
-        )
+        return ScaleConfig(run=str(layout.root), steps=3, minibatches=1, launch={"max_deaths": 1})
 
     def run(self, monkeypatch, config, *commands):
         monkeypatch.setattr("rlbook.scale.launch.start.run_commands", lambda *arguments: commands)
@@ -470,11 +465,6 @@ class TestEndings:
         trainer = replace(script("trainer", done, layout.status), finishes=True)
         assert self.run(monkeypatch, config, trainer) == 1
         assert "stopped: 0 updates (accuracy 0.000 over 2,560" in capsys.readouterr().err
-
-    def test_the_secret_of_the_example_is_none(self, config, layout):
-        with pytest.raises(ValueError, match=r"generate\.token is the example's"):
-            scale(config.replace(token="choose-your-own"))
-        assert not layout.config.exists()
 
     def test_every_start_has_a_secret_of_its_own(self, config, layout, monkeypatch, capsys):
         failing = script("orchestrator", "raise SystemExit(1)")

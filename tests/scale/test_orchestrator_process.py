@@ -12,7 +12,7 @@ import pytest
 
 from rlbook.scale import spool
 from rlbook.scale.config import ScaleConfig, dump_config
-from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.layout import Layout, replace_text, write_json
 from rlbook.training import read_jsonl
 
 pytestmark = pytest.mark.slow
@@ -71,7 +71,8 @@ def label(server, version):
 def layout(tmp_path, server):
     layout = Layout(tmp_path)
     layout.config.write_text(dump_config(ScaleConfig(run=str(tmp_path), **SETTINGS)))
-    write_json(layout.servers, {"run_id": RUN_ID, "servers": [server]})
+    replace_text(layout.run_id, RUN_ID)
+    write_json(layout.server("generator0"), {"url": server})
     return layout
 
 

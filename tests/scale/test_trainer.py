@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlbook.objectives import METHODS
 from rlbook.policy import load_policy, load_tokenizer, logprobs
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.layout import Layout, read_json, replace_text, write_json
 from rlbook.scale.spool import end_spool, published, write_batch
 from rlbook.scale.train import checkpoint, trainer
 from rlbook.scale.train.checkpoint import Shards
@@ -95,7 +95,8 @@ def settings(root, method="scalerl", every=2, **fields):
 
 def run_folder(root, batches=STEPS):
     layout = Layout(root)
-    write_json(layout.servers, {"run_id": "cafe", "servers": []})
+    root.mkdir(parents=True, exist_ok=True)
+    replace_text(layout.run_id, "cafe")
     for step in range(batches):
         write_batch(layout, step, rollouts_of(step), {"step": step, "tickets": 2 * step})
     return layout

@@ -1,8 +1,4 @@
-"""What a run consists of, as command lines, for each role of a machine.
-
-    all          generators of this machine, orchestrator, trainer processes of this machine
-    trainer      this machine's trainer processes; they meet the others at `train.rendezvous`
-    generators   this machine's generators; the other machines name them in `generate.servers`
+"""What a run consists of, as command lines.
 
 Secrets travel in the environment: command lines are public on a machine.
 """
@@ -13,26 +9,16 @@ from typing import Literal
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate import vllm_adapter
 from rlbook.scale.generate.builtin_server import TOKEN_VARIABLE
-from rlbook.scale.launch.supervisor import Command
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.generate.registry import ENTRY_VARIABLE
+from rlbook.scale.launch.processes import Command
+from rlbook.scale.layout import Layout
 from rlbook.training.collect import derive_seed
 
-Role = Literal["all", "trainer", "generators"]
 
-
-def run_commands(
-    config: ScaleConfig, layout: Layout, role: Role, ports: list[int]
-) -> list[Command]:
-    """Everything that one machine has to run. Raises `ValueError` if it lacks something."""
-    commands = []
-    if role != "trainer":
-        alone = role == "generators"
-        commands += [generator(config, index, port, alone) for index, port in enumerate(ports)]
-    if role == "all":
-        commands.append(orchestrator(config, layout))
-    if role != "generators":
-        commands.append(trainer(config, layout))
-    return commands
+def run_commands(config: ScaleConfig, layout: Layout) -> list[Command]:
+    """Trainer, orchestrator and generators. Raises `ValueError` if there is nothing to run one."""
+    generators = [generator(config, layout, index) for index in range(config.generate.count)]
+    return [trainer(config, layout), orchestrator(config, layout), *generators]
 
 
 def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
@@ -44,26 +30,30 @@ def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
     return engine
 
 
-def generator(config: ScaleConfig, index: int, port: int, alone: bool = False) -> Command:
-    """Generator `index`; `alone` on a machine without trainers, whose GPUs are all its own."""
-    if chosen_engine(config) == "vllm":
-        argv, env = vllm_adapter.server_command(config, index, port, alone)
-    else:
-        argv, env = builtin_server(config, index, port, alone)
+def generator(config: ScaleConfig, layout: Layout, index: int) -> Command:
+    """Generator `index`."""
+    name, on_gpus = f"generator{index}", config.model.device == "cuda"
+    server = vllm_adapter.server_command if chosen_engine(config) == "vllm" else builtin_server
+    argv, env = server(config, index)
+    env |= {ENTRY_VARIABLE: str(layout.server(name))}
+    if on_gpus and config.launch.engine == "local":
+        env["CUDA_VISIBLE_DEVICES"] = vllm_adapter.visible_gpus(config, index)
     return Command(
-        f"generator{index}", argv, cpu_threads(config) | env, spare=True, witness="orchestrator"
+        name,
+        argv,
+        cpu_threads(config) | env,
+        spare=True,
+        witness="orchestrator",
+        gpus=config.generate.tensor_parallel * on_gpus,
     )
 
 
-def builtin_server(
-    config: ScaleConfig, index: int, port: int, alone: bool
-) -> tuple[list[str], dict[str, str]]:
+def builtin_server(config: ScaleConfig, index: int) -> tuple[list[str], dict[str, str]]:
     """The book's own sampler as a server."""
     generate = config.generate
     options = {
         "policy": config.model.policy,
-        "host": generate.host,
-        "port": port,
+        "port": 0,
         "slots": generate.slots,
         "dtype": generate.dtype,
         "device": config.model.device,
@@ -71,32 +61,19 @@ def builtin_server(
     }
     argv = [f"--{name}={value}" for name, value in options.items()]
     env = {TOKEN_VARIABLE: generate.token} if generate.token else {}
-    if config.model.device == "cuda":
-        env["CUDA_VISIBLE_DEVICES"] = vllm_adapter.visible_gpus(config, index, alone)
     return [sys.executable, "-m", "rlbook.scale.generate.builtin_server", *argv], env
 
 
 def orchestrator(config: ScaleConfig, layout: Layout) -> Command:
     argv = [sys.executable, "-m", "rlbook.scale.rollout.orchestrator", str(layout.root)]
-    return Command("orchestrator", argv, {"OMP_NUM_THREADS": "1"}, finishes=True)
+    cpus = 1 + config.generate.verifiers
+    return Command("orchestrator", argv, {"OMP_NUM_THREADS": "1"}, finishes=True, cpus=cpus)
 
 
 def trainer(config: ScaleConfig, layout: Layout) -> Command:
-    """This machine's ranks. If there are several, `torchrun` starts and ends them together."""
-    train, program = config.train, ["-m", "rlbook.scale.train.trainer", str(layout.root)]
-    if train.ranks == 1:
-        return Command("trainer", [sys.executable, *program], cpu_threads(config), finishes=True)
-    meeting = ["--standalone"]
-    if train.nodes > 1:
-        meeting = [
-            f"--nnodes={train.nodes}",
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={train.rendezvous}",
-            f"--rdzv-id={read_json(layout.servers)['run_id']}",
-        ]
-    ranks = [f"--nproc-per-node={train.processes}", "--max-restarts=0"]
-    argv = [sys.executable, "-m", "torch.distributed.run", *meeting, *ranks, *program]
-    return Command("trainer", argv, cpu_threads(config), finishes=True)
+    argv = [sys.executable, "-m", "rlbook.scale.train.trainer", str(layout.root)]
+    ranks, gpus = config.train.processes, int(config.model.device == "cuda")
+    return Command("trainer", argv, cpu_threads(config), finishes=True, ranks=ranks, gpus=gpus)
 
 
 def cpu_threads(config: ScaleConfig) -> dict[str, str]:

@@ -1,122 +1,112 @@
 """Keeps processes running: whoever exits before the run is done is started again."""
 
 import json
-import os
 import re
 import signal
-import subprocess
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from rlbook.scale.config import LaunchConfig
+from rlbook.scale.launch.processes import Command, Process, describe_exit, start_here
 from rlbook.scale.layout import Layout, write_json
-from rlbook.scale.process import LAUNCHER, die_with_parent, silent_too_long
+from rlbook.scale.process import silent_too_long
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by every recent death
 POLL_SECONDS = 0.2
+LAST_SECONDS = 10.0  # for a process that was killed to be gone
 TAIL_LINES, SEARCHED_LINES = 15, 400
 ERROR_LINE = re.compile(r"(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: |$)")
-TORCHRUN_ERROR = re.compile(r"ChildFailedError|SignalException")
+Start = Callable[[Command, Sequence[Path]], Sequence[Process]]
 
 
 class TooManyDeaths(RuntimeError):
     """A process died so often that starting it again will not help. Names it and its log."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """What to start: its name in logs and messages, arguments, additions to the environment.
-
-    One that `finishes` has something left to do once the run is done, and then exits with 0. What
-    a `spare` one does the other spare ones can do as well. Whether it lives is seen by `witness`,
-    another process; by itself if there is none.
-    """
-
-    name: str
-    argv: list[str]
-    env: dict[str, str] = field(default_factory=dict)
-    finishes: bool = False
-    spare: bool = False
-    witness: str | None = None
-
-
 class Watched:
-    """One command, started again whenever it exits. Its process leads a process group."""
+    """One command, started again whenever one of its processes exits."""
 
-    def __init__(self, command: Command, log: Path, limits: LaunchConfig):
-        self.command, self.log, self.limits = command, log, limits
-        self.process: subprocess.Popen | None = None
+    def __init__(self, command: Command, layout: Layout, limits: LaunchConfig):
+        self.command, self.name, self.limits = command, command.name, limits
+        self.logs = [layout.logs / f"{name}.log" for name in command.members]
+        self.processes: Sequence[Process] = []
         self.deaths: list[float] = []  # times, on the monotonic clock
+        self.failed: list[int] = []  # ranks that ended the command by themselves
         self.start_at = self.started = 0.0
         self.finished = False
 
-    @property
-    def name(self) -> str:
-        return self.command.name
-
-    def start(self) -> int:
-        """Start the command; its output goes to the end of its log. Returns the process id."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("a") as log:
-            log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start {len(self.deaths) + 1}\n")
-            log.flush()
-            self.started = time.time()
-            self.process = subprocess.Popen(
-                self.command.argv,
-                env={**os.environ, LAUNCHER: str(os.getpid()), **self.command.env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-                preexec_fn=die_with_parent,
-            )
-        return self.process.pid
-
     def due(self, now: float) -> bool:
         """Whether it is time to start the command."""
-        return self.process is None and not self.finished and self.start_at <= now
+        return not self.processes and not self.finished and self.start_at <= now
 
     def exited(self) -> int | None:
-        """The exit code of a process that has ended since the last call, otherwise None."""
-        if self.process is None or (code := self.process.poll()) is None:
+        """The exit code of a command that has ended since the last call, otherwise None.
+
+        It ends with the first process that fails, or with the last. Nothing of it is left then.
+        """
+        codes = [process.poll() for process in self.processes]
+        self.failed = [rank for rank, code in enumerate(codes) if code]
+        if not codes or (None in codes and not self.failed):
             return None
-        self.signal(signal.SIGKILL)  # what it may have left behind in its group
-        self.process = None
-        return code
+        self.kill()
+        return codes[self.failed[0]] if self.failed else 0
+
+    def why(self, code: int) -> str:
+        """The reason of its end, with the rank if there are several."""
+        who = f"{self.command.members[self.failed[0]]}: " if self.command.ranks > 1 and code else ""
+        return who + describe_exit(code)
 
     def plan_restart(self, now: float) -> None:
         """Note a death and when to start again; `TooManyDeaths` if it is one too many."""
         self.deaths.append(now)
         recent = sum(now - death <= self.limits.window for death in self.deaths)
         if recent > self.limits.max_deaths:
+            ends = [f"{self.logs[rank]}:\n{last_error(self.logs[rank])}" for rank in self.failed]
             raise TooManyDeaths(
-                f"{self.name} died {recent} times within {self.limits.window:g} s; "
-                f"the end of {self.log}:\n{last_error(self.log)}"
+                f"{self.name} died {recent} times within {self.limits.window:g} s; the end of "
+                + "\n".join(ends or map(str, self.logs))
             )
         self.start_at = now + min(FIRST_DELAY * 2 ** (recent - 1), LONGEST_DELAY)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the whole process group, if there still is one."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+        """Send a signal to all its processes."""
+        for process in self.processes:
+            process.send_signal(number)
+
+    def wait(self, seconds: float) -> None:
+        """Until all its processes have ended, at most so long."""
+        deadline = time.monotonic() + seconds
+        with suppress(TimeoutExpired):
+            for process in self.processes:
+                process.wait(max(0.0, deadline - time.monotonic()))
+
+    def kill(self) -> None:
+        """End what there is of it, also what an ended process has left behind."""
+        self.signal(signal.SIGKILL)
+        self.wait(LAST_SECONDS)
+        self.processes = []
 
 
 class Supervisor:
-    """Runs commands until they are no longer needed; leaving the `with` block stops them all.
+    """All processes of a run, as `with Supervisor(commands, layout, limits) as supervisor`.
 
-    Every exit before the run is done is a death, exit code 0 too: that is how vLLM's server exits
-    when its engine dies. Who shows no sign of life is killed, which is a death as well.
-    `events.jsonl` records starts and deaths and who was left out, `processes.json` the current
-    process ids.
+    On the way out every process is asked to stop, later forced to. `start` decides where processes
+    run: on this machine, if nothing else is said. Chapter 17.
     """
 
-    def __init__(self, commands: Iterable[Command], layout: Layout, limits: LaunchConfig):
-        self.layout, self.limits = layout, limits
-        self.watched = [Watched(c, layout.logs / f"{c.name}.log", limits) for c in commands]
+    def __init__(
+        self,
+        commands: Iterable[Command],
+        layout: Layout,
+        limits: LaunchConfig,
+        start: Start = start_here,
+    ):
+        self.layout, self.limits, self.start = layout, limits, start
+        self.watched = [Watched(command, layout, limits) for command in commands]
 
     def __enter__(self) -> "Supervisor":
         return self
@@ -146,22 +136,22 @@ class Supervisor:
     def look(self, done: bool) -> bool:
         """One round: end who hangs, note who exited, start whoever is due. Returns `done`."""
         for one in self.watched:
-            if one.process and (silence := self.silence(one)):
-                self.record(one.name, "hung", reason=f"no sign of life for {silence:.0f} s")
+            if one.processes and (silence := self.silence(one)):
+                self.record(one, "hung", reason=f"no sign of life for {silence:.0f} s")
                 one.signal(signal.SIGKILL)
-                one.process.wait()
-        for one in self.watched:
+                one.wait(LAST_SECONDS)
             if (code := one.exited()) is None:
                 continue
             if done and (code == 0 or not one.command.finishes):
                 one.finished = True
-                self.record(one.name, "end", code=code)
+                self.record(one, "end", code=code)
             else:
-                self.record(one.name, "death", code=code, reason=describe_exit(code))
+                self.record(one, "death", code=code, reason=one.why(code))
                 self.restart_or_leave_out(one)
         for one in self.watched:
             if one.due(time.monotonic()) and (one.command.finishes or not done):
-                self.record(one.name, "start", pid=one.start())
+                one.started, one.processes = time.time(), self.start(one.command, one.logs)
+                self.record(one, "start", pid=one.processes[0].pid)
                 write_json(self.layout.processes, self.process_ids())
         return done
 
@@ -183,7 +173,7 @@ class Supervisor:
             one.finished = True
             gpus = one.command.env.get("CUDA_VISIBLE_DEVICES")
             where = f" on GPU {gpus}" if gpus else ""
-            self.record(one.name, "left out", reason=f"too many deaths{where}")
+            self.record(one, "left out", reason=f"too many deaths{where}")
             warnings.warn(
                 f"the run goes on without {one.name}{where}: {error}", RuntimeWarning, stacklevel=2
             )
@@ -193,57 +183,47 @@ class Supervisor:
         return [one.name for one in self.watched if one.command.finishes and not one.finished]
 
     def process_ids(self) -> dict[str, int]:
-        return {one.name: one.process.pid for one in self.watched if one.process}
+        """Of this machine's processes, by their names."""
+        return {
+            name: process.pid
+            for one in self.watched
+            for name, process in zip(one.command.members, one.processes, strict=False)
+            if process.pid
+        }
 
     def stop(self) -> None:
         """End everybody: a request to stop, `grace` seconds later an order."""
-        alive = [one for one in self.watched if one.process]
+        alive = [one for one in self.watched if one.processes]
+        deadline = time.monotonic() + self.limits.grace
         for one in alive:
             one.signal(signal.SIGTERM)
-        deadline = time.monotonic() + self.limits.grace
-        with suppress(subprocess.TimeoutExpired):
-            for one in alive:
-                one.process.wait(max(0.0, deadline - time.monotonic()))
         for one in alive:
-            one.signal(signal.SIGKILL)
-            self.record(one.name, "stop", code=one.process.wait())
-            one.process = None
+            one.wait(deadline - time.monotonic())
+        for one in alive:
+            processes = one.processes
+            one.kill()
+            self.record(one, "stop", code=processes[0].poll())
 
-    def record(self, name: str, event: str, **facts) -> None:
+    def record(self, one: Watched, event: str, **facts) -> None:
         """Append a row to the list of events."""
-        row = {"time": time.time(), "process": name, "event": event, **facts}
+        row = {"time": time.time(), "process": one.name, "event": event, **facts}
         self.layout.root.mkdir(parents=True, exist_ok=True)
         with self.layout.log("events").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
 
-def describe_exit(code: int) -> str:
-    """Why a process ended, in words: "exit code 1", "killed by SIGKILL"."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
 def last_error(path: Path) -> str:
-    """The end of a log; of the last traceback in it, if it has one that is not torchrun's own.
-
-    `torchrun` prints a page of its own after the error of a rank that died.
-    """
+    """The end of a log; of the last traceback in it, if it has one."""
     lines = tail(path, SEARCHED_LINES)
-    ends = [
-        number
-        for number, line in enumerate(lines)
-        if ERROR_LINE.match(line) and not TORCHRUN_ERROR.search(line)
-    ]
+    ends = [number for number, line in enumerate(lines) if ERROR_LINE.match(line)]
     last = ends[-1] + 1 if ends else len(lines)
     return "\n".join(lines[max(0, last - TAIL_LINES) : last])
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a text file, read from its end."""
+    """The last lines of a text file, read from its end; none if it does not exist."""
+    if not path.exists():
+        return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 200 * lines))
         return file.read().decode(errors="replace").splitlines()[-lines:]

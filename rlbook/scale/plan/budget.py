@@ -40,11 +40,11 @@ class Budget:
 
     @property
     def ranks(self) -> int:
-        return self.config.train.ranks
+        return self.config.train.processes
 
     @property
     def servers(self) -> int:
-        return self.config.generate.count + len(self.config.generate.servers)
+        return self.config.generate.count
 
     @property
     def gpus(self) -> int:

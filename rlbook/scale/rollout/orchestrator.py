@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlbook.policy import load_tokenizer
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
+from rlbook.scale.generate.client import GeneratorClient, HTTPEngine, clients_of
 from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, RequestRefused
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.process import PULSE_SECONDS, Pulse, die_with_parent
@@ -234,17 +234,14 @@ async def show_life(layout: Layout, clients: Sequence[GeneratorClient]) -> None:
 
 async def orchestrate(layout: Layout) -> None:
     """The orchestrator of a run folder, with HTTP generators."""
-    config, known = load_config(layout.config), read_json(layout.servers)
-    if known is None:
-        raise FileNotFoundError(f"no {layout.servers}: runs are started by `rlbook scale`")
+    config = load_config(layout.config)
     tokenizer = load_tokenizer(config.model.policy)
-    generate, secret, limit = config.generate, config.generate.token, config.generate.timeout
+    generate = config.generate
     verifiers = Verifiers(config.data.task, generate.verifiers, generate.verify_seconds)
     async with AsyncExitStack() as stack:
         stack.callback(verifiers.close)
         clients = [
-            await stack.enter_async_context(GeneratorClient(url, known["run_id"], secret, limit))
-            for url in known["servers"]
+            await stack.enter_async_context(client) for client in clients_of(config, layout)
         ]
         life = asyncio.create_task(show_life(layout, clients))
         stack.callback(life.cancel)

@@ -46,6 +46,8 @@ class Generators:
 
     async def behind(self, version: int) -> list[GeneratorClient]:
         """The generators that answer and lack these weights."""
+        for client in self.clients:
+            client.look_up()
         due = [c for c in self.clients if self.clock() >= self.retry_at.get(c.url, 0.0)]
         lacking = await asyncio.gather(*(self.lacks(client, version) for client in due))
         return [client for client, lacks in zip(due, lacking, strict=True) if lacks]
