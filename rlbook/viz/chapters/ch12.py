@@ -1,4 +1,4 @@
-"""Chapter 12: claims and their differences, gradients compared, prices of entropy, the law."""
+"""Chapter 12: claims, gradients compared, a grid of choices, prices of entropy, the law."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,8 +11,12 @@ from torch import Tensor
 
 from rlbook.exact.strategy_mixture import estimator_weight
 from rlbook.objectives import Method, group_center, group_normalize, leave_one_out
+from rlbook.stats import t_interval
+from rlbook.stats.differences import holm
+from rlbook.stats.factorial import Factorial
 from rlbook.training import Rollout, Trainer
-from rlbook.viz.evidence import difference_table
+from rlbook.viz.evidence import difference_table, draw_differences
+from rlbook.viz.rates import short
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, colour_of, label_lines
 
 Push = Callable[[Trainer, Method, Sequence[Rollout]], Float[Tensor, " P"]]
@@ -81,6 +85,136 @@ SCORECARD = [
         "paper": "eleven models",
     },
 ]
+
+
+# What the grid crosses: a column, one of its choices, and the choice that it is compared with.
+CONTRASTS = {
+    "group σ, not none": ("normalisation", "group σ", "none"),
+    "batch σ, not none": ("normalisation", "batch σ", "none"),
+    "batch σ, not group σ": ("normalisation", "batch σ", "group σ"),
+    "mean over tokens": ("average", "over tokens", "per answer"),
+    "clip-higher": ("clip", "higher", "symmetric"),
+    "overlong filter": ("overlong", "filtered", "wrong"),
+}
+# Policy and data, each with its colour.
+CONDITIONS = {
+    ("base", "easy"): "#56B4E9",
+    ("base", "hard"): "#004488",
+    ("trained", "easy"): "#E69F00",
+    ("trained", "hard"): "#7a1032",
+}
+# The paper's claims: a contrast and where it is made; for a claim that the contrast is larger there
+# than elsewhere, the other place.
+PAPER = (
+    ("group σ hurts on easy data", "group σ, not none", {"data": "easy"}, None),
+    ("... more than on hard data", "group σ, not none", {"data": "easy"}, "hard"),
+    ("batch σ is the better σ", "batch σ, not group σ", {}, None),
+    ("mean over tokens helps a base", "mean over tokens", {"policy": "base"}, None),
+    ("... more than a trained policy", "mean over tokens", {"policy": "base"}, "trained"),
+    ("clip-higher helps a trained policy", "clip-higher", {"policy": "trained"}, None),
+    ("... more than a base", "clip-higher", {"policy": "trained"}, "base"),
+    ("the filter helps short answers", "overlong filter", {"data": "easy"}, None),
+    ("... more than long ones", "overlong filter", {"data": "easy"}, "hard"),
+)
+
+
+def crossed(base: pd.DataFrame, trained: pd.DataFrame) -> Factorial:
+    """The grid as a design: its two tables, one per policy."""
+    runs = pd.concat([base.assign(policy="base"), trained.assign(policy="trained")])
+    factors = tuple(dict.fromkeys(column for column, *_ in CONTRASTS.values()))
+    return Factorial(
+        runs.rename(columns={"arm": "data"}), factors, ("policy", "data", "lr", "seed")
+    )
+
+
+def grid_effects(grid: Factorial, metric: str) -> pd.DataFrame:
+    """Every contrast, over all conditions (policy and data "all") and in each of them.
+
+    `real` is by Holm's correction over all rows.
+    """
+    places = [{}, *({"policy": policy, "data": data} for policy, data in CONDITIONS)]
+    rows = [
+        {"contrast": name, "policy": "all", "data": "all"}
+        | where
+        | grid.effect(metric, *contrast, **where)
+        for name, contrast in CONTRASTS.items()
+        for where in places
+    ]
+    return corrected(rows)
+
+
+def paper_claims(grid: Factorial, metric: str) -> pd.DataFrame:
+    """What the paper says of each choice, asked of the grid; `real` by Holm over all rows."""
+    rows = []
+    for words, name, where, other in PAPER:
+        if other is None:
+            found = grid.effect(metric, *CONTRASTS[name], **where)
+        else:
+            ((column, one),) = where.items()
+            found = grid.interaction(metric, *CONTRASTS[name], by=(column, one, other))
+        rows.append({"the paper": words, "measured": name} | found)
+    return corrected(rows)
+
+
+def corrected(rows: Sequence[dict]) -> pd.DataFrame:
+    """The rows as a table, `real` by Holm's correction over all of them."""
+    table = pd.DataFrame(rows).rename(columns={"seeds": "blocks"})
+    return table.assign(real=holm(list(table["p"])))
+
+
+def draw_grid(ax: Axes, effects: pd.DataFrame) -> None:
+    """A row per contrast: over all conditions in black, below it each condition in its colour.
+
+    Filled where zero is excluded after Holm's correction.
+    """
+    looks = {("all", "all"): INK} | CONDITIONS
+    for row, name in enumerate(CONTRASTS):
+        mine = effects[effects["contrast"] == name].set_index(["policy", "data"])
+        for place, (condition, colour) in enumerate(looks.items()):
+            one, y = mine.loc[condition], row + 0.15 * (place - 2)
+            wide = condition == ("all", "all")
+            ax.plot([one["low"], one["high"]], [y, y], color=colour, lw=3 if wide else 1.6)
+            face = colour if one["real"] else "white"
+            ax.plot(one["mean"], y, "o", ms=7 if wide else 5, color=colour, mfc=face, zorder=3)
+    for (policy, data), colour in looks.items():
+        label = "over all four" if policy == "all" else f"{policy}, {data}"
+        ax.plot([], [], "o-", color=colour, label=label)
+    ax.axvline(0, color=INK, lw=1)
+    ax.set_yticks(range(len(CONTRASTS)), list(CONTRASTS))
+    ax.set(ylim=(len(CONTRASTS) - 0.45, -0.55), xlabel="difference of pass@1, nothing cut off")
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def one_exchanged(runs: pd.DataFrame, arms: Sequence[str], metric: str = "pass@1") -> pd.DataFrame:
+    """Each arm minus LitePPO at each learning rate, paired by seed: a row per arm and rate."""
+    runs = runs[runs["arm"].isin(["LitePPO", *arms])]
+    tables = {lr: difference_table(some, metric, "LitePPO") for lr, some in runs.groupby("lr")}
+    return pd.concat(tables, names=["lr"]).swaplevel().loc[list(arms)]
+
+
+def draw_exchanged(axes: Sequence[Axes], table: pd.DataFrame) -> None:
+    """`one_exchanged`, a panel per learning rate, the rows in one order."""
+    for ax, lr in zip(axes, sorted(set(table.index.get_level_values("lr"))), strict=True):
+        draw_differences(ax, table.xs(lr, level="lr"), "LitePPO")
+        ax.set_title(f"lr {short(lr)}", fontsize=10)
+
+
+def last_steps(steps: pd.DataFrame, columns: Sequence[str], count: int = 3) -> pd.DataFrame:
+    """Mean over the last steps of each run, a row per arm, rate and seed."""
+    late = steps[steps["step"] > steps["step"].max() - count]
+    return late.groupby(["arm", "lr", "seed"], sort=False)[list(columns)].mean().reset_index()
+
+
+def draw_price(ax: Axes, ends: pd.DataFrame, lr: float) -> None:
+    """Where each arm ends: entropy against accuracy, with intervals over seeds."""
+    for arm, runs in ends[ends["lr"] == lr].groupby("arm", sort=False):
+        (x, *across), (y, *up) = (t_interval(runs[name]) for name in ("entropy", "accuracy"))
+        colour = colour_of(str(arm))
+        ax.plot(across, [y, y], color=colour, lw=1.2)
+        ax.plot([x, x], np.clip(up, 0, 1), color=colour, lw=1.2)
+        ax.plot(x, y, "o", ms=7, color=colour, mec="white", zorder=3)
+    ax.set(xlabel="entropy, nats per token", ylabel="accuracy")
 
 
 def claim(
