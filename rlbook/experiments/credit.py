@@ -27,6 +27,7 @@ CREDITS = {
     "process": "rlbook.rewards.process:VerdictCredit",
     "VinePPO, k = 2": "rlbook.rewards.process:VineCredit",
     "PRIME": "rlbook.rewards.process:PrimeCredit",
+    "PRIME, slow judge": "rlbook.experiments.credit:slow_prime",
 }
 RATES = (3e-4, 6e-4)
 SETTINGS = {
@@ -70,8 +71,14 @@ def step_credit(
             engine, tokenizer, task, steps, k=2, limit=limit
         ),
         CREDITS["PRIME"]: lambda: PrimeCredit(policy[0], lr=1e-3),
+        CREDITS["PRIME, slow judge"]: lambda: slow_prime(policy[0]),
     }
     return build[config.data.reward]()
+
+
+def slow_prime(policy: PreTrainedModel) -> PrimeCredit:
+    """PRIME whose model takes a tenth of the steps."""
+    return PrimeCredit(policy, lr=1e-4)
 
 
 def unreliable_tool(wrong: float) -> World:

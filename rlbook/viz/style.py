@@ -100,7 +100,8 @@ ARM_COLOURS = {
     "step groups": "#8c8c8c",
     "process": "#0072B2",
     "VinePPO, k = 2": "#D55E00",
-    "PRIME": "#44AA66",
+    "PRIME": "#882255",
+    "PRIME, slow judge": "#44AA66",
     "tool tokens trained": "#AA4499",
     "outcome, tool repaired": "#009E73",
     "base": "#6b6b6b",
@@ -114,6 +115,14 @@ ARM_COLOURS = {
     "coin, 8 updates, clip": "#56B4E9",
     "format only": "#44AA66",
     "wrong labels": "#771155",
+    "LitePPO": METHOD_COLOURS["lite_ppo"],
+    "bonus": "#004488",
+    "small bonus": "#8fc1e3",
+    "adaptive": "#1b1b1b",
+    "adaptive, small steps": "#44AA66",
+    "Clip-Cov": "#D55E00",
+    "KL-Cov": "#882255",
+    "KL-Cov, k3": "#9a9a9a",
 }
 # Families of habits, from the one that the base has right to the one it hardly ever has.
 FAMILY_COLOURS = {
