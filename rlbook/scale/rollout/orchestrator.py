@@ -79,6 +79,8 @@ class Orchestrator:
 
     async def run(self) -> None:
         """Until the trainer says that the run is done, and the last evaluation is over."""
+        if waiting := self.batches.tickets.waiting:
+            say(f"{len(waiting)} prompts were open and are asked again")
         watcher = asyncio.create_task(self.watch())
         try:
             while not self.over():
