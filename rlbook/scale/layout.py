@@ -156,14 +156,16 @@ def sync_to_disk(path: Path) -> None:
 
 def checksums(folder: Path) -> dict[str, str]:
     """SHA-256 of every file in a folder, but of these themselves."""
-    sums = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != CHECKSUMS:
-            with path.open("rb") as file:
-                sums[str(path.relative_to(folder))] = hashlib.file_digest(
-                    file, "sha256"
-                ).hexdigest()
-    return sums
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): checksum(path) for path in files if path.name != CHECKSUMS
+    }
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def damage(folder: Path) -> str | None:

@@ -2,6 +2,10 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 
 import pytest
 import torch
@@ -12,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from rlbook.policy import load_policy, load_tokenizer
-from rlbook.scale.layout import write_json
+from rlbook.scale.layout import checksums, write_json
 from rlbook.scale.sections import TrainConfig
 from rlbook.scale.train import checkpoint
 from rlbook.scale.train.checkpoint import Checkpoints, Shards, export
@@ -129,7 +133,7 @@ def split(folder, parts):
             own[name] = chunks[rank] if rank < len(chunks) else tensor[:0]
         tensors = {name: tensor.clone() for name, tensor in own.items()}
         save_file(tensors, folder / f"rank_{rank:05d}.safetensors")
-    write_json(folder / checkpoint.CHECKSUMS, checkpoint.checksums(folder))
+    write_json(folder / checkpoint.CHECKSUMS, checksums(folder))
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
@@ -308,25 +312,73 @@ def test_a_checkpoint_is_a_policy(kind, limit, request, checkpoints, ranks, tmp_
     assert same(other.tensors(), trained)
 
 
-def test_a_rank_that_cannot_write_weights_goes_on_gathering(
-    checkpoints, training, monkeypatch, tmp_path
+def begin(checkpoints, training, step):
+    state = {"step": step, "estimator": {}, "dtype": "float32"}
+    checkpoints.begin((training.policy, load_tokenizer()), training.optimizer, state, {})
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    checkpoints, training, ranks, tmp_path, monkeypatch
 ):
-    """The others wait for it in every tensor's collective."""
-    gathered, original = [], checkpoint.full_tensor
+    """What is written are the weights of its step, not those of the update meanwhile."""
+    training.step()
+    save(checkpoints, training, 1)
+    training.step()
+    expected, original, free = training.tensors(), checkpoint.save_file, threading.Event()
 
-    def noted(tensor):
-        gathered.append(tensor.shape)
-        return original(tensor)
+    def slow(*arguments):
+        assert free.wait(30)
+        original(*arguments)
 
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
+    monkeypatch.setattr(checkpoint, "save_file", slow)
+    begin(checkpoints, training, 2)
+    assert checkpoints.settle(wait=False) is None
+    training.step()
+    assert (tmp_path / "latest").read_text() == "step_000001\n"
+    free.set()
+    assert checkpoints.settle(wait=True) is True
+    assert checkpoints.settle(wait=True) is None, "nothing is being written"
+    other = Training(ranks, seed=5)
+    assert checkpoints.load(other.policy, other.optimizer)["step"] == 2
+    assert same(other.tensors(), expected)
 
-    monkeypatch.setattr(checkpoint, "FILE_BYTES", 300_000)
-    monkeypatch.setattr(checkpoint, "full_tensor", noted)
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(OSError, match="No space left"):
-        checkpoints.write_weights(tmp_path, training.policy)
-    assert len(gathered) == len(list(training.policy.parameters()))
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import torch
+from rlbook.policy import load_tokenizer
+from rlbook.scale.config import TrainConfig
+from rlbook.scale.train import checkpoint
+from rlbook.scale.train.parallel import Ranks, shard
+from rlbook.tiny.model import build_model
+
+original = checkpoint.save_file
+ranks, policy = Ranks(), build_model().eval()
+optimizer = torch.optim.AdamW(shard(policy, ranks.mesh, TrainConfig()).parameters())
+checkpoints = checkpoint.Checkpoints(Path(sys.argv[1]), ranks)
+assert checkpoints.save((policy, load_tokenizer()), optimizer, {"step": 1}, {})
+
+def die_halfway(tensors, file, *rest):
+    original(tensors, file, *rest)
+    os.truncate(file, file.stat().st_size // 2)
+    os.kill(os.getpid(), 9)
+
+checkpoint.save_file = die_halfway
+checkpoints.begin((policy, load_tokenizer()), optimizer, {"step": 2}, {})
+checkpoints.settle(wait=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_middle_of_writing_leaves_the_checkpoint_before(
+    tmp_path, checkpoints, training
+):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / ".step_000002.partial").is_dir()
+    assert checkpoints.load(training.policy, training.optimizer)["step"] == 1
+    assert save(checkpoints, training, 2) and not list(tmp_path.glob(".*"))
 
 
 def test_a_run_is_exported_without_its_state(checkpoints, training, tmp_path):

@@ -1,6 +1,7 @@
 """What a transfer that waits for a dead peer does to the trainer; NCCL itself is played."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -16,7 +17,8 @@ import torch
 from rlbook.policy import load_policy
 from rlbook.scale.config import ScaleConfig, dump_config
 from rlbook.scale.generate.engine import GenerationFailed
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.generate.registry import ENTRY_VARIABLE
+from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.spool import write_batch
 from rlbook.scale.train import nccl
 from rlbook.scale.train.nccl import NCCLTransport, Source, own_address
@@ -134,14 +136,14 @@ def test_the_address_a_server_is_reached_by():
     assert own_address("http://127.0.0.1:9") == "127.0.0.1"
 
 
-def prepared_run(root, url):
+def prepared_run(root):
     """Two batches of random tokens for the tiny policy, and one generator."""
     layout, steps = Layout(root), 2
     settings = {"optimizer": {"minibatches": 1}, "generate": {"timeout": 2.0}}
     config = ScaleConfig(run=str(root), steps=steps, **settings)
     root.mkdir()
     layout.config.write_text(dump_config(config))
-    write_json(layout.servers, {"run_id": "cafe", "servers": [url]})
+    layout.run_id.write_text("cafe")
     for step in range(steps):
         rollouts = [
             Rollout(
@@ -156,11 +158,11 @@ def prepared_run(root, url):
 
 @pytest.mark.slow
 def test_a_trainer_whose_transfer_hangs_ends_in_time_and_its_successor_finishes(tmp_path):
+    layout = prepared_run(tmp_path / "run")
     argv = [sys.executable, "-m", "rlbook.scale.generate.builtin_server", "--port=0"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
+    environment = os.environ | {ENTRY_VARIABLE: str(layout.server("generator0"))}
+    with subprocess.Popen(argv, env=environment) as server:
         try:
-            url = server.stdout.readline().split()[-1]
-            layout = prepared_run(tmp_path / "run", url)
             train = [sys.executable, str(PROGRAM), str(layout.root)]
             first = subprocess.run(train, capture_output=True, text=True, timeout=120)
             assert first.returncode == 1, first.stderr[-2000:]

@@ -15,7 +15,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout, read_json, replace_text, write_json
 from rlbook.scale.spool import end_spool, published, write_batch
 from rlbook.scale.train import checkpoint, trainer
-from rlbook.scale.train.checkpoint import Shards
+from rlbook.scale.train.checkpoint import Checkpoints, Shards
 from rlbook.scale.train.trainer import ScaleTrainer, Stopwatch
 from rlbook.tasks import Problem
 from rlbook.tiny.model import build_model
@@ -32,6 +32,13 @@ from rlbook.training.checkpoint import read_state
 from rlbook.training.step import warm_up
 
 STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def written_at_once(monkeypatch):
+    """A checkpoint is there before the next update begins, whatever the writer's thread does."""
+    original = Checkpoints.settle
+    monkeypatch.setattr(Checkpoints, "settle", lambda self, wait: original(self, wait=True))
 
 
 class Settings:

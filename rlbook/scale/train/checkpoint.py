@@ -7,7 +7,8 @@ step_000020/orchestrator.json        the orchestrator's state after the last bat
 step_000020/checksums.json           SHA-256 of each of the other files
 latest                               the newest complete step; moves when all files are durable
 
-Any number of ranks reads what any number wrote.
+Any number of ranks reads what any number wrote. A step is copied to the host's memory while
+training waits, and written by a thread while it goes on.
 """
 
 import copy
@@ -16,6 +17,8 @@ import shutil
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,7 +31,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.policy import load_policy
 from rlbook.scale.layout import (
     CHECKSUMS,
-    checksums,
+    checksum,
     damage,
     publish_folder,
     replace_text,
@@ -40,8 +43,17 @@ from rlbook.training.checkpoint import LATEST, read_state, resolve
 from rlbook.training.step import full_tensor
 
 WEIGHTS, RNG = "model", "rng"
-FILE_BYTES = 4 * 2**30  # of weights: all that rank 0 ever holds of them in memory
+FILE_BYTES = 4 * 2**30  # of weights in one file
 Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+
+
+@dataclass
+class Writing:
+    """A step that a thread is writing; its result are checksums of this rank's files, or None."""
+
+    step: int
+    partial: Path
+    sums: Future
 
 
 class Checkpoints:
@@ -49,71 +61,97 @@ class Checkpoints:
 
     def __init__(self, folder: Path, ranks: Ranks, keep: int = 2):
         self.folder, self.ranks, self.keep = folder, ranks, keep
+        self.writing: Writing | None = None
+        self.thread = ThreadPoolExecutor(1, "checkpoint")
 
     def save(
         self, policy: Policy, optimizer: torch.optim.Optimizer, state: dict, orchestrator: dict
     ) -> bool:
-        """Write step `state["step"]`; returns whether it is durable on every rank.
+        """Write step `state["step"]`; returns whether it is durable on every rank."""
+        self.begin(policy, optimizer, state, orchestrator)
+        return bool(self.settle(wait=True))
 
-        What keeps it from being written (a full disk) is named in a warning, and the checkpoint
-        before stays the newest. `policy` is the model and its tokenizer, `state` and the
-        orchestrator's state are JSON.
+    def begin(
+        self, policy: Policy, optimizer: torch.optim.Optimizer, state: dict, orchestrator: dict
+    ) -> None:
+        """Copy step `state["step"]` and have it written; `settle` the one before first.
+
+        `policy` is the model and its tokenizer, `state` and the orchestrator's state are JSON.
         """
         step, (model, tokenizer) = state["step"], policy
-        final = self.folder / f"step_{step:06d}"
-        partial = self.folder / f".{final.name}.partial"
+        partial = self.folder / f".step_{step:06d}.partial"
         documents = {
             "state.json": {**state, "ranks": self.ranks.count},
             "orchestrator.json": orchestrator,
         }
-        stages = (
-            lambda: fresh_folder(partial) if self.ranks.first else None,
-            lambda: self.write_own(partial, model, optimizer),
-            lambda: self.write_weights(partial, model),
-            lambda: describe_model(partial, model, tokenizer) if self.ranks.first else None,
-            lambda: self.publish(partial, final, documents) if self.ranks.first else None,
-        )
-        done = all(self.ranks.all(attempt(stage, step)) for stage in stages)
+        own, weights = own_tensors(model, optimizer), self.whole_weights(model)
+
+        def write() -> None:
+            self.write_own(partial, own)
+            if self.ranks.first:
+                for file, tensors in weights.items():
+                    save_file(tensors, partial / file, {"format": "pt"})
+                describe_model(partial, model, tokenizer)
+                for name, document in documents.items():
+                    write_json(partial / name, document)
+
+        def written() -> dict[str, str] | None:
+            if not attempt(write, step):
+                return None
+            files = [f for f in partial.rglob("*") if self.ranks.first and f.is_file()]
+            files = [f for f in files if not f.name.startswith("rank_")]
+            files.append(partial / rank_file(self.ranks.rank))
+            return {str(f.relative_to(partial)): checksum(f) for f in files if f.exists()}
+
+        made = attempt(lambda: fresh_folder(partial) if self.ranks.first else None, step)
+        ready = self.ranks.all(made)
+        sums = self.thread.submit(written if ready else lambda: None)
+        self.writing = Writing(step, partial, sums)
+
+    def settle(self, wait: bool) -> bool | None:
+        """Whether the step begun last is durable on every rank; None as long as nobody knows.
+
+        What keeps it from being written (a full disk) is named in a warning, and the checkpoint
+        before stays the newest.
+        """
+        if (writing := self.writing) is None:
+            return None
+        if not (wait or self.ranks.all(writing.sums.done())):
+            return None
+        sums = self.ranks.collect(writing.sums.result())
+        done = None not in sums
+        if done:
+            final = self.folder / f"step_{writing.step:06d}"
+
+            def publish() -> None:
+                if self.ranks.first:
+                    self.publish(writing.partial, final, {k: v for s in sums for k, v in s.items()})
+
+            done = self.ranks.all(attempt(publish, writing.step))
         if self.ranks.first:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(writing.partial, ignore_errors=True)
             self.retire()
+        self.writing = None
         return done
 
-    def write_own(
-        self, folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def write_own(self, folder: Path, tensors: dict[str, Tensor]) -> None:
         """This rank's file, durable."""
-        tensors = {
-            f"{kind}.{name}": local(value)
-            for name, parameter in model.named_parameters()
-            for kind, value in optimizer.state.get(parameter, {}).items()
-        }
-        tensors[RNG] = torch.get_rng_state()
         file = folder / rank_file(self.ranks.rank)
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, file)
+        save_file(tensors, file)
         sync_to_disk(file)
 
-    def write_weights(self, folder: Path, model: PreTrainedModel) -> None:
-        """The weights, gathered tensor by tensor; rank 0 writes them, file by file.
-
-        After an error it goes on gathering, for the other ranks take part in that.
-        """
-        failed: Exception | None = None
+    def whole_weights(self, model: PreTrainedModel) -> dict[str, dict[str, Tensor]]:
+        """Copies of the weights by file and name, on rank 0; gathered tensor by tensor."""
+        files: dict[str, dict[str, Tensor]] = {}
         for file, tensors in weight_files(model).items():
-            gathered = {}
+            files[file] = {}
             for name, tensor in tensors.items():
                 whole = full_tensor(tensor.detach())
-                if self.ranks.first and failed is None:
-                    gathered[name] = whole.cpu().contiguous()
-            try:
-                if gathered:
-                    save_file(gathered, folder / file, {"format": "pt"})
-            except (OSError, SafetensorError) as error:
-                failed = error
-        if failed is not None:
-            raise failed
+                if self.ranks.first:
+                    files[file][name] = to_host(whole)
+        return files
 
-    def publish(self, partial: Path, final: Path, documents: dict[str, dict]) -> None:
+    def publish(self, partial: Path, final: Path, sums: dict[str, str]) -> None:
         """Complete the folder, give it its name and move `latest` to it."""
         missing = [r for r in range(self.ranks.count) if not (partial / rank_file(r)).is_file()]
         if missing:
@@ -121,9 +159,7 @@ class Checkpoints:
                 f"{partial.parent} lacks the files of ranks {missing}: the run folder has to be "
                 "on a file system that all trainer nodes share"
             )
-        for name, document in documents.items():
-            write_json(partial / name, document)
-        write_json(partial / CHECKSUMS, checksums(partial))
+        write_json(partial / CHECKSUMS, sums)
         for path in (*partial.rglob("*"), partial):
             sync_to_disk(path)
         shutil.rmtree(final, ignore_errors=True)
@@ -192,7 +228,7 @@ class Checkpoints:
     @torch.no_grad()
     def load_weights(self, shards: "Shards", model: PreTrainedModel) -> None:
         for name, parameter in model.named_parameters():
-            self.fill(parameter, shards, f"{WEIGHTS}.{name}")
+            fill(parameter, shards, f"{WEIGHTS}.{name}", self.ranks)
 
     @torch.no_grad()
     def load_moments(
@@ -204,22 +240,8 @@ class Checkpoints:
                 key = f"{kind}.{name}"
                 scalar = not shards.shape(key)
                 value = torch.tensor(0.0) if scalar else torch.zeros_like(parameter)
-                self.fill(value, shards, key)
+                fill(value, shards, key, self.ranks)
                 optimizer.state[parameter][kind] = value
-
-    def fill(self, tensor: Tensor, shards: "Shards", key: str) -> None:
-        """Copy this rank's rows of a stored tensor into `tensor`."""
-        if shards.shape(key) != list(tensor.shape):
-            raise ValueError(
-                f"{shards.folder}: {key} has shape {shards.shape(key)}, the model's has "
-                f"{list(tensor.shape)}: the checkpoint is of another model"
-            )
-        own = local(tensor)
-        if tensor.ndim == 0:
-            own.copy_(shards.rows(key))
-        elif len(own):
-            start = self.ranks.rank * -(-len(tensor) // self.ranks.count)
-            own.copy_(shards.rows(key, start, start + len(own)))
 
 
 class Shards:
@@ -262,6 +284,21 @@ class Shards:
                 pieces.append(piece[first:last])
             offset += count
         return torch.cat(pieces)
+
+
+def fill(tensor: Tensor, shards: Shards, key: str, ranks: Ranks) -> None:
+    """Copy this rank's rows of a stored tensor into `tensor`."""
+    if shards.shape(key) != list(tensor.shape):
+        raise ValueError(
+            f"{shards.folder}: {key} has shape {shards.shape(key)}, the model's has "
+            f"{list(tensor.shape)}: the checkpoint is of another model"
+        )
+    own = local(tensor)
+    if tensor.ndim == 0:
+        own.copy_(shards.rows(key))
+    elif len(own):
+        start = ranks.rank * -(-len(tensor) // ranks.count)
+        own.copy_(shards.rows(key, start, start + len(own)))
 
 
 def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
@@ -324,6 +361,21 @@ def describe_model(
         places = {name: file for file, tensors in files.items() for name in tensors}
         index = {"metadata": {"total_size": total}, "weight_map": places}
         write_json(folder / f"{WEIGHTS}.safetensors.index.json", index)
+
+
+def own_tensors(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Copies of a rank's rows of the AdamW moments, and of its RNG state."""
+    tensors = {
+        f"{kind}.{name}": to_host(local(value))
+        for name, parameter in model.named_parameters()
+        for kind, value in optimizer.state.get(parameter, {}).items()
+    }
+    return tensors | {RNG: torch.get_rng_state()}
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy in the host's memory, which no later update changes."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def local(tensor: Tensor) -> Tensor:

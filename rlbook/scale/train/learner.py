@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from transformers import PreTrainedTokenizerBase
+
 from rlbook.objectives import estimator_state, load_estimator_state
-from rlbook.policy import load_policy
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import Checkpoints
-from rlbook.scale.train.parallel import Ranks, ScoredPolicy, shard
+from rlbook.scale.train.loading import load_sharded
+from rlbook.scale.train.parallel import Ranks, ScoredPolicy
 from rlbook.training import BatchBuilder, Rollout, adamw, train_step
 from rlbook.training.collect import with_spread
 from rlbook.training.step import warm_up
@@ -24,18 +26,19 @@ class Learner:
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks):
         self.config, self.ranks, self.version = config, ranks, 0
         self.method = config.resolved_method
-        self.policy, self.tokenizer = load_policy(config.model.policy)
-        reference = self.frozen() if self.method.needs_reference else None
-        self.scored = shard(self.policy, ranks.mesh, config.train)
-        # foreach: the same numbers; a sharded parameter costs more to call than to update
-        self.optimizer = adamw(self.scored, config.optimizer, foreach=True)
+        self.scored, self.tokenizer = self.load_sharded()
+        self.policy = self.scored.policy
+        reference = self.load_sharded(frozen=True)[0] if self.method.needs_reference else None
+        # The same numbers; a sharded parameter costs more to call than to update.
+        how = {"fused": True} if ranks.device.type == "cuda" else {"foreach": True}
+        self.optimizer = adamw(self.scored, config.optimizer, **how)
         self.builder = BatchBuilder(config, self.scored, reference=reference, parallel=ranks)
         self.checkpoints = Checkpoints(layout.checkpoints, ranks, config.checkpoint.keep)
 
-    def frozen(self) -> ScoredPolicy:
-        """The reference policy, sharded as well."""
-        reference, _ = load_policy(self.config.model.policy)
-        return shard(reference.requires_grad_(False), self.ranks.mesh, self.config.train)
+    def load_sharded(self, frozen: bool = False) -> tuple[ScoredPolicy, PreTrainedTokenizerBase]:
+        """The policy that the run starts from; the reference is one, `frozen`."""
+        config = self.config
+        return load_sharded(config.model.policy, self.ranks, config.train, frozen)
 
     def update(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Train the batch of this version; returns the update's metrics.
@@ -60,8 +63,8 @@ class Learner:
         self.version += 1
         return metrics
 
-    def save(self, orchestrator: dict) -> bool:
-        """Write a checkpoint with the orchestrator's state; returns whether it is durable."""
+    def begin_save(self, orchestrator: dict) -> None:
+        """Have a checkpoint with the orchestrator's state written; see `Checkpoints.settle`."""
         state = {
             "config": self.config.shared(),
             "dtype": self.config.train.dtype,
@@ -69,7 +72,7 @@ class Learner:
             "estimator": estimator_state(self.builder.estimator),
         }
         policy = (self.policy, self.tokenizer)
-        return self.checkpoints.save(policy, self.optimizer, state, orchestrator)
+        self.checkpoints.begin(policy, self.optimizer, state, orchestrator)
 
     def load(self) -> None:
         """Continue from the newest checkpoint, if there is one."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.registry import free_port
 from rlbook.scale.train.weights import Transport
 
 GRACE = 5.0  # seconds in which a transfer whose peer has refused may end by itself
@@ -155,11 +156,6 @@ def own_address(url: str) -> str:
     with socket.socket(family, kind) as probe:
         probe.connect(where)  # sends nothing: it chooses the route
         return probe.getsockname()[0]
-
-
-def free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as listening:
-        return listening.getsockname()[1]
 
 
 def in_thread(blocking: Callable[[], Result]) -> "asyncio.Future[Result]":

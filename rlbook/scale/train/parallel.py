@@ -19,13 +19,13 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rlbook.policy import TokenStats, token_stats
-from rlbook.policy.logprobs import require_plain_head
 from rlbook.scale.sections import TrainConfig
 from rlbook.training.batch import Batch, Collated, lengths_of, pack
 from rlbook.training.step import LocalProcess
 
 Tensors = TypeVar("Tensors", Batch, Collated)
-COLLECTIVE_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait
+TENSOR_LIMIT = timedelta(minutes=10)  # a collective on GPUs that takes longer never ends
+WORD_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait
 
 
 class Ranks(LocalProcess):
@@ -39,6 +39,7 @@ class Ranks(LocalProcess):
         join_process_group(device)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.first = self.rank == 0
+        self.words = dist.new_group(backend="gloo", timeout=WORD_LIMIT)
         self.mesh = init_device_mesh(device, (self.count,))
         self.device = torch.device(device)
         if device == "cuda":
@@ -81,9 +82,9 @@ class Ranks(LocalProcess):
         """The JSON value of one rank, on all of them; the others' values do not count."""
         text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor(len(text))
-        dist.broadcast(length, source)
+        dist.broadcast(length, source, self.words)
         message = text if self.rank == source else torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(message, source)
+        dist.broadcast(message, source, self.words)
         return json.loads(bytes(message.tolist()))
 
     def collect(self, value: Any) -> list:
@@ -93,7 +94,7 @@ class Ranks(LocalProcess):
     def all(self, fine: bool) -> bool:
         """Whether it is fine on every rank."""
         verdict = torch.tensor(int(fine))
-        dist.all_reduce(verdict, dist.ReduceOp.MIN)
+        dist.all_reduce(verdict, dist.ReduceOp.MIN, self.words)
         return bool(verdict)
 
 
@@ -121,7 +122,6 @@ def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> Sco
     Gradients are summed over ranks, not averaged: the loss is divided by the totals of the whole
     batch already.
     """
-    require_plain_head(policy)  # runs the model, so before its weights are spread
     precision = MixedPrecisionPolicy()
     if config.dtype == "bfloat16":
         precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
@@ -177,7 +177,8 @@ def join_process_group(device: str) -> None:
         return
     backend = "gloo"
     if device == "cuda":
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
         backend = "cpu:gloo,cuda:nccl"
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    dist.init_process_group(backend, timeout=COLLECTIVE_LIMIT, **alone)
+    dist.init_process_group(backend, timeout=TENSOR_LIMIT, **alone)

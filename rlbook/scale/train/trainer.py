@@ -42,7 +42,8 @@ class ScaleTrainer:
         self.learner.load()
         self.orchestrator = saved_state(layout) or {}  # its state after the last batch trained
         self.reached = read_json(layout.status, {}).get("version", 0)  # before a restart
-        self.saved, self.save_again, self.failed_saves = self.version, False, 0
+        self.saved, self.saving = self.version, None  # versions: durable, being written
+        self.save_again, self.failed_saves = False, 0
         self.courier = Courier(config, layout, self.learner)
         self.watch = Stopwatch()
         self.pulse = Pulse(layout.alive("trainer"), LEAST_SILENCE)
@@ -55,6 +56,7 @@ class ScaleTrainer:
         acts = {"train": self.train, "push": self.push, "wait": self.wait}
         while (order := self.next()) != "stop":
             acts[order]()
+            self.settle(wait=False)
         self.finish()
 
     def next(self) -> str:
@@ -95,6 +97,10 @@ class ScaleTrainer:
             self.courier.deliver()
 
     def wait(self) -> None:
+        """Nothing to train: all that is known of this trainer is its status, which may be lost."""
+        if self.ranks.first and read_json(self.layout.status, {}).get("version") != self.version:
+            self.reached = self.version
+            self.tell(done=False)
         with self.watch("wait"):
             time.sleep(POLL_SECONDS)
 
@@ -106,21 +112,34 @@ class ScaleTrainer:
         return read_batch(self.layout, self.version)
 
     def save(self) -> None:
-        """Write a checkpoint; if that fails, again after the next update."""
+        """Begin a checkpoint, once the one before is settled."""
+        self.settle(wait=True)
         with self.watch("save"):
-            durable = self.learner.save(self.orchestrator)
-        self.save_again = not durable
-        if not durable:
-            self.failed_saves += 1
+            self.learner.begin_save(self.orchestrator)
+        self.saving, self.save_again = self.version, False
+
+    def settle(self, wait: bool) -> None:
+        """See to the checkpoint that is being written; if it fails, again after the next update."""
+        if self.saving is None:
             return
-        self.saved = self.version
+        with self.watch("save"):
+            durable = self.learner.checkpoints.settle(wait)
+        if durable is None:
+            return
+        if durable:
+            self.saved = self.saving
+        else:
+            self.save_again, self.failed_saves = True, self.failed_saves + 1
+        self.saving = None
         if self.ranks.first:
             prune(self.layout, self.learner.checkpoints.oldest or 0)
 
     def finish(self) -> None:
         """Leave a checkpoint of the last version, and say that the run is done."""
+        self.settle(wait=True)
         if self.saved != self.version:
             self.save()
+            self.settle(wait=True)
         if self.save_again:
             raise OSError(
                 f"the checkpoint of version {self.version}, the last one, cannot be written to "
