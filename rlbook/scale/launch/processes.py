@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,15 +59,19 @@ class Process(Protocol):
         """Exit code. Raises `subprocess.TimeoutExpired`."""
 
 
+Start = Callable[[Command, Sequence[Path]], Sequence[Process]]  # with a log for each process
+
+
 class LocalProcess(subprocess.Popen):
     """A process that leads a group of its own and ends with this one; it writes to a log's end."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path, machine: str = ""):
         machine = machine or socket.gethostname()
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a") as out:
-            out.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start on {machine}\n")
-            out.flush()
+        heading = f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start on {machine}\n"
+        with log.open("ab", buffering=0) as out:
+            with suppress(OSError):  # on a full disk a log may lack a line
+                out.write(heading.encode())
             super().__init__(
                 argv,
                 env={**os.environ, LAUNCHER: str(os.getpid()), **env},

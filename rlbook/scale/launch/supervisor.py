@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 from rlbook.scale.config import LaunchConfig
-from rlbook.scale.launch.processes import Command, Process, describe_exit, start_here
+from rlbook.scale.launch.processes import Command, Process, Start, describe_exit, start_here
 from rlbook.scale.layout import Layout, write_json
 from rlbook.scale.process import silent_too_long
 
@@ -20,7 +20,6 @@ POLL_SECONDS = 0.2
 LAST_SECONDS = 10.0  # for a process that was killed to be gone
 TAIL_LINES, SEARCHED_LINES = 15, 400
 ERROR_LINE = re.compile(r"(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: |$)")
-Start = Callable[[Command, Sequence[Path]], Sequence[Process]]
 
 
 class TooManyDeaths(RuntimeError):
@@ -107,6 +106,7 @@ class Supervisor:
     ):
         self.layout, self.limits, self.start = layout, limits, start
         self.watched = [Watched(command, layout, limits) for command in commands]
+        self.told: dict[str, int] | None = None
 
     def __enter__(self) -> "Supervisor":
         return self
@@ -152,7 +152,7 @@ class Supervisor:
             if one.due(time.monotonic()) and (one.command.finishes or not done):
                 one.started, one.processes = time.time(), self.start(one.command, one.logs)
                 self.record(one, "start", pid=one.processes[0].pid)
-                write_json(self.layout.processes, self.process_ids())
+        self.tell()
         return done
 
     def silence(self, one: Watched) -> float | None:
@@ -182,6 +182,13 @@ class Supervisor:
         """Names of those who still have to finish by themselves."""
         return [one.name for one in self.watched if one.command.finishes and not one.finished]
 
+    def tell(self) -> None:
+        """Let others know the process ids; on a full disk later."""
+        if self.told != (ids := self.process_ids()):
+            with suppress(OSError):
+                write_json(self.layout.processes, ids)
+                self.told = ids
+
     def process_ids(self) -> dict[str, int]:
         """Of this machine's processes, by their names."""
         return {
@@ -205,11 +212,12 @@ class Supervisor:
             self.record(one, "stop", code=processes[0].poll())
 
     def record(self, one: Watched, event: str, **facts) -> None:
-        """Append a row to the list of events."""
+        """Append a row to the list of events, unless the disk is full: the run comes first."""
         row = {"time": time.time(), "process": one.name, "event": event, **facts}
-        self.layout.root.mkdir(parents=True, exist_ok=True)
-        with self.layout.log("events").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        with suppress(OSError):
+            self.layout.root.mkdir(parents=True, exist_ok=True)
+            with self.layout.log("events").open("a") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 def last_error(path: Path) -> str:
