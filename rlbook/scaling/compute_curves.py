@@ -130,24 +130,26 @@ def fit_sigmoid(
     R_0: float | None,
     start: float = 0.0,
     stop: float = np.inf,
+    A: float | None = None,
 ) -> Fit:
     """Least-squares sigmoid through the points with start ≤ C ≤ stop, 0 ≤ A ≤ 1 and B > 0.
 
-    min over A, B, C_mid (and R_0, if it is None) of Σ (R_i - R_{C_i})²
+    min over B, C_mid (and over A and R_0, where they are None) of Σ (R_i - R_{C_i})²
 
     Given B and C_mid the model is linear, so those two are searched on a grid with the rest in
     closed form; then the best eight are improved in all parameters at once. Raises `ValueError`
     for fewer points than parameters. Source: arXiv:2510.13786, equation 1. Chapter 16.
     """
-    compute, reward = _points(compute, reward, start, stop, 3 + (R_0 is None))
+    free = free_parameters(A, R_0)
+    compute, reward = _points(compute, reward, start, stop, len(free))
     midpoints = np.geomspace(compute[0] / 10, compute[-1] * 10, 80)
     B, C_mid = (x.ravel() for x in np.meshgrid(EXPONENTS, midpoints))
     rises = _rise(compute, B[:, None], C_mid[:, None])
-    A, low = _linear_ends(rises, reward, R_0)
-    errors = ((low[:, None] + (A - low)[:, None] * rises - reward) ** 2).sum(1)
-    starts = [Sigmoid(*map(float, (A[i], B[i], C_mid[i], low[i]))) for i in np.argsort(errors)[:8]]
-    fits = [_polish(compute, reward, curve, R_0 is None) for curve in starts]
-    return min(fits, key=lambda fit: fit.sse)
+    high, low = _linear_ends(rises, reward, A, R_0)
+    errors = ((low[:, None] + (high - low)[:, None] * rises - reward) ** 2).sum(1)
+    best = np.argsort(errors)[:8]
+    starts = [Sigmoid(*map(float, (high[i], B[i], C_mid[i], low[i]))) for i in best]
+    return min((polish(compute, reward, curve, free) for curve in starts), key=lambda fit: fit.sse)
 
 
 def fit_sigmoid_grid(
@@ -273,14 +275,13 @@ def bootstrap_sigmoid(
     noise *within* one run: what another seed of the whole training would change takes several
     runs to see. Source: Efron 1979. Chapter 16.
     """
-    fit = fit_sigmoid(compute, reward, R_0, start, stop)
-    parameters = 3 + (R_0 is None)
-    compute, reward = _points(compute, reward, start, stop, parameters + 1)
+    fit, free = fit_sigmoid(compute, reward, R_0, start, stop), free_parameters(None, R_0)
+    compute, reward = _points(compute, reward, start, stop, len(free) + 1)
     residuals = reward - fit.curve(compute)
-    residuals = (residuals - residuals.mean()) * np.sqrt(len(reward) / (len(reward) - parameters))
+    residuals = (residuals - residuals.mean()) * np.sqrt(len(reward) / (len(reward) - len(free)))
     draws = np.random.default_rng(seed).choice(residuals, (resamples, len(reward)))
     means = fit.curve(compute)
-    fits = (_polish(compute, means + draw, fit.curve, R_0 is None) for draw in draws)
+    fits = (polish(compute, means + draw, fit.curve, free) for draw in draws)
     return Bootstrap(fit.curve, tuple(replica.curve for replica in fits))
 
 
@@ -353,41 +354,59 @@ def _rise(compute: ArrayLike, B: ArrayLike, C_mid: ArrayLike) -> np.ndarray:
         return expit(B * np.log(np.asarray(compute, dtype=float) / C_mid))
 
 
+def free_parameters(A: float | None, R_0: float | None) -> tuple[str, ...]:
+    """Names of the parameters that a fit has to find."""
+    given = {"A": A, "R_0": R_0}
+    return tuple(name for name in ("A", "B", "C_mid", "R_0") if given.get(name) is None)
+
+
 def _linear_ends(
-    rises: Float[np.ndarray, "M N"], reward: Float[np.ndarray, " N"], R_0: float | None
+    rises: Float[np.ndarray, "M N"],
+    reward: Float[np.ndarray, " N"],
+    A: float | None,
+    R_0: float | None,
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
-    """Least-squares A, clipped to [0, 1], and R_0 for each row of rises."""
-    if R_0 is None:
-        spread = rises - rises.mean(1, keepdims=True)
-        height = (spread @ reward) / np.maximum((spread**2).sum(1), 1e-300)
+    """Least-squares A, clipped to [0, 1], and R_0 for each row of rises, where not given."""
+    if A is None and R_0 is None:
+        deviation = rises - rises.mean(1, keepdims=True)
+        height = (deviation @ reward) / np.maximum((deviation**2).sum(1), 1e-300)
         low = reward.mean() - height * rises.mean(1)
-    else:
+    elif A is None:
         low = np.full(len(rises), float(R_0))
         height = (rises @ (reward - R_0)) / np.maximum((rises**2).sum(1), 1e-300)
+    else:
+        left = 1 - rises
+        found = A - (left * (A - reward)).sum(1) / np.maximum((left**2).sum(1), 1e-300)
+        return np.full(len(rises), float(A)), found if R_0 is None else np.full(len(rises), R_0)
     return np.clip(low + height, 0, 1), low
 
 
-def _polish(
-    compute: Float[np.ndarray, " N"], reward: Float[np.ndarray, " N"], curve: Sigmoid, free: bool
+def polish(
+    compute: Float[np.ndarray, " N"],
+    reward: Float[np.ndarray, " N"],
+    curve: Sigmoid,
+    free: Sequence[str],
 ) -> Fit:
-    """The local optimum next to `curve` over (A, log B, log C_mid) and, if `free`, R_0."""
+    """The local optimum next to `curve` over the parameters that `free` names, 0 ≤ A ≤ 1."""
+    logs = {"B": np.log(curve.B), "C_mid": np.log(curve.C_mid)}
+    given = {"A": curve.A, "R_0": curve.R_0, **logs}
+    ranges = {"A": (0, 1), "B": (-5, 5)}
+    inside = given | {"A": np.clip(curve.A, 1e-6, 1 - 1e-6)}
 
     def sigmoid(x: np.ndarray) -> Sigmoid:
-        return Sigmoid(x[0], exp(x[1]), exp(x[2]), x[3] if free else curve.R_0)
+        values = given | dict(zip(free, x, strict=True))
+        return Sigmoid(values["A"], exp(values["B"]), exp(values["C_mid"]), values["R_0"])
 
-    x = [np.clip(curve.A, 1e-6, 1 - 1e-6), np.log(curve.B), np.log(curve.C_mid), curve.R_0]
-    bounds = np.array([(0, 1), (-5, 5), (-np.inf, np.inf), (-np.inf, np.inf)])[: 3 + free].T
     found = least_squares(
         lambda x: sigmoid(x)(compute) - reward,
-        x[: 3 + free],
-        bounds=bounds,
+        [inside[name] for name in free],
+        bounds=np.array([ranges.get(name, (-np.inf, np.inf)) for name in free]).T,
         x_scale="jac",
         xtol=1e-15,
         ftol=1e-15,
         gtol=1e-15,
     )
-    best = sigmoid(found.x.tolist())
-    return Fit(best, float(2 * found.cost), len(reward))
+    return Fit(sigmoid(found.x.tolist()), float(2 * found.cost), len(reward))
 
 
 def _minimise(error: Callable[[float], float]) -> float:
