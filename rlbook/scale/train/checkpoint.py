@@ -208,9 +208,11 @@ class Checkpoints:
                     replace_text(self.folder / LATEST, f"{step.name}\n")
                 return {"name": step.name}
             damages.append(f"{step.name}: {found}")
-            step.rename(step.with_name(f"{step.name}.damaged"))
+            aside = step.with_name(f"{step.name}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)  # it may have been damaged before
+            step.rename(aside)
             warnings.warn(
-                f"{step} is damaged ({found}) and set aside as {step.name}.damaged",
+                f"{step} is damaged ({found}) and set aside as {aside.name}",
                 RuntimeWarning,
                 stacklevel=2,
             )
