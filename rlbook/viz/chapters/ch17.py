@@ -1,27 +1,33 @@
-"""Figures of chapter 17: processes, slots, budgets, versions, and all methods side by side."""
+"""Figures of chapter 17: processes, slots, ages, versions, and all methods side by side."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from rlbook.exact.four_completions import FOUR
-from rlbook.scale.config import ScaleConfig
-from rlbook.scale.launch.dry_run import changed, measure_prompts, measure_shape, too_large
-from rlbook.scale.plan.budget import FIXED_BYTES, GB, Budget
-from rlbook.scaling.pipeline import PipelineRun, ceilings, pipeline_rl
+from rlbook.scaling.pipeline import PipelineRun
 from rlbook.training import Rollout
 from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED
 
 PROCESS, FOLDER = "#eaf2f8", "#f6f1e2"
 BOXES = (  # left, bottom, width, height, colour, title, text
-    (2, 88, 96, 11, PROCESS, "launcher", "starts every process, and starts it again when it dies"),
+    (
+        2,
+        88,
+        96,
+        11,
+        PROCESS,
+        "launcher",
+        "starts every process, and starts it again when it dies or hangs",
+    ),
     (2, 38, 22, 36, PROCESS, "generators", "vLLM or the\nbook's sampler,\nas HTTP servers"),
     (39, 52, 22, 22, PROCESS, "orchestrator", "prompts, groups,\nrewards, pacing"),
-    (76, 38, 22, 36, PROCESS, "trainer ranks", "torchrun, FSDP2,\nour train_step"),
+    (76, 38, 22, 36, PROCESS, "trainer ranks", "FSDP2,\nour train_step"),
     (39, 27, 22, 12, FOLDER, "spool/", "a log of batches"),
     (39, 3, 22, 12, FOLDER, "weights/", "or over the network"),
     (76, 3, 22, 17, FOLDER, "step_…/", "model, AdamW,\npool, version"),
@@ -73,56 +79,37 @@ def draw_slots(ax: Axes, run: PipelineRun, first: int, minutes: float) -> None:
     ax.set(ylim=(0, 1.05), xlim=(0, minutes), ylabel="slots in use")
 
 
-def draw_budget(fig: Figure, budget: Budget) -> None:
-    """Memory of a trainer and of a generator, and who waits for whom."""
-    trainer = {
-        "weights, gradients, AdamW": budget.state_bytes,
-        "layers": budget.gathered_bytes,
-        "activations": budget.activation_bytes,
-        "head": budget.head_bytes,
-        "rest": FIXED_BYTES[budget.config.model.device],
-    }
-    generator = {"weights": budget.generator_weight_bytes, "keys and values": budget.cache_bytes}
-    memory, idle = fig.subplots(1, 2, width_ratios=(2, 1))
-    capacity = budget.config.budget.gpu_memory_gb
-    memory.set_xlim(0, 1.25 * capacity)
-    draw_stack(memory, 1, trainer)
-    draw_stack(memory, 0, generator | {"rest": trainer["rest"]})
-    memory.axvline(capacity, color=BAD, lw=1.2)
-    memory.set(yticks=(0, 1), yticklabels=("generator", "trainer"), ylim=(-0.5, 1.75))
-    memory.set_xlabel(f"GB on one GPU of {capacity:g}")
-    memory.grid(False)
-    run = budget.simulation
-    shares = (run.generator_idle, run.trainer_idle)
-    idle.barh((0, 1), shares, color=[BAD if share > 0.3 else GOOD for share in shares], height=0.5)
-    for row, share in enumerate(shares):
-        idle.text(share + 0.03, row, f"{share:.0%}", va="center", fontsize=9)
-    idle.set(
-        xlim=(0, 1.2), ylim=(-0.5, 1.75), yticks=(), xticks=(), xlabel="share of the time idle"
+def draw_ages(fig: Figure, ages: Mapping[str, tuple[int, Sequence[int]]], bound: int) -> None:
+    """Updates made, and how old the trained groups were, by name: (updates, staleness of each)."""
+    bars, histogram = fig.subplots(1, 2, width_ratios=(1, 2))
+    for row, (colour, (name, (updates, staleness))) in enumerate(
+        zip(CYCLE, ages.items(), strict=False)
+    ):
+        bars.barh(row, updates, color=colour, height=0.55)
+        bars.text(updates, row, f" {updates}", va="center", fontsize=9)
+        shares = np.bincount(staleness, minlength=bound + 1) / max(1, len(staleness))
+        place = np.arange(bound + 1) + 0.4 * (row - 0.5)
+        label = f"{name}: {np.mean(staleness or [0]):.1f} on average"
+        histogram.bar(place, shares, width=0.38, color=colour, label=label)
+    most = max(updates for updates, _ in ages.values())
+    bars.set(yticks=range(len(ages)), yticklabels=list(ages), xlim=(0, 1.3 * max(1, most)))
+    bars.set(xlabel="updates in 600 s", ylim=(len(ages) - 0.4, -0.6))
+    bars.grid(False)
+    histogram.set(xlabel="staleness in updates", ylabel="share of groups", ylim=(0, 1.3))
+    histogram.set_xticks(range(bound + 1))
+    histogram.legend(loc="upper left", fontsize=8.5)
+
+
+def draw_held_out(ax: Axes, rows: pd.DataFrame, deaths: Mapping[str, float]) -> None:
+    """pass@1 on held-out problems by update, its interval, and when somebody was killed."""
+    below, above = rows["pass@1"] - rows["pass@1_low"], rows["pass@1_high"] - rows["pass@1"]
+    ax.errorbar(
+        rows["step"], rows["pass@1"], (below, above), color=GOOD, marker="o", ms=5, capsize=3
     )
-    idle.grid(False)
-    fig.suptitle(budget_line(budget), x=0.01, ha="left", fontsize=10.5, fontweight="bold")
-
-
-def draw_stack(ax: Axes, row: int, parts: Mapping[str, float]) -> None:
-    """One stacked bar in GB; a part is named above it where its name fits."""
-    left, letter = 0.0, 0.0125 * ax.get_xlim()[1]
-    for (name, size), colour in zip(parts.items(), CYCLE, strict=False):
-        size /= GB
-        ax.barh(row, size, left=left, height=0.5, color=colour, alpha=0.8)
-        if size > letter * len(name):
-            ax.text(left + size / 2, row + 0.3, name, ha="center", va="bottom", fontsize=8)
-        left += size
-    ax.text(left + letter, row, f"{left:.0f}", va="center", fontsize=9)
-
-
-def budget_line(budget: Budget) -> str:
-    """The whole run in one line."""
-    age = budget.simulation.mean_lag
-    return (
-        f"{budget.ranks} trainers, {budget.servers} generators: {budget.step_seconds:.0f} s an "
-        f"update, {budget.gpu_hours:,.0f} GPU-hours, mean staleness {age:.1f}"
-    )
+    for name, step in deaths.items():
+        ax.axvline(step, color=BAD, lw=1, ls="--")
+        ax.annotate(name, (step, 0.03), (3, 0), textcoords="offset points", fontsize=8.5, color=BAD)
+    ax.set(xlabel="updates", ylabel="pass@1, held out", ylim=(0, 1), xlim=(-2, None))
 
 
 def draw_versions(ax: Axes, rollouts: Sequence[Rollout], tokenizer) -> None:
@@ -173,60 +160,3 @@ def diverging() -> np.ndarray:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("push", (BAD, "white", GOOD))(np.linspace(0, 1, 257))
-
-
-# hidden size, MLP size, layers, heads, KV heads, tied embeddings: published config.json files
-QWEN3 = {
-    "Qwen3-0.6B": (1024, 3072, 28, 16, 8, True),
-    "Qwen3-1.7B": (2048, 6144, 28, 16, 8, True),
-    "Qwen3-4B": (2560, 9728, 36, 32, 8, True),
-    "Qwen3-8B": (4096, 12288, 36, 32, 8, False),
-    "Qwen3-14B": (5120, 17408, 40, 40, 8, False),
-    "Qwen3-32B": (5120, 25600, 64, 64, 8, False),
-}
-
-
-def qwen3_shape(name: str) -> dict:
-    """The part of a model's config.json that a budget needs, as `budget.shape` takes it."""
-    hidden, inner, layers, heads, kv_heads, tied = QWEN3[name]
-    return {
-        "model_type": "qwen3",
-        "vocab_size": 151936,
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": 128,
-        "max_position_embeddings": 40960,
-        "tie_word_embeddings": tied,
-    }
-
-
-def fitting_budget(config: ScaleConfig, gpus: int) -> Budget:
-    """The division of the GPUs into trainers and generators that is fastest among those that fit.
-
-    The slots of a generator are lowered to what its memory holds. Raises `ValueError` if no
-    division fits.
-    """
-    shape, prompts = measure_shape(config), measure_prompts(config)
-    width = config.generate.tensor_parallel
-    candidates = []
-    for count in range(1, (gpus - 1) // width + 1):
-        budget = Budget(config, shape, prompts)
-        budget = changed(budget, "train.processes", gpus - count * width)
-        budget = changed(budget, "generate.count", count)
-        if budget.cache_bytes > budget.cache_room > 0:
-            slots = int(config.generate.slots * budget.cache_room / budget.cache_bytes)
-            budget = changed(budget, "generate.slots", max(1, slots))
-        if not list(too_large(budget)):
-            candidates.append(budget)
-    if not candidates:
-        raise ValueError(f"{config.model.policy} does not fit on {gpus} GPUs with these settings")
-    schedule, batch = pipeline_rl(config.generate.max_staleness), config.batch_size
-
-    def slower_side(budget: Budget) -> float:
-        speeds = ceilings(schedule, budget.cluster, budget.lengths, batch)
-        return min(speeds["generators"], speeds["trainers"])
-
-    return max(candidates, key=slower_side)
