@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from rlbook.scale.chaos.promises import broken_promises
 from rlbook.scale.chaos.report import ledger, markdown, report
 from rlbook.scale.chaos.run import Chaos, Struck
 from rlbook.scale.chaos.victims import children, is_stopped, pids_of, survivors
-from rlbook.scale.config import ScaleConfig
-from rlbook.scale.layout import Layout, checksums, damage, write_json
+from rlbook.scale.config import LaunchConfig, ScaleConfig
+from rlbook.scale.launch.processes import Command
+from rlbook.scale.launch.supervisor import Supervisor
+from rlbook.scale.layout import Layout, checksums, damage, read_json, write_json
 from rlbook.scale.process import LAUNCHER
 from rlbook.scale.spool import DamagedBatch, end_spool, read_batch, write_batch
 from rlbook.scale.train.learner import Learner
@@ -98,7 +101,8 @@ def told_run(tmp_path_factory):
     learner = Learner(CONFIGURED, layout, Ranks("cpu"))
     for step in (0, 1):
         learner.update(read_batch(kept, step)[0])
-    assert learner.save({})
+    learner.begin_save({})
+    assert learner.checkpoints.settle(wait=True)
     return layout
 
 
@@ -366,6 +370,35 @@ def test_a_full_disk_takes_nothing_more_and_then_does(scene, tmp_path):
         strike.undo()
         write_json(layout.status, {"version": "x" * 9999})
     assert not (tmp_path / "disk" / "run").exists()
+
+
+def test_a_launcher_outlives_a_full_disk(scene, tmp_path):
+    """It starts who has died, and says later who that is."""
+    with faults.disk_of_its_own(tmp_path / "disk", megabytes=1) as missing:
+        if missing:
+            pytest.skip(missing)
+        layout = Layout(tmp_path / "disk" / "run")
+        with Supervisor([Command("sleeper", SLEEP)], layout, LaunchConfig(grace=0)) as supervisor:
+            supervisor.look(done=False)
+            strike = faults.fill_disk(replace(scene, layout=layout))
+            (first,) = supervisor.process_ids().values()
+            os.kill(first, signal.SIGKILL)
+            until(
+                lambda: (
+                    supervisor.look(done=False) or set(supervisor.process_ids().values()) - {first}
+                )
+            )
+            assert read_json(layout.processes) == {"sleeper": first}
+            strike.undo()
+            supervisor.look(done=False)
+            assert read_json(layout.processes) == supervisor.process_ids()
+
+
+def until(holds, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_spoiled_status_is_torn_or_another(scene):
