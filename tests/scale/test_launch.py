@@ -15,7 +15,7 @@ from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.processes import LOST, Command, describe_exit
 from rlbook.scale.launch.progress import describe, last_row
-from rlbook.scale.launch.start import check_gpus, prepare, scale
+from rlbook.scale.launch.start import check_machine, launch, scale
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, last_error, tail
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.plan.budget_table import duration
@@ -416,12 +416,19 @@ def test_the_last_complete_row(tmp_path):
 def test_what_cannot_start_is_said_before_anything_is_written(layout, monkeypatch):
     run = str(layout.root)
     with pytest.raises(ValueError, match=r"rollout\.max_new_tokens 250: .*set 2\d\d at most"):
-        prepare(layout, ScaleConfig(run=run, rollout={"max_new_tokens": 250}), False)
+        launch(ScaleConfig(run=run, rollout={"max_new_tokens": 250}))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     cuda = {"device": "cuda", "processes": 2}
     with pytest.raises(ValueError, match=r"2 GPUs for 1 of generators and 2 of trainers"):
-        prepare(layout, ScaleConfig(run=run, **cuda), False)
-    check_gpus(ScaleConfig(**cuda, colocated=True))
+        launch(ScaleConfig(run=run, **cuda))
+    check_machine(ScaleConfig(**cuda, colocated=True))
+    assert not layout.root.exists()
+
+
+def test_several_machines_need_an_extra_that_is_named(layout, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"ray not found: pip install 'rlbook\[cluster\]'"):
+        launch(ScaleConfig(run=str(layout.root), launch_engine="ray"))
     assert not layout.root.exists()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -32,6 +33,7 @@ from rlbook.scale.layout import Layout
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
 SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent
 LOOK_SECONDS = 1.0  # between two looks into the registry
+KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # gone within 40 s
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 RETRYABLE = (408, 429)
 
@@ -59,7 +61,7 @@ class GeneratorClient:
 
     async def __aenter__(self) -> "GeneratorClient":
         # A connection that the server closes just as it is used again would fail its request.
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=watched_socket)
         self._session = aiohttp.ClientSession(headers=self._headers, connector=connector)
         return self
 
@@ -203,6 +205,17 @@ class GeneratorClient:
             return content
         kind = GenerationFailed if status >= 500 or status in RETRYABLE else RequestRefused
         raise kind(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
+
+
+def watched_socket(address: tuple) -> socket.socket:
+    """A connection that breaks when the other machine is gone, however long it may be silent."""
+    family, kind, protocol, *_ = address
+    connection = socket.socket(family, kind, protocol)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if option := getattr(socket, name, None):  # not on every system
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    return connection
 
 
 def clients_of(config: ScaleConfig, layout: Layout) -> list[GeneratorClient]:

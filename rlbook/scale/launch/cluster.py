@@ -5,11 +5,16 @@ goes through it: batches, weights and checkpoints travel as on one machine, by t
 and NCCL. So all machines see that folder, under the same path.
 """
 
+import fcntl
 import os
 import signal
+import socket
+import struct
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -18,11 +23,12 @@ from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlbook.scale.generate.registry import HOST_VARIABLE, free_port
-from rlbook.scale.launch.processes import LOST, Command, LocalProcess, meeting
+from rlbook.scale.launch.processes import LOST, Command, LocalProcess, Start, meeting
 
 PLACED_WITHIN = 600.0  # seconds for machines to join
 SHARED_WITHIN = 60.0  # seconds for a file to be seen by all machines
 ANSWER_SECONDS = 2.0  # for an actor that is alive
+SIOCGIFADDR = 0x8915  # from linux/sockios.h
 
 
 class NotShared(OSError):
@@ -38,8 +44,8 @@ def bundles(command: Command) -> list[dict[str, int]]:
 class Host:
     """An actor with one process, on the machine that Ray chose; each dies with the other."""
 
-    def __init__(self, folder: str, config: Path, text: str):
-        self.folder, self.config, self.text = folder, config, text
+    def __init__(self, folder: str, config: Path, text: str, patience: float):
+        self.folder, self.config, self.text, self.patience = folder, config, text, patience
         self.process: LocalProcess | None = None
 
     def address(self) -> tuple[str, int]:
@@ -52,14 +58,14 @@ class Host:
     ) -> int:
         """The exit code of a process of the command; `first` is where its ranks meet."""
         self.enter_folder()
-        env = {HOST_VARIABLE: own[0]} | meeting(rank, command.ranks, *first, local_rank=0)
-        node = ray.get_runtime_context().get_node_id()
-        self.process = LocalProcess(command.argv, command.env | env, log, f"{own[0]}, node {node}")
+        host, node = own[0], ray.get_runtime_context().get_node_id()
+        env = command.env | meeting(rank, command.ranks, *first, local_rank=0) | network(host)
+        self.process = LocalProcess(command.argv, env, log, f"{host}, node {node}")
         return self.process.wait()
 
     def enter_folder(self) -> None:
         """Be where the launcher is. Raises `NotShared` if that is another folder here."""
-        deadline = time.monotonic() + SHARED_WITHIN
+        deadline = time.monotonic() + self.patience
         while not (os.path.isdir(self.folder) and seen(self.config) == self.text):
             if time.monotonic() > deadline:
                 raise NotShared(
@@ -73,6 +79,27 @@ class Host:
     def send_signal(self, number: int) -> None:
         if self.process:
             self.process.send_signal(number)
+
+
+def network(host: str) -> dict[str, str]:
+    """The environment in which a process speaks to others from this address of its machine.
+
+    Left alone, gloo takes what the machine's name resolves to, which may be a loopback address.
+    """
+    interface = {name: interface_of(host) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+    chosen = {name: value for name, value in interface.items() if value and name not in os.environ}
+    return {HOST_VARIABLE: host} | chosen
+
+
+def interface_of(host: str) -> str | None:
+    """The network interface with this IPv4 address (Linux)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # one without an address
+                request = struct.pack("256s", name.encode())
+                if fcntl.ioctl(asking, SIOCGIFADDR, request)[20:24] == socket.inet_aton(host):
+                    return name
+    return None
 
 
 def seen(path: Path) -> str | None:
@@ -120,79 +147,71 @@ def answered(reference: ray.ObjectRef, seconds: float) -> bool:
     return bool(ray.wait([reference], timeout=seconds)[0])
 
 
-class Cluster:
-    """A connection to Ray with room reserved for every command: `with Cluster(commands, config)`.
+@contextmanager
+def cluster(commands: Iterable[Command], config: Path) -> Iterator[Start]:
+    """Reserve room for every command; yields what starts one there.
 
     `config` is the run's file. Raises `ValueError` if there is no cluster, or too small a one.
     """
-
-    def __init__(self, commands: Iterable[Command], config: Path):
-        self.commands = sorted(commands, key=lambda command: -command.cpus)  # the others fit later
-        self.config = config.absolute()
-        self.reserved: dict[str, PlacementGroup] = {}
-
-    def __enter__(self) -> "Cluster":
-        asked_to_stop = signal.getsignal(signal.SIGTERM)
-        try:
-            address = os.environ.get("RAY_ADDRESS", "auto")
-            ray.init(address, log_to_driver=False, logging_level="warning")
-        except ConnectionError as error:
-            raise ValueError(
-                "no Ray cluster here: `ray start --head` on this machine, and "
-                f"`ray start --address=<this machine>:6379` on the others ({error})"
-            ) from None
-        signal.signal(signal.SIGTERM, asked_to_stop)  # Ray has a handler of its own
-        for command in self.commands:
-            self.reserved[command.name] = placement_group(bundles(command), strategy="PACK")
-        self.wait_for_room()
-        return self
-
-    def __exit__(self, *error) -> None:
+    asked_to_stop = signal.getsignal(signal.SIGTERM)
+    try:
+        address = os.environ.get("RAY_ADDRESS", "auto")
+        ray.init(address, log_to_driver=False, logging_level="warning")
+    except ConnectionError as error:
+        raise ValueError(
+            "no Ray cluster here: `ray start --head` on this machine, and "
+            f"`ray start --address=<this machine>:6379` on the others ({error})"
+        ) from None
+    signal.signal(signal.SIGTERM, asked_to_stop)  # Ray has a handler of its own
+    try:
+        yield partial(start_there, reserve(commands), config.absolute())
+    finally:
         ray.shutdown()  # what still runs ends with its actor
 
-    def wait_for_room(self) -> None:
-        deadline = time.monotonic() + PLACED_WITHIN
-        for name, group in self.reserved.items():
-            while not group.wait(1):
-                if time.monotonic() > deadline:
-                    raise ValueError(f"no room for {name}: {self.shortage()}")
 
-    def shortage(self) -> str:
-        """What the run needs and what the cluster has."""
-        listed = [bundle for command in self.commands for bundle in bundles(command)]
-        found = ray.cluster_resources()
-        counts = [
-            f"{sum(bundle.get(name, 0) for bundle in listed)} {name}s of {found.get(name, 0):g}"
-            for name in ("CPU", "GPU")
-        ]
-        return (
-            f"the run needs {' and '.join(counts)} in the cluster, each process's on one machine: "
-            "add machines, or lower generate.count, generate.tensor_parallel or train.processes"
+def reserve(commands: Iterable[Command]) -> dict[str, PlacementGroup]:
+    """Room for every command, as soon as there is. Raises `ValueError` if there is too little."""
+    commands = sorted(commands, key=lambda command: -command.cpus)  # smaller ones fit later
+    reserved = {c.name: placement_group(bundles(c), strategy="PACK") for c in commands}
+    deadline = time.monotonic() + PLACED_WITHIN
+    for name, group in reserved.items():
+        while not group.wait(1):
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"no room for {name}: the run needs {shortage(commands)} in the cluster, each "
+                    "process's on one machine: add machines, or lower generate.count, "
+                    "generate.tensor_parallel or train.processes"
+                )
+    return reserved
+
+
+def shortage(commands: Iterable[Command]) -> str:
+    """What commands need of what the cluster has."""
+    listed = [bundle for command in commands for bundle in bundles(command)]
+    needed = {name: sum(bundle.get(name, 0) for bundle in listed) for name in ("CPU", "GPU")}
+    found = ray.cluster_resources()
+    return " and ".join(f"{n} {name}s of {found.get(name, 0):g}" for name, n in needed.items())
+
+
+def start_there(
+    reserved: Mapping[str, PlacementGroup], config: Path, command: Command, logs: Sequence[Path]
+) -> list[RemoteProcess]:
+    """Start a command; Ray runs it as soon as there are machines for all its processes."""
+    text, group = config.read_text(), reserved[command.name]
+    hosts = [
+        ray.remote(Host)
+        .options(
+            num_cpus=bundle["CPU"],
+            num_gpus=bundle.get("GPU", 0),
+            max_concurrency=2,  # a signal reaches it while its process runs
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank),
         )
-
-    def start(self, command: Command, logs: Sequence[Path]) -> list[RemoteProcess]:
-        """Start a command; Ray runs it as soon as there are machines for all its processes."""
-        text = self.config.read_text()
-        hosts = [
-            ray.remote(Host)
-            .options(
-                num_cpus=bundle["CPU"],
-                num_gpus=bundle.get("GPU", 0),
-                max_concurrency=2,  # a signal reaches it while its process runs
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    self.reserved[command.name], placement_group_bundle_index=rank
-                ),
-            )
-            .remote(os.getcwd(), self.config, text)
-            for rank, bundle in enumerate(bundles(command))
-        ]
-        own = [host.address.remote() for host in hosts]
-        return [
-            RemoteProcess(
-                host,
-                own[rank],
-                host.run.remote(command, rank, log.absolute(), own[0], own[rank]),
-                log,
-            )
-            for rank, (host, log) in enumerate(zip(hosts, logs, strict=True))
-        ]
+        .remote(os.getcwd(), config, text, SHARED_WITHIN)
+        for rank, bundle in enumerate(bundles(command))
+    ]
+    own = [host.address.remote() for host in hosts]
+    exits = [
+        host.run.remote(command, rank, log.absolute(), own[0], own[rank])
+        for rank, (host, log) in enumerate(zip(hosts, logs, strict=True))
+    ]
+    return [RemoteProcess(*parts) for parts in zip(hosts, own, exits, logs, strict=True)]

@@ -4,7 +4,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -12,10 +12,10 @@ from rlbook.extras import require
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
 from rlbook.scale.launch.dry_run import check_start
-from rlbook.scale.launch.processes import Command, start_here
+from rlbook.scale.launch.processes import Command, Start, start_here
 from rlbook.scale.launch.progress import ProgressLine
 from rlbook.scale.launch.rollback import roll_back
-from rlbook.scale.launch.supervisor import Start, Supervisor, TooManyDeaths
+from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.run_folder import one_launcher, open_run
 from rlbook.scale.spool import spool_end
@@ -51,17 +51,16 @@ def launch(config: ScaleConfig, resume: bool = False, rollback: int | None = Non
     Chapter 17.
     """
     layout, config = Layout(config.folder), with_token(config)
-    with stop_signals(), one_launcher(layout):
+    check_machine(config)
+    check_start(config)
+    commands = run_commands(config, layout)
+    with stop_signals(), one_launcher(layout), machines(config, layout, commands) as start:
         if rollback is not None:
             roll_back(layout, rollback)
-        prepare(layout, config, resume or rollback is not None)
-        commands = run_commands(config, layout)
-        progress = ProgressLine(layout, config.updates)
+        open_run(layout, config, resume or rollback is not None)
         announce(config, layout)
-        with (
-            starter(config, layout, commands) as start,
-            Supervisor(commands, layout, config.launch, start) as supervisor,
-        ):
+        progress = ProgressLine(layout, config.updates)
+        with Supervisor(commands, layout, config.launch, start) as supervisor:
             supervisor.watch(lambda: is_done(layout), progress)
         progress.end()
     return read_json(layout.status)
@@ -74,25 +73,15 @@ def with_token(config: ScaleConfig) -> ScaleConfig:
     return config.replace(generate={"token": secrets.token_urlsafe(24)})
 
 
-def prepare(layout: Layout, config: ScaleConfig, resume: bool) -> None:
-    """The run folder, once nothing speaks against the run."""
-    if config.launch.engine == "local":
-        check_gpus(config)
-    check_start(config)
-    open_run(layout, config, resume)
-
-
-@contextmanager
-def starter(config: ScaleConfig, layout: Layout, commands: list[Command]) -> Iterator[Start]:
+def machines(
+    config: ScaleConfig, layout: Layout, commands: list[Command]
+) -> AbstractContextManager[Start]:
     """What starts commands, on this machine or on those of a Ray cluster."""
     if config.launch.engine == "local":
-        yield start_here
-        return
-    require("cluster", "ray")
-    from rlbook.scale.launch.cluster import Cluster
+        return nullcontext(start_here)
+    from rlbook.scale.launch.cluster import cluster
 
-    with Cluster(commands, layout.config) as cluster:
-        yield cluster.start
+    return cluster(commands, layout.config)
 
 
 def reached(layout: Layout) -> str:
@@ -109,8 +98,13 @@ def say(text: str) -> None:
     print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
-def check_gpus(config: ScaleConfig) -> None:
-    """Raises `ValueError` if this machine has fewer GPUs than it is to use."""
+def check_machine(config: ScaleConfig) -> None:
+    """Raises `ValueError` if this machine has fewer GPUs than it is to use.
+
+    For one of several machines `ImportError` without Ray, which sees to the others.
+    """
+    if config.launch.engine == "ray":
+        return require("cluster", "ray")
     if config.model.device != "cuda":
         return
     generate, training = config.generate, config.train.processes
