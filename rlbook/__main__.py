@@ -1,10 +1,10 @@
-"""`python -m rlbook`: train, eval, methods, scale, export, pretrain, experiments, bench, book."""
+"""`python -m rlbook`: train, scale, eval, fit, methods, export, pretrain, experiments, book …"""
 
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from pydantic import ValidationError
@@ -261,6 +261,43 @@ def scale(
 
     print(f"wrote {write_report(settings.folder)}")
     sys.exit(code)
+
+
+@app.command
+def fit(
+    runs: tyro.conf.Positional[tuple[str, ...]],
+    x: Literal["updates", "answers", "tokens", "seconds", "gpu-hours"] = "updates",
+    y: str | None = None,
+    r0: float | None = None,
+    drop: int = 0,
+    gpus: int | None = None,
+    out: Path | None = None,
+) -> None:
+    """Fit ScaleRL's compute curve to runs of your own: where they end, how fast, how sure that is.
+
+    Args:
+        runs: Run folders, .jsonl logs or .csv tables; `name=path` says of which recipe. Folders
+            whose settings differ in the seed alone are seeds of one recipe.
+        x: What compute is counted in.
+        y: Column to fit; pass@1 of held-out problems, heldout, accuracy or reward if absent.
+        r0: Reward before training; that of evaluations at step 0, or fitted, if absent.
+        drop: Points left out at the start of every run.
+        gpus: GPUs that a run held, for gpu-hours.
+        out: Folder for fit.json and fit.png.
+    """
+    from rlbook.experiments.own_runs import as_data, as_text, fit_own_runs, read_runs
+
+    report = fit_own_runs(read_runs(runs), x, y, r0, drop, gpus)
+    print(as_text(report))
+    if out is not None:
+        from rlbook.viz.compute import save_fits
+
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "fit.json").write_text(json.dumps(as_data(report), indent=2) + "\n")
+        recipes = {name: one.runs for name, one in report.fits.items()}
+        boots = {name: one.boot for name, one in report.fits.items()}
+        save_fits(out / "fit.png", recipes, boots, report.x, report.y)
+        print(f"wrote {out / 'fit.json'} and {out / 'fit.png'}")
 
 
 @app.command

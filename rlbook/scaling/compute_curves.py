@@ -387,11 +387,16 @@ def polish(
     curve: Sigmoid,
     free: Sequence[str],
 ) -> Fit:
-    """The local optimum next to `curve` over the parameters that `free` names, 0 ≤ A ≤ 1."""
+    """The local optimum next to `curve` over the parameters that `free` names, 0 ≤ A ≤ 1.
+
+    C_mid stays within a factor of a thousand of the points: they tell nothing of any farther one.
+    """
     logs = {"B": np.log(curve.B), "C_mid": np.log(curve.C_mid)}
     given = {"A": curve.A, "R_0": curve.R_0, **logs}
-    ranges = {"A": (0, 1), "B": (-5, 5)}
+    reach = np.log([compute[compute > 0].min() / 1000, compute.max() * 1000])
+    ranges = {"A": (0, 1), "B": (-5, 5), "C_mid": tuple(reach)}
     inside = given | {"A": np.clip(curve.A, 1e-6, 1 - 1e-6)}
+    inside |= {name: np.clip(inside[name], *ranges[name]) for name in logs}
 
     def sigmoid(x: np.ndarray) -> Sigmoid:
         values = given | dict(zip(free, x, strict=True))

@@ -118,6 +118,8 @@ def open_end(boot: Bootstrap, last: float, widest: float = 0.2) -> str | None:
     """
     A, C_mid = boot.interval("A"), boot.interval("C_mid")
     rise = float(boot.curve(last)) - boot.curve.R_0
+    if rise <= 0:
+        return f"the reward has not risen: {boot.curve.R_0:.3f} at the start, {rise:+.3f} since"
     if C_mid.high > last:
         return f"the midpoint may lie at {C_mid.high:.3g}, beyond the last point at {last:.3g}"
     if A.high - A.low > widest * rise:
