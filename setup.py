@@ -21,7 +21,9 @@ def left_out(folder, names):
     """Names in `folder` that stay out: results, and what only the book reads."""
     if Path(folder) != DATA:
         return set()
-    return set(names) - ignore_patterns("tiny-*", "scalerl_curves.toml")(folder, names)
+    return set(names) - ignore_patterns("tiny-*", "scalerl_curves.toml", "published_runs.toml")(
+        folder, names
+    )
 
 
 setup(cmdclass={"build_py": BuildWithData})

@@ -81,6 +81,13 @@ class ScaleConfig(RunConfig):
         }
 
     @model_validator(mode="after")
+    def _same_precision(self) -> Self:
+        if self.generate.dtype is None:
+            generate = self.generate.model_copy(update={"dtype": self.train.dtype})
+            object.__setattr__(self, "generate", generate)  # frozen
+        return self
+
+    @model_validator(mode="after")
     def _can_work(self) -> Self:
         for problem in chain(
             run_conflicts(self),

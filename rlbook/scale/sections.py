@@ -33,7 +33,9 @@ class GenerateConfig(Section):
     vllm: dict[str, bool | int | float | str] = Field(
         {}, description="further options of vLLM's server, e.g. {max-model-len: 17000}"
     )
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the server's weights")
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        None, description="of the server's weights; that of `train` if absent"
+    )
     kv: Literal["clear", "keep"] = Field(
         "keep", description="cache at a weight update: keep (PipelineRL), or recompute (exact)"
     )

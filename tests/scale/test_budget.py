@@ -1,6 +1,8 @@
 """The dry run against numbers worked out by hand, counted elsewhere or measured."""
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +12,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from rlbook.paths import data_dir
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.launch.dry_run import check, dry_run, measure_prompts, measure_shape, problems_of
+from rlbook.scale.launch.dry_run import dry_run, measure_prompts, measure_shape, problems_of
 from rlbook.scale.plan.budget import Budget, Prompts
+from rlbook.scale.plan.budget_table import reward, same_split
+from rlbook.scale.plan.fit import check, fastest_split
+from rlbook.scale.plan.published import BAND, nearest, published_runs
 from rlbook.scale.plan.shape import model_shape, shape_of
 from rlbook.tasks import Problem, dataset
 
@@ -34,13 +39,14 @@ def qwen3_8b():
 def node(**sections):
     """Four trainers and four generators of 80 GB; every completion has exactly 1000 tokens."""
     settings = {
+        "method": "scalerl",
         "steps": 100,
         "model": {"device": "cuda"},
         "rollout": {"prompts": 16, "group_size": 8, "max_new_tokens": 1000},
         "optimizer": {"minibatches": 1, "micro_batch_tokens": 8192},
-        "generate": {"count": 4, "slots": 64, "dtype": "bfloat16", "max_staleness": 4},
+        "generate": {"count": 4, "slots": 64, "max_staleness": 4, "target_staleness": 4},
         "train": {"processes": 4, "dtype": "bfloat16", "activation_checkpointing": True},
-        "budget": {"mean_tokens": 1000, "length_sigma": 0.0, "bandwidth_tb": 3.35, "mfu": 0.4},
+        "budget": {"mean_tokens": 1000, "length_sigma": 0.0, "decode_share": 0.5, "mfu": 0.4},
     }
     merged = {
         name: {**settings.get(name, {}), **value} if isinstance(value, dict) else value
@@ -75,6 +81,9 @@ SMALL = {
 }
 
 
+TINY = shape_of(LlamaConfig(**SMALL))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("config", [LlamaConfig, Qwen3Config])
 def test_activations_are_those_autograd_keeps(config, dtype):
@@ -107,31 +116,53 @@ def kept_bytes(config, dtype):
 
 def test_memory_of_a_trainer(qwen3_8b):
     budget = Budget(node(), qwen3_8b, Prompts(24, 200))
-    assert budget.state_bytes == 4 * PARAMETERS  # 16 bytes over 4 ranks
-    assert budget.gathered_bytes == pytest.approx(
-        2 * (2 * MATRIX + 2 * (PARAMETERS - 2 * MATRIX) / 36)
-    )
     inputs = 36 * 2 * 4096
     one_layer = 8 * 4096 + 2 * (4 * 4096 + 2 * 4096 + 2 * 1024 + 4 * 12288) + 6 * (4096 + 1024)
-    assert budget.activation_bytes == 8192 * (inputs + one_layer)
-    assert budget.head_bytes == 4 * (2 * 256 * 151_936 + 2 * MATRIX)
+    memory = budget.trainer_memory
+    assert memory["weights, gradients, AdamW"] == 4 * PARAMETERS  # 16 bytes over 4 ranks
+    assert memory["gathered parameters"] == pytest.approx(
+        2 * (2 * MATRIX + 2 * (PARAMETERS - 2 * MATRIX) / 36)
+    )
+    assert memory["activations"] == 8192 * (inputs + one_layer)
+    assert memory["head"] >= 4 * MATRIX  # its gradient, and the logits of some rows
+    assert memory["reference"] == 0
+    penalised = Budget(node(method="grpo"), qwen3_8b, Prompts(24, 200))
+    assert penalised.trainer_bytes == budget.trainer_bytes + PARAMETERS  # 4 bytes over 4 ranks
 
 
 def test_a_micro_batch_holds_at_least_one_rollout(qwen3_8b):
     small = node(optimizer={"micro_batch_tokens": 1})
-    budget = Budget(small, qwen3_8b, Prompts(24, 200))
-    per_token = Budget(node(), qwen3_8b, Prompts(24, 200)).activation_bytes / 8192
-    assert budget.activation_bytes == 1200 * per_token
+    budget, usual = (Budget(c, qwen3_8b, Prompts(24, 200)) for c in (small, node()))
+    per_token = usual.trainer_memory["activations"] / 8192
+    assert budget.trainer_memory["activations"] == 1200 * per_token
 
 
 def test_memory_of_a_generator(qwen3_8b):
-    budget = Budget(node(), qwen3_8b, Prompts(24, 200))
-    assert budget.generator_weight_bytes == 2 * PARAMETERS
-    assert budget.mean_context == 524  # the prompt, and half of 1000 tokens
-    assert budget.cache_bytes == 64 * 524 * 147_456
+    memory = Budget(node(), qwen3_8b, Prompts(24, 200)).generator_memory
+    assert memory["weights"] == 2 * PARAMETERS
+    assert memory["keys and values"] == 64 * 524 * 147_456  # the prompt, and half of 1000 tokens
     halved = Budget(node(generate={"tensor_parallel": 2}), qwen3_8b, Prompts(24, 200))
-    assert halved.generator_weight_bytes == PARAMETERS
-    assert halved.cache_bytes == budget.cache_bytes / 2
+    assert halved.generator_memory["weights"] == PARAMETERS
+    assert halved.generator_memory["keys and values"] == memory["keys and values"] / 2
+
+
+def test_no_rank_holds_the_model_in_the_hosts_memory(qwen3_8b):
+    """A rank that loads it whole holds 33 GB; ranks that read their own rows share it."""
+    four, eight = (
+        Budget(node(train={"processes": ranks}), qwen3_8b, Prompts(24, 200)) for ranks in (4, 8)
+    )
+    assert eight.host_bytes < four.host_bytes < 4 * PARAMETERS
+
+
+def test_disk(qwen3_8b):
+    """Two checkpoints and a third being written, of weights and two moments in float32."""
+    config = node(checkpoint={"keep": 2, "every": 10}, generate={"transport": "file"})
+    disk = Budget(config, qwen3_8b, Prompts(24, 200)).disk
+    assert disk["checkpoints"] == 3 * 12 * PARAMETERS
+    assert disk["weights"] == 2 * 2 * PARAMETERS
+    assert disk["batches"] == pytest.approx(30 * 128_000 * 21)
+    pushed = Budget(node(generate={"transport": "nccl"}), qwen3_8b, Prompts(24, 200)).disk
+    assert pushed["weights"] == 0
 
 
 def test_long_completions_are_seen_more_often(qwen3_8b):
@@ -142,20 +173,40 @@ def test_long_completions_are_seen_more_often(qwen3_8b):
 
 
 def test_arithmetic_of_an_update(qwen3_8b):
+    """Layers at 40 % of the peak; the head's four products too, and its logits move at 50 %."""
     budget = Budget(node(), qwen3_8b, Prompts(24, 200))
     tokens, seen = 128 * 1024, 128 * 1024 * 512
     flops = 6 * LINEAR * tokens + 3 * 4 * 36 * 32 * 128 * seen
     assert budget.flops_per_update == pytest.approx(flops)
-    assert budget.update_seconds == pytest.approx(flops / (4 * 989e12 * 0.4))
+    layers = (flops - 6 * MATRIX * tokens) / (4 * 989e12 * 0.4)
+    products = 8 * MATRIX * 128_000 / (4 * 989e12 * 0.4)
+    logits = 90 * 151_936 * 128_000 / (4 * 3.35e12 * 0.5)
+    assert budget.layers_seconds == pytest.approx(layers)
+    assert budget.head_seconds == pytest.approx(products + logits)
+    assert budget.update_seconds == pytest.approx(layers + products + logits + 1)
     measured = Budget(node(budget={"update_seconds": 7.0}), qwen3_8b, Prompts(24, 200))
-    assert measured.update_seconds == 7.0
+    assert measured.update_seconds == measured.cluster.update_time(128_000) == 7.0
+
+
+def test_the_peak_is_reached_by_large_models_only(qwen3_8b):
+    free = {"budget": {"mfu": None}}
+    small, large = (Budget(node(**free), shape, Prompts(24, 200)) for shape in (TINY, qwen3_8b))
+    assert (small.mfu, large.mfu) == (0.26, 0.35)
 
 
 def test_decoding_reads_weights_and_cache(qwen3_8b):
-    budget = Budget(node(budget={"decode_share": 0.5}), qwen3_8b, Prompts(24, 200))
-    assert budget.decode_seconds == pytest.approx(
-        (2 * PARAMETERS + 64 * 524 * 147_456) / (3.35e12 * 0.5)
-    )
+    budget = Budget(node(), qwen3_8b, Prompts(24, 200))
+    read = (2 * PARAMETERS + 64 * 524 * 147_456) / (3.35e12 * 0.5)
+    assert budget.decode_seconds == pytest.approx(2e-3 + 64 * 5e-5 + read)
+    measured = Budget(node(budget={"decode_seconds": 0.1}), qwen3_8b, Prompts(24, 200))
+    assert measured.decode_seconds == pytest.approx(0.1)
+    assert measured.cluster.decode_time(64) == pytest.approx(0.1)
+
+
+def test_a_tiny_model_does_not_decode_for_nothing():
+    """256 answers at a time: no engine makes a thousand steps a second of them."""
+    config = node(generate={"slots": 256, "tensor_parallel": 1})
+    assert Budget(config, TINY, Prompts(24, 200)).decode_seconds > 0.01
 
 
 @pytest.mark.parametrize(("update", "slower"), [(0.001, "generators"), (1000.0, "trainers")])
@@ -173,6 +224,18 @@ def test_the_slower_side_sets_the_pace(qwen3_8b, update, slower):
     assert budget.gpu_hours == pytest.approx(8 * 100 * budget.step_seconds / 3600)
 
 
+def test_without_a_target_it_is_the_smallest_that_costs_nothing(qwen3_8b):
+    """1000 tokens in 20 s, updates of 15 s: while one batch is written, one to two are trained."""
+    settings = {"update_seconds": 15.0, "decode_seconds": 0.02, "push_gb": 1e6}
+    found, set_to_four = (
+        Budget(node(budget=settings, generate=generate), qwen3_8b, Prompts(24, 200))
+        for generate in ({"target_staleness": None, "max_staleness": 6}, {})
+    )
+    assert found.simulation.schedule.ahead == 2
+    assert found.simulation.mean_lag < 2.1 < 3.7 < set_to_four.simulation.mean_lag
+    assert found.step_seconds == pytest.approx(set_to_four.step_seconds, rel=0.02)
+
+
 def test_evaluations_cost_time(qwen3_8b):
     """2 rounds of 64 · 4 completions are 512,000 tokens; 256 slots write 12,800 a second."""
     config = node(
@@ -180,6 +243,15 @@ def test_evaluations_cost_time(qwen3_8b):
     )
     budget = Budget(config, qwen3_8b, Prompts(24, 200))
     assert budget.evaluation_seconds == pytest.approx(512_000 / 12_800)
+
+
+def test_what_waits_for_each_other_does_not_share_a_gpu(qwen3_8b):
+    """On-policy they take turns: each has the GPU for itself."""
+    sharing = {"generate": {"colocated": True, "max_staleness": 0, "target_staleness": 0}}
+    known = {"budget": {"update_seconds": 100.0, "decode_seconds": 0.1}}
+    budget = Budget(node(**sharing, **known), qwen3_8b, Prompts(24, 200))
+    written = 1000 * budget.cluster.decode_time(32)
+    assert budget.step_seconds == pytest.approx(100 + written + budget.push_seconds, rel=0.01)
 
 
 def test_shared_gpus_count_once_and_go_at_half_speed(qwen3_8b):
@@ -197,7 +269,8 @@ REFUSED = {
     "pool": ({"data": {"pool": 10}}, r"data\.pool 10 is smaller than the 16 prompts of an update"),
     "one trainer": (
         {"train": {"processes": 1}},
-        r"a trainer needs 1\d\d\.\d GB of 80\.0 GB: set train\.processes to 4",
+        r"a trainer needs 1\d\d\.\d GB of 80\.0 GB, 5% of which stay free: "
+        r"set train\.processes to 4",
     ),
     "long micro-batches": (
         {
@@ -238,22 +311,25 @@ def test_fixes_fix(qwen3_8b):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_configuration_dry_runs(path):
-    text = dry_run(load_config(path))
+    config = load_config(path)
+    text = dry_run(config)
     assert "GPU-hours" in text and "staleness" in text
+    beside = "prime-rl trainer, Qwen3-" in text, "outside of" in text, "ScaleRL, 8B" in text
+    assert set(beside) == {config.model.device == "cuda"}
     assert max(map(len, text.splitlines())) < 120
 
 
 @pytest.fixture
 def data_of_published_size(monkeypatch):
     """Stand-ins for the hub's data sets: as many rows, made-up questions, no network."""
-    rows = {"POLARIS-Project/Polaris-Dataset-53K": 53_291}
+    rows = {"POLARIS-Project/Polaris-Dataset-53K": (53_291, 0), "openai/gsm8k": (7_473, 1_319)}
 
     def read_hub(source):
-        made = (
-            Problem(f"{i:x}", f"What is {i} + {i}?", f"{2 * i}", 0)
-            for i in range(rows[source.name])
-        )
-        return dataset.divide(list(made))
+        train, test = rows[source.name]
+        made = [
+            Problem(f"{i:x}", f"What is {i} + {i}?", f"{2 * i}", 0) for i in range(train + test)
+        ]
+        return (made[:train], made[train:]) if test else dataset.divide(made)
 
     monkeypatch.setattr(dataset, "read_hub", read_hub)
 
@@ -266,6 +342,46 @@ def test_every_configuration_finds_its_prompts(path, data_of_published_size):
     assert len(problems) >= config.prompts_per_update
 
 
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_is_the_planners_own_best_split(path, data_of_published_size):
+    config = load_config(path)
+    budget = Budget(config, measure_shape(config), measure_prompts(config))
+    check(budget)
+    best = fastest_split(budget)
+    assert config.generate.colocated if best is None else same_split(best, budget)
+
+
+def test_the_fastest_split_fits(qwen3_8b):
+    """Two trainers and six generators would be faster still, but 66 GB of state is too much."""
+    config = node(rollout={"max_new_tokens": 14_336}, budget={"mean_tokens": 6000})
+    budget = Budget(config, qwen3_8b, Prompts(150, 2048))
+    best = fastest_split(budget)
+    assert (best.ranks, best.config.generate.count) == (3, 5)
+    assert best.step_seconds < budget.step_seconds
+    check(best)
+
+
+# Beside what others measured
+
+
+@pytest.mark.parametrize("run", published_runs(), ids=lambda run: f"{run.name} {run.quantity}")
+def test_published_runs_come_out_within_the_band(run):
+    """Those that do not are marked, and the dry run says so."""
+    low, high = BAND
+    assert (low <= run.ratio <= high) != run.outside
+
+
+def test_memory_that_no_constant_was_set_on_comes_out():
+    ratios = [run.ratio for run in published_runs() if run.quantity == "trainer_bytes"]
+    assert len(ratios) >= 4 and 0.9 < min(ratios) < max(ratios) < 1.15
+
+
+def test_the_nearest_published_runs_are_of_this_size():
+    (run,) = (r for r in published_runs() if r.name.startswith("NeMo RL, Qwen3-32B"))
+    assert run in nearest(run.plan)
+    assert len({other.quantity for other in nearest(run.plan)}) == 4
+
+
 def test_a_pool_larger_than_the_data_is_seen_by_the_dry_run(data_of_published_size):
     (path,) = (path for path in CONFIGS if path.stem == "one-node-8")
     with pytest.raises(ValueError, match=r"training problems.*60000 are asked for"):
@@ -276,9 +392,23 @@ def test_predicted_rewards_lie_on_the_curve(qwen3_8b):
     """At C_mid half of the way from R_0 to A is done, far beyond it all of it."""
     curve = Budget(node(budget={"curve": (0.6, 2.0, 100.0, 0.2)}), qwen3_8b, Prompts(1, 1)).curve
     assert (curve(100.0), curve(1e6)) == (pytest.approx(0.4), pytest.approx(0.6))
-    config = load_config(CONFIGS[0].with_name("cpu-tiny.yaml"), ("budget.curve=[1, 2, 0.01, 0.2]",))
-    assert "at 50%" in dry_run(config)
-    assert "set budget.curve" in dry_run(load_config(CONFIGS[0].with_name("cpu-tiny.yaml")))
+
+
+@pytest.mark.parametrize(
+    ("fitted", "says"),
+    [
+        (None, "none: set budget.curve_fitted"),
+        ((1.0, 10.0), r"0\.400 at 2 h, .* at 4 h, .* at 8 h"),
+        ((3.0, 6.0), r"[\d.]+ at 4 h, 8 h lie outside of the fit \(3 to 6 h\)"),
+        ((100.0, 200.0), r"8 h lie outside of the fit \(100 to 200 h\)"),
+    ],
+)
+def test_no_curve_is_read_outside_its_fit(qwen3_8b, fitted, says):
+    config = node(budget={"curve": (0.6, 2.0, 2.0, 0.2), "curve_fitted": fitted})
+    budget = Budget(config, qwen3_8b, Prompts(24, 200))
+    vars(budget)["simulation"] = SimpleNamespace(completions_per_second=128 * 100 / 3600)
+    assert budget.gpu_hours == pytest.approx(8)
+    assert re.fullmatch(says + ".*", reward(budget))
 
 
 def test_prompts_are_measured():

@@ -102,7 +102,7 @@ def test_settings_without_their_section_are_those_of_the_first_that_has_them():
     assert (config.generate.dtype, config.train.dtype) == ("bfloat16", "float32")
     assert (config.evaluation.every, config.checkpoint.every) == (3, 20)
     other = ScaleConfig(train_dtype="bfloat16", checkpoint_every=4)
-    assert (other.generate.dtype, other.train.dtype) == ("float32", "bfloat16")
+    assert (other.generate.dtype, other.train.dtype) == ("bfloat16", "bfloat16")
     assert other.checkpoint.every == 4
 
 

@@ -1,8 +1,9 @@
-"""The dry run: memory, time, staleness and GPU-hours of a run before it is started.
+"""What a run needs before it is started: memory, seconds, staleness, GPU-hours.
 
-Memory is counted, times are assumptions made explicit (`budget` in the settings): a decode step
-is limited by memory bandwidth, an update by arithmetic. Measure both early in a run and put the
-results into `budget.decode_seconds` and `budget.update_seconds`. Chapter 17.
+Memory is counted. Times follow from arithmetic and memory bandwidth, with shares and floors that
+were set so that published runs come out (`rlbook.scale.plan.published` compares). Measure a decode
+step and an update early in a run and put them into `budget.decode_seconds` and
+`budget.update_seconds`. Chapter 17.
 """
 
 from dataclasses import dataclass
@@ -14,12 +15,28 @@ from rlbook.policy.logprobs import CHUNK_ELEMENTS, CHUNK_ROWS
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.plan.shape import ModelShape
 from rlbook.scaling.compute_curves import Sigmoid
-from rlbook.scaling.pipeline import Cluster, Lengths, PipelineRun, pipeline_rl, simulate, split
+from rlbook.scaling.pipeline import Cluster, Lengths, PipelineRun, pipeline_rl, simulate
 
-ITEMSIZE = {"float32": 4, "bfloat16": 2}
-FIXED_BYTES = {"cuda": 2e9, "cpu": 0.6e9}  # context, kernels, fragmentation: an assumption
-SIMULATED = 40_000  # completions at most, so that the dry run takes seconds
 GB = 1e9
+ITEMSIZE = {"float32": 4, "bfloat16": 2}
+MFU = ((0.6e9, 0.26), (4e9, 0.28), (8e9, 0.35))  # by parameters: of the layers, without the head
+LOGIT_TRAFFIC = 90  # bytes moved per float32 logit, forward and backward
+ENOUGH = 0.99  # of the throughput at the bound: a target that reaches it costs nothing
+SIMULATED = 20_000  # completions at most, so that the dry run takes seconds
+
+
+@dataclass(frozen=True)
+class Floors:
+    """What every process and every step costs, however small the model: assumptions."""
+
+    memory: float  # bytes on the device: context, kernels, fragmentation
+    host: float  # bytes in the host's memory: interpreter, libraries
+    update: float  # seconds: optimizer, clipping, collectives, reading the batch
+    decode: float  # seconds of a decode step: kernel launches, scheduler
+    completion: float  # seconds per completion in it: sampling, prefill, detokenizing, HTTP
+
+
+FLOORS = {"cuda": Floors(2e9, 3e9, 1.0, 2e-3, 5e-5), "cpu": Floors(0.6e9, 0.6e9, 0, 0, 0)}
 
 
 @dataclass(frozen=True)
@@ -39,66 +56,56 @@ class Budget:
     prompts: Prompts
 
     @property
-    def ranks(self) -> int:
-        return self.config.train.processes
+    def floors(self) -> Floors:
+        return FLOORS[self.config.model.device]
 
     @property
-    def servers(self) -> int:
-        return self.config.generate.count
+    def ranks(self) -> int:
+        return self.config.train.processes
 
     @property
     def gpus(self) -> int:
         """GPUs of trainers and generators, shared ones once."""
         generate = self.config.generate
-        own = 0 if generate.colocated else self.servers * generate.tensor_parallel
+        own = 0 if generate.colocated else generate.count * generate.tensor_parallel
         return self.ranks + own
 
-    # Memory of one trainer rank
+    # Memory and disk, part by part
 
     @property
-    def state_bytes(self) -> float:
-        """float32 weights, gradients, two moments: divided among the ranks."""
-        return self.shape.state.total / self.ranks
-
-    @property
-    def gathered_bytes(self) -> float:
-        """Parameters a rank holds whole: embedding and head, the layer at work and the next."""
-        itemsize = ITEMSIZE[self.config.train.dtype]
-        if self.ranks == 1 and itemsize == 4:
-            return 0.0
-        outside = self.shape.embedding * (2 - self.shape.tied)
-        return itemsize * (outside + 2 * self.shape.layer)
-
-    @property
-    def activation_bytes(self) -> float:
-        """What the layers keep of one micro-batch: at least one whole rollout."""
+    def trainer_memory(self) -> dict[str, float]:
+        """Of one rank: its share of the state, and what it holds whole while it works."""
+        shape, train = self.shape, self.config.train
+        itemsize, reference = ITEMSIZE[train.dtype], self.config.method.needs_reference
+        outside = shape.embedding * (2 - shape.tied)
+        alone = self.ranks == 1 and itemsize == 4
+        per_token = shape.activation_bytes(itemsize, train.activation_checkpointing)
         longest = self.prompts.longest + self.config.rollout.max_new_tokens
-        tokens = max(self.config.optimizer.micro_batch_tokens, longest)
-        train = self.config.train
-        per_token = self.shape.activation_bytes(
-            ITEMSIZE[train.dtype], train.activation_checkpointing
-        )
-        return tokens * per_token
-
-    @property
-    def head_bytes(self) -> float:
-        """Two buffers of float32 logits, the head's gradient, its float32 copy if it needs one."""
-        train, vocabulary = self.config.train, self.shape.vocabulary
-        rows = max(CHUNK_ROWS, CHUNK_ELEMENTS // vocabulary)
-        copies = 1 + (train.fp32_head and train.dtype != "float32")
-        return 4.0 * (2 * rows * vocabulary + copies * self.shape.embedding)
+        rows = max(CHUNK_ROWS, CHUNK_ELEMENTS // shape.vocabulary)
+        return {
+            "weights, gradients, AdamW": shape.state.total / self.ranks,
+            "reference": reference * 4 * shape.parameters / self.ranks,
+            "gathered parameters": 0 if alone else itemsize * (outside + 2 * shape.layer),
+            "activations": per_token * max(self.config.optimizer.micro_batch_tokens, longest),
+            "head": 4 * (2 * rows * shape.vocabulary + shape.embedding),
+            "everything else": self.floors.memory,
+        }
 
     @property
     def trainer_bytes(self) -> float:
-        parts = self.state_bytes + self.gathered_bytes + self.activation_bytes + self.head_bytes
-        return parts + FIXED_BYTES[self.config.model.device]
-
-    # Memory of one generator GPU
+        return sum(self.trainer_memory.values())
 
     @property
-    def generator_weight_bytes(self) -> float:
+    def generator_memory(self) -> dict[str, float]:
+        """Of one GPU, all slots in use at their mean length."""
         generate = self.config.generate
-        return self.shape.parameters * ITEMSIZE[generate.dtype] / generate.tensor_parallel
+        weights = self.shape.parameters * ITEMSIZE[generate.dtype] / generate.tensor_parallel
+        cache = generate.slots * self.mean_context * self.cache_bytes_per_token
+        return {
+            "weights": weights,
+            "keys and values": cache,
+            "everything else": self.floors.memory,
+        }
 
     @property
     def cache_bytes_per_token(self) -> float:
@@ -108,22 +115,27 @@ class Budget:
         return self.shape.cache_bytes(ITEMSIZE[generate.dtype]) / parts
 
     @property
-    def mean_context(self) -> float:
-        """Keys that a completion being written sees on average: long ones are seen more often."""
-        written = self.lengths_sampled
-        return self.prompts.mean + (written**2).sum() / (2 * written.sum())
-
-    @property
-    def cache_bytes(self) -> float:
-        """Cache of all slots in use at their mean length."""
-        return self.config.generate.slots * self.mean_context * self.cache_bytes_per_token
-
-    @property
     def cache_room(self) -> float:
         """What is left for the cache of the memory a generator may take."""
         share = self.config.generate.gpu_memory * self.config.budget.gpu_memory_gb * GB
-        fixed = FIXED_BYTES[self.config.model.device]
-        return share - self.generator_weight_bytes - fixed
+        return share - self.generator_memory["weights"] - self.floors.memory
+
+    @property
+    def host_bytes(self) -> float:
+        """Of one trainer rank: it reads its own rows only, and copies its moments to save them."""
+        return self.floors.host + 8 * self.shape.parameters / self.ranks
+
+    @property
+    def disk(self) -> dict[str, float]:
+        """Checkpoints kept and the one being written, weights on their way, batches not pruned."""
+        checkpoint, generate = self.config.checkpoint, self.config.generate
+        batches = (checkpoint.keep + 1) * checkpoint.every
+        versions = 2 if generate.transport == "file" else 0
+        return {
+            "checkpoints": (checkpoint.keep + 1) * 12 * self.shape.parameters,
+            "weights": versions * self.shape.parameters * ITEMSIZE[generate.dtype],
+            "batches": batches * self.tokens_per_update * 21,  # ids, versions, log-probabilities
+        }
 
     # Work and time
 
@@ -138,6 +150,12 @@ class Budget:
         return self.lengths.sample(4096).astype(float)
 
     @property
+    def mean_context(self) -> float:
+        """Keys that a completion being written sees on average: long ones are seen more often."""
+        written = self.lengths_sampled
+        return self.prompts.mean + (written**2).sum() / (2 * written.sum())
+
+    @property
     def tokens_per_update(self) -> float:
         """Sampled tokens of a batch."""
         return self.config.batch_size * self.lengths.expected
@@ -150,17 +168,57 @@ class Budget:
         return self.shape.training_flops(scale * sequences.sum(), scale * (sequences**2).sum() / 2)
 
     @property
+    def mfu(self) -> float:
+        """Share of the peak that the layers reach: as set, or as models of this size do."""
+        sizes, shares = np.transpose(MFU)
+        size = np.log(self.shape.parameters)
+        return self.config.budget.mfu or float(np.interp(size, np.log(sizes), shares))
+
+    @property
+    def head_seconds(self) -> float:
+        """Logits, again in the backward pass, and two gradients, of sampled tokens on all ranks.
+
+        On tensor cores with float32 results, so that passing over the logits costs as much.
+        """
+        budget, logits = self.config.budget, self.tokens_per_update * self.shape.vocabulary
+        products = 8 * logits * self.shape.hidden / (budget.peak_tflops * 1e12 * self.mfu)
+        passes = LOGIT_TRAFFIC * logits / (budget.bandwidth_tb * 1e12 * budget.decode_share)
+        frozen = 1 + self.config.method.needs_reference / 4
+        return frozen * (products + passes) / self.ranks
+
+    @property
+    def layers_seconds(self) -> float:
+        """Forward and backward; a reference adds a forward pass."""
+        tokens = self.config.batch_size * (self.prompts.mean + self.lengths.expected)
+        flops = self.flops_per_update - 6 * self.shape.embedding * tokens
+        frozen = 1 + self.config.method.needs_reference / 3
+        return frozen * flops / (self.ranks * self.config.budget.peak_tflops * 1e12 * self.mfu)
+
+    @property
     def update_seconds(self) -> float:
-        budget = self.config.budget
-        speed = self.ranks * budget.peak_tflops * 1e12 * budget.mfu
-        return budget.update_seconds or self.flops_per_update / speed
+        known = self.config.budget.update_seconds
+        return known or self.layers_seconds + self.head_seconds + self.floors.update
+
+    @property
+    def decode_costs(self) -> tuple[float, float]:
+        """Seconds of a decode step: fixed, and per completion. Weights and cache are read once."""
+        budget, memory, slots = (
+            self.config.budget,
+            self.generator_memory,
+            self.config.generate.slots,
+        )
+        speed = budget.bandwidth_tb * 1e12 * budget.decode_share
+        fixed = self.floors.decode + memory["weights"] / speed
+        each = self.floors.completion + memory["keys and values"] / (slots * speed)
+        known = budget.decode_seconds
+        scale = known / (fixed + slots * each) if known else 1.0
+        return scale * fixed, scale * each
 
     @property
     def decode_seconds(self) -> float:
-        """One token for every slot: weights and cache are read once."""
-        budget = self.config.budget
-        speed = budget.bandwidth_tb * 1e12 * budget.decode_share
-        return budget.decode_seconds or (self.generator_weight_bytes + self.cache_bytes) / speed
+        """One token for every slot."""
+        fixed, each = self.decode_costs
+        return fixed + self.config.generate.slots * each
 
     @property
     def push_seconds(self) -> float:
@@ -169,29 +227,36 @@ class Budget:
         return self.shape.parameters * itemsize / (self.config.budget.push_gb * GB)
 
     @property
+    def trainer_seconds(self) -> float:
+        """From one update to the next if the trainer never waits."""
+        return self.update_seconds + self.push_seconds
+
+    @property
     def cluster(self) -> Cluster:
-        """The run for the simulator. On shared GPUs both sides go at half their speed."""
-        slower = 2 if self.config.generate.colocated else 1
-        slots = self.config.generate.slots
-        cache = self.cache_bytes / (self.generator_weight_bytes + self.cache_bytes)
+        """The run for the simulator. Side by side on shared GPUs, both go at half their speed."""
+        generate = self.config.generate
+        slower = 2 if generate.colocated and generate.max_staleness else 1
+        update, known = self.floors.update, self.config.budget.update_seconds
+        fixed, each = self.decode_costs
+        varying = self.update_seconds - (0 if known else update)
         return Cluster(
-            generators=self.servers,
+            generators=generate.count,
             trainers=self.ranks,
-            slots=slots,
-            decode_fixed=slower * self.decode_seconds * (1 - cache),
-            decode_per_sequence=slower * self.decode_seconds * cache / slots,
-            update_per_token=slower * self.update_seconds * self.ranks / self.tokens_per_update,
+            slots=generate.slots,
+            decode_fixed=slower * fixed,
+            decode_per_sequence=slower * each,
+            update_fixed=self.update_seconds - varying,
+            update_per_token=slower * varying * self.ranks / self.tokens_per_update,
             sync=self.push_seconds,
         )
 
-    @cached_property
-    def simulation(self) -> PipelineRun:
-        """The pipeline once it has settled."""
-        generate, batch = self.config.generate, self.config.batch_size
-        warmup = 2 * generate.max_staleness + 4
+    def simulated(self, target: int) -> PipelineRun:
+        """The pipeline once it has settled, generators working `target` updates ahead."""
+        bound, batch = self.config.generate.max_staleness, self.config.batch_size
+        warmup = 2 * bound + 4
         counted = max(4, min(24, SIMULATED // batch - warmup))
         return simulate(
-            pipeline_rl(generate.max_staleness),
+            pipeline_rl(bound, target),
             self.cluster,
             self.lengths,
             batch,
@@ -200,14 +265,16 @@ class Budget:
             group_size=self.config.rollout.group_size,
         )
 
-    @property
-    def best_split(self) -> Cluster | None:
-        """The division of the GPUs that the simulator's ceilings favour; None if there is none."""
-        generate = self.config.generate
-        if self.gpus < 2 or generate.colocated or generate.tensor_parallel > 1:
-            return None
-        schedule = pipeline_rl(self.config.generate.max_staleness)
-        return split(schedule, self.cluster, self.lengths, self.config.batch_size, self.gpus)
+    @cached_property
+    def simulation(self) -> PipelineRun:
+        """At the target that is set, or else at the smallest that costs no throughput."""
+        target, bound = self.config.generate.target_staleness, self.config.generate.max_staleness
+        if target is not None:
+            return self.simulated(target)
+        most = self.simulated(bound)
+        enough = ENOUGH * most.completions_per_second
+        smaller = (self.simulated(target) for target in range(bound))
+        return next((run for run in smaller if run.completions_per_second >= enough), most)
 
     @property
     def step_seconds(self) -> float:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from rlbook.policy.loading import policy_source
 from rlbook.scaling.memory import StateMemory, count_parameters, trained_memory
@@ -91,6 +91,17 @@ def model_shape(policy: str) -> ModelShape:
             "name a local folder with config.json, or try again where the hub can be reached"
         ) from None
     return shape_of(config)
+
+
+def described_shape(settings: dict) -> ModelShape:
+    """Sizes of the model whose config.json has these entries.
+
+    Raises `ValueError` for a `model_type` that transformers does not know.
+    """
+    kind = settings.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise ValueError(f"budget.shape: model_type is {kind!r}, write llama, qwen3, …")
+    return shape_of(AutoConfig.for_model(**settings))
 
 
 def shape_of(config: PretrainedConfig) -> ModelShape:
