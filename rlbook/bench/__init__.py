@@ -1,29 +1,31 @@
 """Benchmarks against the library everybody uses and against the machine's own limit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
+from rlbook.bench.record import Skipped, bench_dir, record
 from rlbook.extras import require
 
-require("scale", "aiohttp", "ipywidgets", "matplotlib", "pandas", "scipy")
 
-from rlbook.bench import growth, head, pipeline, profiles, rl_step, sampler, startup, train_step
-from rlbook.bench.figures import save_figure
-from rlbook.bench.record import Skipped, bench_dir, record
+def of(module: str, function: str = "run") -> Callable[[str], list | dict]:
+    """A function of a part's module, which is imported when it is called."""
+    return lambda size: getattr(import_module(f"rlbook.bench.{module}"), function)(size)
+
 
 PARTS = {
-    "trl": rl_step.run,
-    "trl_learning": rl_step.run_learning,
-    "sampler": sampler.run,
-    "train_step": train_step.run,
-    "profiles": profiles.run,
-    "head": head.run,
-    "growth": growth.run,
-    "startup": startup.run,
-    "pipeline": pipeline.run,
+    "trl": of("rl_step"),
+    "trl_learning": of("rl_step", "run_learning"),
+    "sampler": of("sampler"),
+    "train_step": of("train_step"),
+    "profiles": of("profiles"),
+    "head": of("head"),
+    "growth": of("growth"),
+    "startup": of("startup"),
+    "pipeline": of("pipeline"),
 }
-ARMS = {"trl": rl_step.arms, "trl_learning": rl_step.arms}  # parts that train, as data
+ARMS = {"trl": of("rl_step", "arms"), "trl_learning": of("rl_step", "arms")}  # parts that train
 SIZES = ("smoke", "full")
 
 
@@ -34,12 +36,15 @@ def main(
 
     A part that cannot run here is named with the reason and left out. "smoke" only shows that a
     part works; its numbers mean nothing. The default folder is `data/results/bench`. Raises
-    `ValueError` for an unknown part or size.
+    `ValueError` for an unknown part or size. What a GPU makes of the package is in `bench.gpu`.
     """
+    require("scale", "aiohttp", "ipywidgets", "matplotlib", "pandas", "scipy")
     if unknown := set(parts) - set(PARTS):
         raise ValueError(f"unknown benchmark {sorted(unknown)}: choose from {sorted(PARTS)}")
     if size not in SIZES:
         raise ValueError(f"unknown size {size!r}: choose from {SIZES}")
+    from rlbook.bench.figures import save_figure
+
     written = []
     for part in parts:
         settings = {"size": size, **({"arms": ARMS[part](size)} if part in ARMS else {})}

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from aiohttp.test_utils import unused_port
 from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
@@ -23,6 +22,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
 from rlbook.scale.generate.protocol import reload_request
+from rlbook.scale.generate.registry import ENTRY_VARIABLE, published
 from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
 from rlbook.tiny.model import UNK_ID
 
@@ -64,19 +64,23 @@ class Server:
 
     def __init__(self, folder, tied):
         self.model, self.folder = write_policy(folder / "policy", tied), folder
-        port = unused_port()
-        self.url, self.log = f"http://127.0.0.1:{port}", folder / "log"
+        self.entry, self.log = folder / "server.json", folder / "log"
         generate = {"engine": "vllm", "token": TOKEN}
         policy = {"policy": str(folder / "policy")}
         config = ScaleConfig(run=str(folder), model=policy, generate=generate)
-        argv, environment = server_command(config, 0, port)
-        environment = os.environ | environment | {"OMP_NUM_THREADS": "1"}
+        argv, environment = server_command(config, 0)
+        own = {"OMP_NUM_THREADS": "1", ENTRY_VARIABLE: str(self.entry)}
+        environment = os.environ | environment | own
         with self.log.open("w") as log:
             self.process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
 
+    @property
+    def url(self):
+        return published(self.entry)
+
     @asynccontextmanager
     async def client(self, token=TOKEN, timeout=60.0):
-        async with GeneratorClient(self.url, "run", token, timeout) as client:
+        async with GeneratorClient(self.entry, "run", token, timeout) as client:
             await self.ready(client)
             yield client
 
@@ -258,7 +262,7 @@ def test_a_failed_update_is_repaired_by_the_next(untied):
 
 def test_nothing_is_open_to_strangers(untied):
     async def run():
-        async with GeneratorClient(untied.url, "run") as stranger:
+        async with GeneratorClient(untied.entry, "run") as stranger:
             for route in ("pause?mode=keep", "collective_rpc", "v1/completions"):
                 with pytest.raises(RequestRefused, match="401"):
                     await stranger._call("POST", f"/{route}", json={})

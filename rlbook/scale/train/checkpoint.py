@@ -91,7 +91,7 @@ class Checkpoints:
             if self.ranks.first:
                 for file, tensors in weights.items():
                     save_file(tensors, partial / file, {"format": "pt"})
-                describe_model(partial, model, tokenizer)
+                describe_model(partial, model, tokenizer, weights)
                 for name, document in documents.items():
                     write_json(partial / name, document)
 
@@ -347,9 +347,15 @@ def size_of(tensor: Tensor) -> int:
 
 
 def describe_model(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: dict[str, dict[str, Tensor]],
 ) -> None:
-    """What `from_pretrained` reads besides the weights."""
+    """What `from_pretrained` reads besides the weights, which are given by file and name.
+
+    The model's own are not touched: an update may have them gathered just now.
+    """
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], torch.float32
     config.save_pretrained(folder)
@@ -357,10 +363,9 @@ def describe_model(
         # as it is: whether its settings go together is not for a checkpoint to judge
         model.generation_config.to_json_file(folder / "generation_config.json")
     tokenizer.save_pretrained(folder)
-    files = weight_files(model)
-    if len(files) > 1:
-        total = sum(size_of(t) for tensors in files.values() for t in tensors.values())
-        places = {name: file for file, tensors in files.items() for name in tensors}
+    if len(weights) > 1:
+        total = sum(size_of(t) for tensors in weights.values() for t in tensors.values())
+        places = {name: file for file, tensors in weights.items() for name in tensors}
         index = {"metadata": {"total_size": total}, "weight_map": places}
         write_json(folder / f"{WEIGHTS}.safetensors.index.json", index)
 
