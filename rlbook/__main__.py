@@ -49,7 +49,6 @@ def train_command(default: RunConfig, overrides: Sequence[str]) -> Callable[...,
         out: Path = RUN,
         save_every: int = 20,
         resume: bool = False,
-        tensorboard: bool = False,
     ) -> None:
         """Train a policy with one of the book's methods and write its log and checkpoints.
 
@@ -62,10 +61,10 @@ def train_command(default: RunConfig, overrides: Sequence[str]) -> Callable[...,
             out: Folder of the run log and the checkpoints; a new one, unless --resume.
             save_every: Steps between checkpoints.
             resume: Continue the run in `out`; only how long and where it runs may change.
-            tensorboard: Also log to TensorBoard.
         """
         from rlbook.policy import set_threads
         from rlbook.training import RunLog, Trainer
+        from rlbook.training.sinks import Sinks
 
         set_threads()
         config = with_overrides(config, overrides)
@@ -74,13 +73,15 @@ def train_command(default: RunConfig, overrides: Sequence[str]) -> Callable[...,
         else:
             refuse_existing_run(out)
             trainer = Trainer(config)
-        log = RunLog(out, trainer.step, tensorboard)
+        log, sinks = RunLog(out, trainer.step), Sinks(config.sinks, out)
         (out / "config.yaml").write_text(dump_config(config))
         for metrics in trainer.progress(f"{trainer.method.name} on {trainer.task.name}"):
             log(metrics)
+            sinks("metrics", metrics)
             if trainer.step % save_every == 0 or trainer.step == config.steps:
                 trainer.save(out)
         log.close()
+        sinks.close()
         print(f"{trainer.step} steps; log in {log.path}, checkpoints in {out}")
 
     return train
@@ -209,18 +210,32 @@ def pretrain(config: Annotated[PretrainConfig, tyro.conf.arg(name="")]) -> None:
 
 
 @app.command
-def bench(parts: tyro.conf.Positional[tuple[str, ...]] = (), size: str = "full") -> None:
+def bench(
+    parts: tyro.conf.Positional[tuple[str, ...]] = (),
+    size: str = "full",
+    tiny: bool = False,
+    policy: str | None = None,
+) -> None:
     """Measure the package against its peers and this machine; results in data/results/bench.
 
+    `bench gpu` alone asks one GPU for everything, in 25 minutes; results in data/results/gpu.
+
     Args:
-        parts: Parts to run, all if none is named.
+        parts: Parts to run, all that need no GPU if none is named.
         size: `full`, or `smoke` to see only that they run.
+        tiny: Of `gpu`: the tiny model on the CPU, to see only that it runs.
+        policy: Of `gpu`: a model to measure, instead of random weights of Qwen3-0.6B's sizes.
     """
     from rlbook.bench import PARTS
     from rlbook.bench import main as run_parts
     from rlbook.policy import set_threads
 
     set_threads()
+    if parts == ("gpu",):
+        from rlbook.bench import gpu
+
+        gpu.main(tiny, policy)
+        return
     for path in run_parts(parts or tuple(PARTS), size):
         print(f"wrote {path}")
 
@@ -350,6 +365,8 @@ def settings_of(words: list[str]) -> tuple[list[str], RunConfig, list[str]]:
     if words[:1] != ["train"]:
         return words, RunConfig(), []
     files = [word for word in words if word.endswith((".yaml", ".yml")) and word[0] != "-"]
+    if "--tensorboard" in words:
+        raise ValueError("--tensorboard is a sink: write --sinks tensorboard")
     words, overrides = method_overrides([word for word in words if word not in files])
     words = [in_full(word) for word in words]
     if files:
