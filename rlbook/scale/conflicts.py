@@ -74,7 +74,7 @@ def generate_conflicts(run: RunConfig, generate: GenerateConfig) -> Iterator[str
             "or raise the bound"
         )
     cut, limit = generate.interruption, run.rollout.max_new_tokens
-    if cut and cut.after + cut.answer_tokens > limit:
+    if cut and cut.latest + cut.answer_tokens > limit:
         yield (
             "generate.interruption: after + answer_tokens exceed rollout.max_new_tokens "
             f"({limit}): raise it or lower them"

@@ -1,8 +1,9 @@
 """The settings that a full-scale run has besides those of `rlbook.training.RunConfig`."""
 
+from random import Random
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rlbook.training.config import Section
 
@@ -10,9 +11,29 @@ from rlbook.training.config import Section
 class Interruption(Section):
     """Forced end of a long thought: tokens appended for the policy, never trained on."""
 
-    after: int = Field(ge=1, description="tokens of thought before it is interrupted")
+    after: int | tuple[int, int] = Field(
+        description="tokens of thought before it is interrupted; [low, high]: drawn for each"
+    )
     text: str = Field(min_length=1, description="what is appended, e.g. '</think><answer>'")
     answer_tokens: int = Field(ge=1, description="tokens left for the answer")
+
+    @field_validator("after")
+    @classmethod
+    def _ordered(cls, after: int | tuple[int, int]) -> int | tuple[int, int]:
+        low, high = after if isinstance(after, tuple) else (after, after)
+        if not 1 <= low <= high:
+            raise ValueError(f"{after}: write at least 1, or [low, high] with low ≤ high")
+        return after
+
+    @property
+    def latest(self) -> int:
+        """Tokens of the longest thought."""
+        return self.after[1] if isinstance(self.after, tuple) else self.after
+
+    def limits(self, n: int, random: Random) -> list[int]:
+        """Tokens of thought for each of `n` completions."""
+        low, high = self.after if isinstance(self.after, tuple) else (self.after, self.after)
+        return [random.randint(low, high) for _ in range(n)]
 
 
 class GenerateConfig(Section):

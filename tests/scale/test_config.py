@@ -78,7 +78,7 @@ def test_defaults_are_those_of_any_run():
     assert {name: getattr(ScaleConfig(), name) for name in SHARED} == dict(plain)
     own = ScaleConfig.model_fields.keys() - RunConfig.model_fields.keys()
     assert own == {
-        *("run", "tensorboard", "generate", "train", "launch", "checkpoint", "budget"),
+        *("run", "generate", "train", "launch", "checkpoint", "budget"),
     }
 
 
@@ -205,6 +205,14 @@ REFUSED = {
     "an option decided twice": (
         {"generate": {"vllm": {"max_num_seqs": 7, "max-model-len": 100}}},
         r"generate\.vllm: the run itself decides max-num-seqs",
+    ),
+    "no range": (
+        {"generate": {"interruption": {"after": [50, 40], "text": "x", "answer_tokens": 20}}},
+        r"generate\.interruption\.after.*low ≤ high",
+    ),
+    "late end of a range": (
+        {"generate": {"interruption": {"after": [30, 70], "text": "x", "answer_tokens": 20}}},
+        r"generate\.interruption: .*max_new_tokens \(80\)",
     ),
     "late interruption": (
         {"generate": {"interruption": {"after": 70, "text": "x", "answer_tokens": 20}}},

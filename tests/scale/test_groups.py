@@ -53,3 +53,33 @@ def test_forced_interruption(fake_verifiers, thought, forced):
         assert rollout.versions == [0] * 3 + [1] * (forced + answer)
         expected = [False] * 3 + [True] * 2 + [False] * 3
         assert rollout.forced == (expected if forced else None)
+
+
+class Endless:
+    """Never closes a thought; notes how many tokens it was asked for."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.asked = tokenizer, []
+
+    async def complete(self, prompt, n, *, max_new_tokens, temperature):
+        self.asked.append(max_new_tokens)
+        tokens = [17] * max_new_tokens
+        return [VersionedCompletion(tokens, [-1.0] * len(tokens), "length", [0] * len(tokens))] * n
+
+
+def test_the_place_of_an_interruption_is_drawn_for_every_completion(fake_verifiers):
+    """From the run's seed and the group's number: a run resumed asks for the same."""
+    cut = {"after": [10, 40], "text": "</think><answer>", "answer_tokens": 2}
+
+    def lengths(group, seed=0):
+        engine = Endless(build_tokenizer())
+        config = ScaleConfig(interruption=cut, seed=seed)
+        sampler = GroupSampler(engine, engine.tokenizer, fake_verifiers, config)
+        rollouts = asyncio.run(sampler.sample(Problem("p", "1+3=?", "4"), group, 32))
+        thoughts = [rollout.forced.index(True) for rollout in rollouts]
+        assert sorted(engine.asked) == sorted(thoughts + 32 * [2])
+        return thoughts
+
+    first = lengths(7)
+    assert first == lengths(7) != lengths(8) and first != lengths(7, seed=1)
+    assert set(first) <= set(range(10, 41)) and len(set(first)) > 10

@@ -2,13 +2,14 @@
 
 import asyncio
 import re
+from random import Random
 
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, VersionedCompletion, all_of
 from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.collect import decode, encode, make_rollout, text_of
+from rlbook.training.collect import decode, derive_seed, encode, make_rollout, text_of
 from rlbook.training.rewards import get_reward, give_rewards, rewards_of
 
 CLOSING_TAG = re.compile(r"</\w+>")
@@ -25,7 +26,7 @@ class GroupSampler:
         config: ScaleConfig,
     ):
         self.engine, self.tokenizer, self.verifiers = engine, tokenizer, verifiers
-        self.rollout, self.generate = config.rollout, config.generate
+        self.rollout, self.generate, self.seed = config.rollout, config.generate, config.seed
         own = get_reward(config.data.reward) if config.data.reward else None
         self.rewards = rewards_of(config.resolved_method, config.rollout.max_new_tokens, own)
         self.rewarding = asyncio.Lock()  # a reward of one's own need not bear two threads
@@ -41,7 +42,7 @@ class GroupSampler:
         Raises `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
         """
         prompt = encode(self.tokenizer, problem)
-        written = await self.write(prompt, n)
+        written = await self.write(prompt, group, n)
         rollouts = await asyncio.gather(
             *(self.judge(problem, group, prompt, *one) for one in written)
         )
@@ -51,13 +52,18 @@ class GroupSampler:
         return rollouts
 
     async def write(
-        self, prompt: list[int], n: int
+        self, prompt: list[int], group: int, n: int
     ) -> list[tuple[VersionedCompletion, list[bool] | None]]:
         """Completions, each with the mask of its forced tokens."""
         cut = self.generate.interruption
         if cut is None:
             return [(one, None) for one in await self.ask(prompt, n, self.rollout.max_new_tokens)]
-        thoughts = await self.ask(prompt, n, cut.after)
+        if isinstance(cut.after, int):
+            thoughts = await self.ask(prompt, n, cut.after)
+        else:
+            limits = cut.limits(n, Random(derive_seed(self.seed, "interruption", group)))
+            asked = await all_of(self.ask(prompt, 1, limit) for limit in limits)
+            thoughts = [thought for (thought,) in asked]
         return await all_of(self.finish(prompt, thought) for thought in thoughts)
 
     async def finish(
