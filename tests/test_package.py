@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 BUILT_FROM = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 OPTIONAL = """
     accelerate aiohttp anywidget datasets ipywidgets math_verify matplotlib nbclient nbformat pandas
-    ray reasoning_gym scipy tensorboard
+    mlflow ray reasoning_gym scipy tensorboard trackio wandb
 """
 
 WITHOUT = """

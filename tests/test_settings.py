@@ -103,6 +103,7 @@ RUN = {
     ],
 }
 RUN_NOTHING = {
+    "sinks": "who is told, not what (tests/training/test_sinks.py)",
     "model.device": "where a run computes, not what (tests/training/test_devices.py)",
     "optimizer.micro_batch_tokens": "how an update is cut up; its sum is the same (below)",
 }

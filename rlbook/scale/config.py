@@ -44,7 +44,6 @@ class ScaleConfig(RunConfig):
     """
 
     run: str = Field("runs/scale", description="folder of the run")
-    tensorboard: bool = Field(False, description="log to TensorBoard as well")
     generate: GenerateConfig = GenerateConfig()
     train: TrainConfig = TrainConfig()
     launch: LaunchConfig = LaunchConfig()

@@ -16,6 +16,7 @@
 <run>/rollouts.jsonl        a row per batch (orchestrator)
 <run>/samples.jsonl         some answers of every batch, to be read (orchestrator)
 <run>/eval.jsonl            a row per evaluation (orchestrator)
+<run>/sent.json             the last row of each that the sinks have (launcher)
 <run>/logs/<process>.log    what each process printed
 <run>/report.html           the report
 """
@@ -73,6 +74,10 @@ class Layout:
     @property
     def processes(self) -> Path:
         return self.root / "processes.json"
+
+    @property
+    def sent(self) -> Path:
+        return self.root / "sent.json"
 
     def alive(self, name: str) -> Path:
         return self.root / "alive" / name

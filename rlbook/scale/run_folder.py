@@ -14,7 +14,7 @@ from rlbook.training.resume import fixed_differences
 # watched. Up to rounding, nothing of it decides what is learnt, as `evaluation.prompts` does:
 # training leaves held-out problems out.
 RESUMABLE = (
-    *("run", "steps", "tensorboard", "launch", "checkpoint", "budget", "model.device"),
+    *("run", "steps", "sinks", "launch", "checkpoint", "budget", "model.device"),
     *("evaluation.every", "evaluation.samples", "optimizer.micro_batch_tokens"),
     *("generate.python", "generate.count", "generate.token", "generate.tensor_parallel"),
     *("generate.colocated", "generate.gpu_memory"),

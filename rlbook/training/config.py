@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from rlbook.objectives import METHODS, Method
+from rlbook.training.sinks import SinkName
 
 
 class Section(BaseModel):
@@ -114,6 +115,7 @@ class RunConfig(Section):
     method: MethodField = Field(METHODS["grpo"], description="row of rlbook.objectives.METHODS")
     steps: int = Field(60, ge=1, description="batches of rollouts")
     seed: int = Field(0, ge=0, description="of every random draw")
+    sinks: tuple[SinkName, ...] = Field((), description="services that get its rows of metrics")
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -124,7 +126,11 @@ class RunConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _in_sections(cls, given: Any) -> Any:
-        return in_sections(cls, given) if isinstance(given, Mapping) else given
+        if not isinstance(given, Mapping):
+            return given
+        if "tensorboard" in given:
+            raise ValueError("tensorboard is a sink: write sinks: [tensorboard]")
+        return in_sections(cls, given)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

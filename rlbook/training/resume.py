@@ -6,7 +6,7 @@ from typing import Any
 from rlbook.importing import name_of
 from rlbook.training.config import RunConfig
 
-RESUMABLE = ("steps", "evaluation", "model.device")
+RESUMABLE = ("steps", "sinks", "evaluation", "model.device")
 
 
 def check_same_run(

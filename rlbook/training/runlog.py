@@ -1,4 +1,4 @@
-"""The run log: one row of metrics a step, as JSONL and CSV, and for TensorBoard on request."""
+"""The run log: one row of metrics a step, as JSONL and CSV."""
 
 import csv
 import json
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 
 class RunLog:
@@ -21,7 +20,6 @@ class RunLog:
         self,
         folder: Path,
         resume_step: float = 0,
-        tensorboard: bool = False,
         name: str = "metrics",
     ):
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,21 +33,15 @@ class RunLog:
         rewritten.write_text("".join(json.dumps(row) + "\n" for row in kept))
         os.replace(rewritten, self.path)
         self._file = self.path.open("a")
-        self._board = _summary_writer(folder) if tensorboard else None
 
     def __call__(self, metrics: dict) -> None:
         self._file.write(json.dumps(metrics) + "\n")
         self._file.flush()
-        if self._board is not None:
-            for name, value in metrics.items():
-                self._board.add_scalar(name, value, metrics["step"])
 
     def close(self) -> None:
         """End the log and write it once more as `metrics.csv`."""
         self._file.close()
         write_csv(self.path.with_suffix(".csv"), read_jsonl(self.path))
-        if self._board is not None:
-            self._board.close()
 
 
 def read_jsonl(path: Path) -> list[dict]:
@@ -81,11 +73,3 @@ def write_csv(path: Path, rows: Iterable[dict]) -> None:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _summary_writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError("TensorBoard logging needs pip install 'rlbook[tensorboard]'") from error
-    return SummaryWriter(folder / "tensorboard")

@@ -3,7 +3,7 @@
 import shutil
 import time
 
-from rlbook.scale.layout import Layout, damage, replace_text, write_json
+from rlbook.scale.layout import Layout, damage, read_json, replace_text, write_json
 from rlbook.scale.spool import remove_batches
 from rlbook.scale.train.checkpoint import step_folders
 from rlbook.training import RunLog
@@ -37,4 +37,6 @@ def roll_back(layout: Layout, step: int) -> None:
     for name in LOGS:
         if layout.log(name).exists():
             RunLog(layout.root, step, name=name).close()
+    sent = read_json(layout.sent, {})
+    write_json(layout.sent, {log: min(last, step) for log, last in sent.items()})
     write_json(layout.status, {"version": step, "done": False, "time": time.time()})

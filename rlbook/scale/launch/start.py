@@ -12,6 +12,7 @@ from rlbook.extras import require
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
 from rlbook.scale.launch.dry_run import check_start
+from rlbook.scale.launch.forward import forwarding
 from rlbook.scale.launch.processes import Command, Start, start_here
 from rlbook.scale.launch.progress import ProgressLine
 from rlbook.scale.launch.rollback import roll_back
@@ -60,8 +61,11 @@ def launch(config: ScaleConfig, resume: bool = False, rollback: int | None = Non
         open_run(layout, config, resume or rollback is not None)
         announce(config, layout)
         progress = ProgressLine(layout, config.updates)
-        with Supervisor(commands, layout, config.launch, start) as supervisor:
-            supervisor.watch(lambda: is_done(layout), progress)
+        with (
+            forwarding(config, layout) as forward,
+            Supervisor(commands, layout, config.launch, start) as supervisor,
+        ):
+            supervisor.watch(lambda: is_done(layout), lambda one: (progress(one), forward()))
         progress.end()
     return read_json(layout.status)
 

@@ -1,6 +1,7 @@
 """The trainer process: waits for batches, trains them, brings the weights to the generators.
 
-`torchrun … -m rlbook.scale.train.trainer <run folder>`. Rank 0 decides what all ranks do next.
+`python -m rlbook.scale.train.trainer <run folder>`, once for every rank. Rank 0 decides what all do
+next.
 Killed at any moment, it starts again from its newest checkpoint and trains the batches since then
 once more, from the spool.
 """
@@ -49,7 +50,7 @@ class ScaleTrainer:
         self.pulse = Pulse(layout.alive("trainer"), LEAST_SILENCE)
         if self.ranks.first:
             self.shape = model_shape(config.model.policy)
-            self.log = RunLog(layout.root, self.version, config.tensorboard)
+            self.log = RunLog(layout.root, self.version)
 
     def run(self) -> None:
         """Until the last version is trained, saved and delivered, or no further batch will come."""
