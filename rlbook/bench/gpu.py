@@ -262,6 +262,7 @@ def pipeline(setting: Setting) -> list[dict]:
     """
     from rlbook.scale.launch.start import launch
 
+    engine = engine_of_a_run(setting)
     with TemporaryDirectory() as folder:
         config = replace(setting, policy="tiny", new_tokens=64).config(
             f"{folder}/run",
@@ -269,7 +270,8 @@ def pipeline(setting: Setting) -> list[dict]:
             rollout={"prompts": 8, "group_size": 4, "max_new_tokens": 64},
             data={"pool": 200},
             generate={
-                "engine": engine_of_a_run(setting),
+                "engine": engine,
+                "dtype": "float32" if engine == "builtin" else setting.dtype,
                 "colocated": setting.device == "cuda",
                 "gpu_memory": 0.4,
                 "slots": 32,
@@ -280,7 +282,7 @@ def pipeline(setting: Setting) -> list[dict]:
         rows = read_jsonl(Layout(config.folder).log("metrics"))
         seconds = time.time() - start
     return [
-        {"engine": config.generate.engine, "updates": len(rows), "seconds": seconds}
+        {"engine": engine, "updates": len(rows), "seconds": seconds}
         | {"push_seconds": median(row["push_seconds"] for row in rows)}
         | {"train_seconds": median(row["train_seconds"] for row in rows)}
         | {"first_loss": rows[0]["loss"], "last_loss": rows[-1]["loss"]}

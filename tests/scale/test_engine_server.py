@@ -6,11 +6,17 @@ import sys
 
 import pytest
 
+from rlbook.policy import load_policy
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.conflicts import DECIDED
 from rlbook.scale.generate import vllm_adapter
 from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE, reload_request
-from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
+from rlbook.scale.generate.vllm_adapter import (
+    check_version,
+    server_command,
+    visible_gpus,
+    vllm_python,
+)
 from rlbook.scale.generate.vllm_server import Guard
 
 
@@ -74,7 +80,7 @@ def test_the_configured_interpreter_comes_first(interpreter, monkeypatch, tmp_pa
     monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
     assert vllm_python() is None
     with pytest.raises(ValueError, match=r"generate\.engine builtin"):
-        server_command(ScaleConfig(), 0, 8100)
+        server_command(ScaleConfig(), 0)
 
 
 def options(arguments):
@@ -84,10 +90,10 @@ def options(arguments):
 def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
     python = interpreter("0.32.0")
     config = ScaleConfig(generate={"token": "secret", "slots": 24})
-    argv, environment = server_command(config, 0, 8123)
+    argv, environment = server_command(config, 0)
     assert argv[:3] == [python, "-m", "rlbook.scale.generate.vllm_server"]
     given = options(argv)
-    assert given["port"] == "8123" and given["host"] == "127.0.0.1"
+    assert not {"host", "port"} & given.keys()  # the server chooses them itself
     assert given["model"].endswith("tiny-sums")
     assert given["logprobs-mode"] == "processed_logprobs"
     assert given["generation-config"] == "vllm"
@@ -100,7 +106,7 @@ def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
 def test_own_options_of_vllm_are_passed_on(interpreter):
     interpreter("0.32.0")
     own = {"max-model-len": 17000, "enable-prefix-caching": False, "enable-expert-parallel": True}
-    argv, _ = server_command(ScaleConfig(generate={"vllm": own}), 0, 1)
+    argv, _ = server_command(ScaleConfig(generate={"vllm": own}), 0)
     given = {"--max-model-len=17000", "--no-enable-prefix-caching", "--enable-expert-parallel"}
     assert given <= set(argv)
 
@@ -108,7 +114,7 @@ def test_own_options_of_vllm_are_passed_on(interpreter):
 def test_what_the_run_decides_cannot_be_given_as_well(interpreter):
     interpreter("0.32.0")
     config = ScaleConfig(generate={"dtype": "bfloat16", "engine": "vllm"}, device="cuda")
-    argv, _ = server_command(config, 0, 1)
+    argv, _ = server_command(config, 0)
     names = {flag[2:].partition("=")[0].removeprefix("no-") for flag in argv[3:]}
     assert len(names) > 12 and names <= DECIDED
 
@@ -118,33 +124,42 @@ def test_a_float32_head_is_asked_for_where_the_weights_are_not(interpreter):
 
     def overrides(dtype, fp32_head):
         config = ScaleConfig(generate={"dtype": dtype}, train={"fp32_head": fp32_head})
-        return options(server_command(config, 0, 1)[0]).get("hf-overrides")
+        return options(server_command(config, 0)[0]).get("hf-overrides")
 
     assert json.loads(overrides("bfloat16", True)) == {"head_dtype": "float32"}
     assert overrides("bfloat16", False) is overrides("float32", True) is None
 
 
 @pytest.mark.parametrize(
-    ("changes", "alone", "expected"),
-    [
-        ({}, False, ["4,5", "6,7"]),
-        ({}, True, ["0,1", "2,3"]),
-        ({"colocated": True}, False, ["0,1", "2,3"]),
-    ],
+    ("colocated", "expected"), [(False, ["4,5", "6,7"]), (True, ["0,1", "2,3"])]
 )
-def test_gpu_servers_get_gpus_of_their_own(interpreter, monkeypatch, changes, alone, expected):
-    interpreter("0.32.0")
-    generate = {"count": 2, "tensor_parallel": 2, "engine": "vllm", "transport": "file"} | changes
+def test_gpu_servers_get_gpus_of_their_own(monkeypatch, colocated, expected):
+    generate = {"count": 2, "tensor_parallel": 2, "engine": "vllm", "colocated": colocated}
     config = ScaleConfig(generate=generate, train={"processes": 4}, device="cuda")
-    visible = [server_command(config, i, 1, alone)[1]["CUDA_VISIBLE_DEVICES"] for i in (0, 1)]
-    assert visible == expected
+    assert [visible_gpus(config, index) for index in (0, 1)] == expected
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d,GPU-e")
-    if not alone and not changes:
-        with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES lists 5"):
-            server_command(config, 0, 1)
+    if colocated:
+        assert visible_gpus(config, 1) == "GPU-c,GPU-d"
     else:
-        _, environment = server_command(config, 1, 1, alone)
-        assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-c,GPU-d"
+        with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES lists 5"):
+            visible_gpus(config, 0)
+
+
+def test_a_server_beside_a_trainer_is_told_the_size_of_its_cache(interpreter):
+    interpreter("0.32.0")
+
+    def cache(**generate):
+        generate = {"engine": "vllm", "colocated": True, "gpu_memory": 0.5} | generate
+        config = ScaleConfig(generate=generate, device="cuda", budget={"gpu_memory_gb": 20})
+        return options(server_command(config, 0)[0]).get("kv-cache-memory-bytes")
+
+    weights = 4 * sum(p.numel() for p in load_policy()[0].parameters())
+    assert int(cache()) == pytest.approx(10e9 - 3e9 - weights, abs=1)
+    assert int(cache(gpu_memory=0.6)) - int(cache()) == pytest.approx(2e9, abs=1)
+    assert cache(colocated=False) is None
+    assert cache(vllm={"kv-cache-memory-bytes": 123}) == "123"
+    with pytest.raises(ValueError, match=r"generate\.gpu_memory 0\.1 of 20 GB leaves no room"):
+        cache(gpu_memory=0.1)
 
 
 def guarded(path, authorization=None, kind="http", body=None):
@@ -221,7 +236,7 @@ def test_nccl_needs_vllm_beside_the_trainer_as_well(interpreter, monkeypatch):
     config = ScaleConfig(generate={"engine": "vllm", "transport": "nccl"}, device="cuda")
     monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"generate\.transport nccl needs vLLM beside the trainer"):
-        server_command(config, 0, 1)
+        server_command(config, 0)
     monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: "found")
-    given = options(server_command(config, 0, 1)[0])
+    given = options(server_command(config, 0)[0])
     assert json.loads(given["weight-transfer-config"]) == {"backend": "nccl"}

@@ -161,8 +161,9 @@ def test_a_trainer_whose_transfer_hangs_ends_in_time_and_its_successor_finishes(
     layout = prepared_run(tmp_path / "run")
     argv = [sys.executable, "-m", "rlbook.scale.generate.builtin_server", "--port=0"]
     environment = os.environ | {ENTRY_VARIABLE: str(layout.server("generator0"))}
-    with subprocess.Popen(argv, env=environment) as server:
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as server:
         try:
+            assert server.stdout.readline().startswith(b"ready at")
             train = [sys.executable, str(PROGRAM), str(layout.root)]
             first = subprocess.run(train, capture_output=True, text=True, timeout=120)
             assert first.returncode == 1, first.stderr[-2000:]

