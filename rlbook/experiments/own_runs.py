@@ -69,7 +69,9 @@ def read_path(path: Path, name: str, known: dict[str, str]) -> pd.DataFrame:
     table["recipe"] = name or arm.reindex(table.index, method="ffill")
     if "seed" not in table:
         table["seed"] = str(path)
-    runs = [with_compute(rows) for _, rows in table.groupby(["recipe", "seed"], sort=False)]
+    done = ("answers", "tokens") if "answers" in table else ()
+    parts = table.groupby(["recipe", "seed"], sort=False)
+    runs = [with_compute(rows, done=done) for _, rows in parts]
     return pd.concat(runs)
 
 

@@ -1,0 +1,258 @@
+"""ScaleRL's recipe in a true pipeline, with one part exchanged at a time: arms, runs, table.
+
+    python -m rlbook.experiments.pipeline --seeds 0 1 2 --arms PipelineRL-0 PipelineRL-8
+
+Every arm that `rlbook.scale` can run is run by its processes, one run after another; those it
+cannot (PPO-off-policy-k, a rounded sampler) by one process, so that their seconds compare with each
+other only. Policies are evaluated after a run, from its checkpoints: no evaluation takes time or
+slots from the run. A finished run is never repeated; `data/results/pipeline.csv` has a row per
+evaluation, with answers, tokens and seconds until then. Chapter 16.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import tyro
+from transformers import PreTrainedModel
+
+from rlbook.evaluation import evaluate
+from rlbook.experiments.run import rounded as short
+from rlbook.manifest import SUFFIX, manifest, run_as_data, write_manifest
+from rlbook.objectives import METHODS, RatioClip
+from rlbook.paths import ROOT, data_dir
+from rlbook.policy import Sampler, load_policy
+from rlbook.scale.config import ScaleConfig, load_config
+from rlbook.scale.launch.start import launch
+from rlbook.tasks import get_task
+from rlbook.training import RunConfig, Trainer, read_jsonl, write_csv
+from rlbook.troubles import RoughSampler, rounded
+
+NAME = "pipeline"
+FOLDER = Path("runs/experiments") / NAME
+CONFIG = ROOT / "configs" / "cpu-tiny.yaml"
+EVERY = 5  # updates between evaluations
+HELD_OUT = {"prompts": 96, "n": 4, "ks": (1, 4)}
+BITS = 4  # of a rounded sampler's weights, as in chapter 11
+SUMMED = {"completions": "answers", "tokens": "tokens", "seconds": "seconds"}
+MEANS = (
+    "accuracy",
+    "length",
+    "truncated",
+    "interrupted",
+    "zero_variance",
+    "staleness",
+    "grad_norm",
+)
+
+OneProcess = Callable[[RunConfig], Trainer]
+
+
+@dataclass(frozen=True)
+class PipelineArm:
+    """A label, settings, and for what one process has to run, how it makes its trainer."""
+
+    label: str
+    config: ScaleConfig
+    one_process: OneProcess | None = None
+
+
+class RoughBody(RoughSampler):
+    """A rounded sampler whose head is the trainer's: what an FP32 head repairs, and what not."""
+
+    def load_weights(self, model: PreTrainedModel) -> None:
+        copy = rounded(model, self.bits)
+        copy.get_output_embeddings().weight.data.copy_(model.get_output_embeddings().weight)
+        self.sampler = Sampler(copy, self.tokenizer.eos_token_id)
+
+
+def recipe(steps: int = 80) -> ScaleConfig:
+    """ScaleRL on sums, in a pipeline with every token two updates old at most."""
+    config = load_config(CONFIG).replace(
+        steps=steps,
+        data={"pool": 256, "retire_at": 0.9, "levels": RunConfig().data.levels},
+        rollout={"prompts": 8},
+        optimizer={"lr": 4e-4},
+        evaluation={"every": 0},
+        checkpoint={"every": EVERY, "keep": steps},
+        generate={"engine": "builtin"},
+    )
+    return stale(config, 2)
+
+
+def stale(config: ScaleConfig, k: int) -> ScaleConfig:
+    """PipelineRL-k as ScaleRL means it: k is the bound and what generators work ahead."""
+    return config.replace(generate={"max_staleness": k, "target_staleness": k})
+
+
+def arms(steps: int = 80) -> Iterator[PipelineArm]:
+    """The pipeline, the schedule, the objective, the data, the length, the head."""
+    base = recipe(steps)
+    for k in (0, 1, 2, 8):
+        yield PipelineArm(f"PipelineRL-{k}", stale(base, k))
+    late = base.replace(generate={"max_staleness": 8, "target_staleness": None})
+    yield PipelineArm("PipelineRL-8, as late as it can", late)
+    for k in (2, 8):
+        yield PipelineArm(f"PPO-off-policy-{k}", base, partial(off_policy, k))
+    exchanged = {
+        "DAPO's clip": {"trust_region": RatioClip(0.2, 0.26)},
+        "σ per prompt": {"advantage": METHODS["grpo"].advantage},
+        "mean per answer": {"aggregation": "sequence_mean"},
+        "all prompts": {"prompt_filter": "none"},
+    }
+    for label, change in exchanged.items():
+        yield PipelineArm(label, base.replace(method=replace(base.method, **change)))
+    yield PipelineArm("solved prompts again", base.replace(data={"retire_at": None}))
+    tight = base.replace(rollout={"max_new_tokens": 40})
+    cut = {"after": 30, "text": "</think><answer>", "answer_tokens": 6}
+    yield PipelineArm("limit 40", tight)
+    yield PipelineArm("limit 40, interrupted", tight.replace(generate={"interruption": cut}))
+    ramp = replace(base.method, reward_shaping="overlong")
+    yield PipelineArm("limit 40, length penalty", tight.replace(method=ramp))
+    yield PipelineArm("one process, exact sampler", base, Trainer)
+    yield PipelineArm("one process, rounded sampler", base, partial(rough, RoughSampler))
+    yield PipelineArm("one process, rounded but for the head", base, partial(rough, RoughBody))
+
+
+def off_policy(k: int, config: RunConfig) -> Trainer:
+    """k batches by the same weights, one update on each."""
+    return Trainer(config.replace(rollout={"sync_every": k}))
+
+
+def rough(kind: type[RoughSampler], config: RunConfig) -> Trainer:
+    _, tokenizer = load_policy(config.model.policy)
+    return Trainer(config, engine=kind(tokenizer, BITS))
+
+
+def run_arm(arm: PipelineArm, seed: int, root: Path = FOLDER) -> dict[str, Any]:
+    """The record of one run: its settings, wall seconds and a row per evaluation; run if missing.
+
+    What is left of a run that was stopped is removed: its seconds would not be those of one run.
+    """
+    folder = root / "".join(c if c.isalnum() else "-" for c in arm.label) / f"seed{seed}"
+    config = arm.config.replace(seed=seed, run=str(folder))
+    record = folder / "run.json"
+    if record.is_file() and (known := json.loads(record.read_text()))["config"] == config.to_dict():
+        return known
+    shutil.rmtree(folder, ignore_errors=True)
+    start = time.perf_counter()
+    updates, rewards = in_one_process(arm, config) if arm.one_process else in_processes(config)
+    made = {
+        "config": config.to_dict(),
+        "seconds": round(time.perf_counter() - start, 1),
+        "rows": [*evaluation_rows(updates, rewards)],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "updates.json").write_text(json.dumps(updates))
+    partial_record = record.with_suffix(".partial")
+    partial_record.write_text(json.dumps(made))
+    partial_record.replace(record)
+    return made
+
+
+def in_processes(config: ScaleConfig) -> tuple[list[dict], dict[int, dict]]:
+    """Rows of the updates and held-out results by step of a run of `rlbook.scale`.
+
+    The first update's seconds contain the start of the processes; it is given those of the median
+    update. All but its logs is removed from the folder once it is measured.
+    """
+    launch(config)
+    by_step: dict[int, dict] = {}
+    for name in ("rollouts", "metrics"):
+        for row in read_jsonl(config.folder / f"{name}.jsonl"):
+            by_step.setdefault(row["step"], {}).update(row)
+    rows = [by_step[step] for step in sorted(by_step)]
+    for row in rows:
+        row |= {"seconds": row["tokens"] / row["tokens_per_second"]}
+        row |= {"staleness": row["staleness_mean"]}
+    rows[0]["seconds"] = median(row["seconds"] for row in rows[1:])
+    rewards = {0: before(config.model.policy, config.data.task, config.data.levels)}
+    for folder in sorted(config.folder.glob("step_*")):
+        rewards[int(folder.name[5:])] = held_out(load_policy(str(folder)), config)
+        shutil.rmtree(folder)
+    for part in ("spool", "weights"):
+        shutil.rmtree(config.folder / part, ignore_errors=True)
+    return rows, rewards
+
+
+def in_one_process(arm: PipelineArm, config: ScaleConfig) -> tuple[list[dict], dict[int, dict]]:
+    """The same of a run in one process, its clock stopped while it is evaluated."""
+    trainer = arm.one_process(RunConfig(**config.shared()))
+    rewards = {0: before(config.model.policy, config.data.task, config.data.levels)}
+    rows = []
+    for step in range(1, config.steps + 1):
+        start = time.perf_counter()
+        metrics = trainer.learn(trainer.collect())
+        rows.append({**metrics, "seconds": time.perf_counter() - start})
+        if step % EVERY == 0 or step == config.steps:
+            rewards[step] = held_out((trainer.model, trainer.tokenizer), config)
+    return rows, rewards
+
+
+@cache
+def before(policy: str, task: str, levels: tuple[int, ...] | None) -> dict[str, float]:
+    return evaluate(load_policy(policy), get_task(task), levels=levels, **HELD_OUT)
+
+
+def held_out(policy: tuple, config: ScaleConfig) -> dict[str, float]:
+    """Held-out results with the limit of the recipe, whatever the run's own was."""
+    return evaluate(policy, get_task(config.data.task), levels=config.data.levels, **HELD_OUT)
+
+
+def evaluation_rows(
+    updates: Sequence[dict[str, Any]], rewards: dict[int, dict]
+) -> Iterator[dict[str, Any]]:
+    """A row per evaluation: what it found, compute until then, means since the one before."""
+    spent = dict.fromkeys(SUMMED.values(), 0)
+    yield {"step": 0, **rewards[0], **spent}
+    for last, step in pairwise(sorted(rewards)):
+        part = updates[last:step]
+        for column, total in SUMMED.items():
+            spent[total] += sum(row[column] for row in part)
+        means = {n: fmean(row[n] for row in part) for n in MEANS if n in part[0]}
+        yield {"step": step, **rewards[step], **spent, **means}
+
+
+def run_arms(
+    labels: Sequence[str] = (), seeds: Iterable[int] = range(10), steps: int = 80
+) -> Iterator[tuple[PipelineArm, int, dict]]:
+    """Every seed of every arm, seed by seed, so that what is there at any time can be compared."""
+    chosen = list(arms(steps))
+    if unknown := set(labels) - {arm.label for arm in chosen}:
+        known = ", ".join(arm.label for arm in chosen)
+        raise ValueError(f"no arm {', '.join(sorted(unknown))}; there are {known}")
+    for seed in seeds:
+        for arm in chosen:
+            if not labels or arm.label in labels:
+                yield arm, seed, run_arm(arm, seed)
+
+
+def main(arms: tuple[str, ...] = (), seeds: tuple[int, ...] = tuple(range(10))) -> None:
+    """Run what is missing and write data/results/pipeline.csv with its manifest.
+
+    Args:
+        arms: Labels; all if absent.
+        seeds: Seeds to run.
+    """
+    facts, rows, settings, seconds = manifest(), [], {}, {}
+    facts["command"] = "python -m rlbook.experiments.pipeline"
+    for arm, seed, record in run_arms(arms, seeds):
+        print(f"{arm.label}, seed {seed}: {record['seconds']:.0f} s", flush=True)
+        rows += [{"arm": arm.label, "seed": seed, **short(row, 4)} for row in record["rows"]]
+        settings[arm.label] = run_as_data(arm.config) | {"processes": arm.one_process is None}
+        seconds.setdefault(arm.label, {})[str(seed)] = record["seconds"]
+    table = data_dir() / "results" / f"{NAME}.csv"
+    write_csv(table, rows)
+    facts |= {"seeds": list(seeds), "arms": settings, "seconds": seconds}
+    write_manifest(table.with_name(f"{NAME}{SUFFIX}"), facts, [table])
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
