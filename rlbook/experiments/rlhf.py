@@ -145,6 +145,7 @@ RLHF: dict[str, Experiment] = {
             ppo("1000 pairs, β = 0.03", "after_1000", 0.03),
             ppo("1000 pairs, β = 0.1", "after_1000", 0.1),
         ),
+        seeds=FIVE,
         **SEEN,
     ),
     "overoptimisation_slow": Experiment(
