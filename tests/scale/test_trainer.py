@@ -142,6 +142,7 @@ def kill_at(monkeypatch, version, when="report"):
 
     def die(self, *arguments, **named):
         if self.version == version:
+            self.learner.checkpoints.thread.shutdown(cancel_futures=True)  # a kill ends it as well
             raise Killed
         return original(self, *arguments, **named)
 
