@@ -1,4 +1,4 @@
-"""What test_ranks runs under torchrun, and once more on a single rank: `… <folder>`."""
+"""What test_ranks runs on two ranks, and once more on a single one: `… <folder>`."""
 
 import json
 import random

@@ -201,7 +201,7 @@ open(sys.argv[1], "w").close()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launched", [True, False])
-def test_a_rank_whose_torchrun_is_gone_before_it_looks_ends(launched, tmp_path, monkeypatch):
+def test_a_process_whose_parent_is_gone_before_it_looks_ends(launched, tmp_path, monkeypatch):
     """The orphan of a launcher ends; one that was started by hand goes on."""
     monkeypatch.delenv(LAUNCHER, raising=False)
     if launched:

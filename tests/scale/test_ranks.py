@@ -1,9 +1,7 @@
-"""Two ranks do what one does, and what a single process does. Started once, by torchrun."""
+"""Two ranks do what one does, and what a single process does. The launcher starts them, once."""
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from rlbook.policy import load_policy
+from rlbook.scale.launch.processes import Command, start_here
 from rlbook.scale.train.checkpoint import Shards
 from rlbook.scale.train.parallel import Ranks
 from rlbook.scale.train.trainer import ScaleTrainer
@@ -40,17 +39,15 @@ def out(one, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     program.resuming(one, folder)
     program.run_folder(folder / "run")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, "--nproc-per-node=2", str(PROGRAM), str(folder)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
-    )  # fmt: skip
+    argv = [sys.executable, str(PROGRAM), str(folder)]
+    logs = [folder / f"rank{rank}.log" for rank in range(2)]
+    gang = start_here(Command("ranks", argv, {"OMP_NUM_THREADS": "1"}, ranks=2), logs)
     try:
-        output, _ = process.communicate(timeout=300)
+        for process, log in zip(gang, logs, strict=True):
+            assert process.wait(timeout=300) == 0, log.read_text()[-3000:]
     finally:
-        process.kill()
-    assert process.returncode == 0, output[-3000:]
+        for process in gang:
+            process.kill()
     return folder
 
 

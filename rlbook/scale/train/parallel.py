@@ -29,7 +29,7 @@ WORD_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the
 
 
 class Ranks(LocalProcess):
-    """The processes that `torchrun` started, or this one alone; `parallel` for `train_step`.
+    """The processes that the launcher started, or this one alone; `parallel` for `train_step`.
 
     Every rank holds the whole batch and runs its own micro-batches. All methods but `slices` and
     `token_stats` are collective: every rank calls them, in the same order. Chapter 17.
@@ -172,7 +172,7 @@ def select(batch: Tensors, rows: list[int]) -> Tensors:
 
 
 def join_process_group(device: str) -> None:
-    """Meet the ranks named in the environment by torchrun; without torchrun, be the only one."""
+    """Meet the ranks that the environment names, as for torchrun; without any, be the only one."""
     if dist.is_initialized():
         return
     backend = "gloo"
