@@ -16,6 +16,7 @@ from rlbook.scale.generate.engine import (
     labelled_version,
     weight_label,
 )
+from rlbook.scale.layout import write_json
 
 PROMPT = [1, 17, 24]
 
@@ -404,3 +405,22 @@ def test_no_admitted_server_is_a_failure_that_lists_them():
 
     with pytest.raises(GenerationFailed, match=r"no generator has weights of this run: http://"):
         asyncio.run(run())
+
+
+def test_a_server_that_has_moved_is_found_where_it_says_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlbook.scale.generate.client.LOOK_SECONDS", 0.0)
+    entry, limits = tmp_path / "generator0.json", {"max_new_tokens": 8, "temperature": 1.0}
+
+    async def run():
+        async with GeneratorClient(entry, "run", timeout=5) as client:
+            engine = HTTPEngine([client])
+            assert await engine.version() is None  # it has not started yet
+            for version in (3, 5):
+                fake = FakeServer({"choices": [choice()]}, label=f"run:{version}")
+                async with served(fake) as url:
+                    write_json(entry, {"url": url})
+                    assert await engine.version() == version
+                    assert len(await engine.complete(PROMPT, 1, **limits)) == 1
+            assert await engine.version() is None  # it has not started again yet
+
+    asyncio.run(run())
