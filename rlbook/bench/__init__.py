@@ -5,8 +5,11 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from rlbook.bench.record import Skipped, bench_dir, record
 from rlbook.extras import require
+
+require("scale", "aiohttp", "scipy")  # all that `bench.gpu` needs, in an environment for vLLM
+
+from rlbook.bench.record import Skipped, bench_dir, record
 
 
 def of(module: str, function: str = "run") -> Callable[[str], list | dict]:
@@ -38,7 +41,7 @@ def main(
     part works; its numbers mean nothing. The default folder is `data/results/bench`. Raises
     `ValueError` for an unknown part or size. What a GPU makes of the package is in `bench.gpu`.
     """
-    require("scale", "aiohttp", "ipywidgets", "matplotlib", "pandas", "scipy")
+    require("scale", "ipywidgets", "matplotlib", "pandas")
     if unknown := set(parts) - set(PARTS):
         raise ValueError(f"unknown benchmark {sorted(unknown)}: choose from {sorted(PARTS)}")
     if size not in SIZES:

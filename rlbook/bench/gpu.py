@@ -521,7 +521,8 @@ def stage_process(stage: str, described: str, folder: str) -> None:
     if setting.device == "cpu":
         set_threads()
     try:
-        path = record(stage, lambda: STAGES[stage][0](setting), Path(folder), **asdict(setting))
+        facts = {"command": "python -m rlbook bench gpu", **asdict(setting)}
+        path = record(stage, lambda: STAGES[stage][0](setting), Path(folder), **facts)
     except Skipped as reason:
         print(f"skipped: {reason}")
     else:
