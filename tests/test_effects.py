@@ -8,6 +8,7 @@ from rlbook.book.effects import (
     EFFECTS,
     Effect,
     effects_table,
+    in_blocks,
     markdown,
     mean_over_steps,
     steps_until,
@@ -57,12 +58,30 @@ def test_an_effect_is_the_paired_difference_at_its_learning_rate(tables):
     )
 
 
+def test_a_level_of_a_grid_is_averaged_over_the_other_choices_block_by_block(monkeypatch):
+    """Easy and hard, one seed, both policies: four blocks; the clip is worth 0.1 in each."""
+    rows = [
+        {"arm": arm, "lr": 1e-4, "seed": 0, "clip": clip, "other": other, "p": base + shift + gain}
+        for arm, base in (("easy", 0.7), ("hard", 0.3))
+        for clip, gain in (("higher", 0.1), ("symmetric", 0.0))
+        for other, shift in (("a", 0.0), ("b", 0.05))
+    ]
+    monkeypatch.setattr(effects, "load_results", lambda name: pd.DataFrame(rows))
+    effect = Effect(
+        "wider", "12", "toy", "grid", "higher", "symmetric",
+        in_blocks("p", "clip"), "pass@1", factor="clip",
+    )  # fmt: skip
+    (row,) = effects_table((effect,)).to_dict("records")
+    assert row["seeds"] == 4 and row["difference"] == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("effect", EFFECTS, ids=lambda e: f"{e.experiment}: {e.arm}, {e.claim}")
 def test_an_effect_names_arms_and_settings_of_its_experiment(effect):
-    arms = {arm.label: arm for arm in EXPERIMENTS[effect.experiment].arms}
+    arms = EXPERIMENTS[effect.experiment].arms
+    tried = [{"arm": arm.label, **variant.values} for arm in arms for variant in arm.tried]
     for label in (effect.arm, effect.against):
-        values = [dict(variant.values) for variant in arms[label].tried]
-        assert any(effect.where.items() <= tried.items() for tried in values)
+        wanted = {effect.factor: label, **effect.where}
+        assert any(wanted.items() <= one.items() for one in tried)
 
 
 def test_every_effect_can_be_read_from_the_committed_tables():

@@ -58,6 +58,22 @@ def steps_until(column: str, level: float) -> Reading:
     return read
 
 
+def in_blocks(column: str, factor: str) -> Reading:
+    """A column's mean at each level of a factor, over all that the grid crosses it with.
+
+    A "seed" is a block: base or trained policy, easy or hard data, learning rate and seed.
+    """
+
+    def read(load: Load, name: str) -> pd.DataFrame:
+        tables = load(f"{name}_eval"), load(f"{name}_trained_eval")
+        runs = pd.concat([table.assign(policy=i) for i, table in enumerate(tables)])
+        blocks = ["policy", "arm", "lr", "seed"]
+        means = runs.groupby([factor, *blocks])[column].mean().rename("value").reset_index()
+        return means.assign(seed=list(means[blocks].itertuples(index=False, name=None)))
+
+    return read
+
+
 def by_run(steps: pd.DataFrame) -> Any:
     """Rows of each run together: of an arm, at a learning rate where it varies, with a seed."""
     return steps.groupby([c for c in ("arm", "lr", "seed") if c in steps], sort=False)
@@ -65,7 +81,10 @@ def by_run(steps: pd.DataFrame) -> Any:
 
 @dataclass(frozen=True)
 class Effect:
-    """One arm minus another in one world, paired by seed, as a committed experiment measured it."""
+    """One arm minus another in one world, paired by seed, as a committed experiment measured it.
+
+    With a `factor` it is one level of that column of a grid minus another.
+    """
 
     claim: str
     chapter: str
@@ -76,6 +95,7 @@ class Effect:
     reading: Reading
     unit: str
     where: Mapping[str, Any] = field(default_factory=dict)
+    factor: str = "arm"
 
     def measured(self, load: Load = load_results) -> dict[str, Any]:
         """Seeds, mean difference with its 95 % interval, and what would have been detected."""
@@ -84,7 +104,7 @@ class Effect:
             rows = rows[rows[column] == value]
         runs = {
             arm: dict(zip(some["seed"], some["value"], strict=True))
-            for arm, some in rows.groupby("arm")
+            for arm, some in rows.groupby(self.factor)
             if arm in (self.arm, self.against)
         }
         (row,) = paired_differences(runs, self.against)
@@ -192,6 +212,20 @@ def proxied(claim: str, arm: str, against: str) -> Effect:
     """True accuracy in the last five of thirty steps of PPO on a reward model."""
     world, reading = "habits, 1000 pairs, lr 6e-4", mean_over_steps("accuracy", 26, 30)
     return Effect(claim, "04", world, "overoptimisation", arm, against, reading, "accuracy")
+
+
+def exchanged(claim: str, world: str, experiment: str, arm: str, lr: float) -> Effect:
+    """LitePPO with one choice exchanged, against LitePPO at the same rate."""
+    reading, where = at_the_end("pass@1"), {"lr": lr}
+    world = f"{world}, lr {short(lr)}"
+    return Effect(claim, "12", world, experiment, arm, "LitePPO", reading, "pass@1", where)
+
+
+def over_the_grid(claim: str, factor: str, level: str, against: str) -> Effect:
+    """A choice averaged over all the others, on two policies, two kinds of data, two rates."""
+    reading = in_blocks("pass@1_room", factor)
+    world, arms = "sums, all choices crossed", (level, against)
+    return Effect(claim, "12", world, "tricks_grid", *arms, reading, "pass@1", factor=factor)
 
 
 def voted(claim: str, arm: str, level: int, lr: float) -> Effect:
@@ -324,6 +358,37 @@ EFFECTS = (
             shared("MaxRL keeps what RLOO gives up", "pass@64", "MaxRL", lr),
             shared("GRPO keeps some of it", "pass@64", "GRPO", lr),
             shared("... and pays in one try", "pass@1", "MaxRL", lr),
+        )
+    ),
+    *(
+        over_the_grid(claim, factor, level, against)
+        for claim, factor, level, against in (
+            ("σ of the group against none", "normalisation", "group σ", "none"),
+            ("σ of the batch against none", "normalisation", "batch σ", "none"),
+            ("a mean over tokens", "average", "over tokens", "per answer"),
+            ("clip-higher", "clip", "higher", "symmetric"),
+            ("the overlong filter, the limit lifted", "overlong", "filtered", "wrong"),
+        )
+    ),
+    *(
+        exchanged(claim, "habits", "lite_habits", arm, lr)
+        for lr in (3e-4, 6e-4)
+        for claim, arm in (
+            ("the batch's mean for a baseline", "batch mean and σ"),
+            ("the fifth of the tokens with most entropy", "top 20 %"),
+            ("a fifth drawn blindly", "random 20 %"),
+            ("all tokens but that fifth", "lowest 80 %"),
+        )
+    ),
+    *(
+        exchanged(claim, "plain sums", "entropy_dial", arm, lr)
+        for lr in (1e-4, 2e-4)
+        for claim, arm in (
+            ("a bonus of 0.2 on entropy", "bonus"),
+            ("entropy held by a controller", "adaptive"),
+            ("Clip-Cov", "Clip-Cov"),
+            ("KL-Cov by an absolute value", "KL-Cov"),
+            ("KL-Cov by a smooth estimate", "KL-Cov, k3"),
         )
     ),
     *(

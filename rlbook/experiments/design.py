@@ -111,6 +111,22 @@ def over_methods(one: Arm, column: str, methods: Mapping[Any, Method]) -> Arm:
     return replace(one, variants=variants)
 
 
+def over_choices(one: Arm, column: str, choices: Mapping[str, Mapping[str, Any]]) -> Arm:
+    """The arm with other choices of its method to try, each a few of its fields under a name.
+
+    Composes, so that several columns make a full factorial.
+    """
+    variants = tuple(
+        Variant(
+            {**tried.values, column: name},
+            trained_by(tried.config, replace(tried.config.method, **fields)),
+        )
+        for tried in one.tried
+        for name, fields in choices.items()
+    )
+    return replace(one, variants=variants)
+
+
 def trained_by(config: RunConfig, method: Method) -> RunConfig:
     """The run with another method, π_old from the sampler and the constant stated as in `arm`."""
     config = config.replace(method=replace(method, old_logprobs="sampler"))

@@ -61,8 +61,13 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, with the settings that the variant has now."""
-        return self.record_path.is_file() and self.record["config"] == self.variant.config.to_dict()
+        """Whether it has ended, with the settings that the variant has now.
+
+        A setting that did not exist then has its default.
+        """
+        if not self.record_path.is_file():
+            return False
+        return RunConfig(**self.record["config"]).to_dict() == self.variant.config.to_dict()
 
 
 def run_experiment(name: str, seeds: Iterable[int] | None = None, workers: int = 0) -> Path:

@@ -1,4 +1,4 @@
-"""Chapter 12: LitePPO with one choice exchanged, on two bases, and the dials that hold entropy."""
+"""Chapter 12: LitePPO, one choice exchanged and all choices crossed, and the dials of entropy."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,8 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from rlbook.experiments.design import Arm, Experiment, arm, nothing, over
+from rlbook.evaluation import held_out_rollouts
+from rlbook.experiments.design import Arm, Experiment, World, arm, nothing, over, over_choices
 from rlbook.experiments.worlds import HABITS, families
 from rlbook.objectives import (
     METHODS,
@@ -22,7 +23,8 @@ from rlbook.objectives import (
     reinforce_plus_plus,
 )
 from rlbook.policy import load_policy
-from rlbook.training import Rollout, RunConfig, Trainer
+from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
+from rlbook.training.metrics import mean
 
 LITE = METHODS["lite_ppo"]
 FIVE = (0, 1, 2, 3, 4)
@@ -85,6 +87,52 @@ def from_trained(config: RunConfig) -> Trainer:
     return Trainer(config, (model, tokenizer))
 
 
+def with_room(trainer: Trainer) -> dict[str, float]:
+    """Accuracy where nothing is cut off."""
+    policy, levels = (trainer.model, trainer.tokenizer), trainer.config.data.levels
+    rollouts = held_out_rollouts(policy, trainer.task, prompts=96, n=8, levels=levels)
+    return {"pass@1_room": mean(r.correct for r in rollouts)}
+
+
+def own_draws(config: RunConfig, policy: str) -> RunConfig:
+    """The cells of a grid share prompts and noise; its rates, data and policies do not.
+
+    So each seed of each of these is a block of its own, and the intervals are over blocks.
+    """
+    block = policy, config.data.levels, config.optimizer.lr
+    return config.replace(seed=derive_seed(config.seed, *block))
+
+
+def base_cell(config: RunConfig) -> Trainer:
+    return Trainer(own_draws(config, "base"))
+
+
+def trained_cell(config: RunConfig) -> Trainer:
+    return from_trained(own_draws(config, "trained"))
+
+
+def grid() -> Iterator[Arm]:
+    """Every choice with every other, on easy and hard sums, where the limit cuts off some."""
+    for data, levels, limit in (("easy", (2, 3), 24), ("hard", (4, 5, 6), 40)):
+        settings = {"levels": levels, "max_new_tokens": limit, "minibatches": 8, "steps": 6}
+        one = arm(data, LITE, **settings)
+        for column, choices in CHOICES.items():
+            one = over_choices(one, column, choices)
+        yield over(one, lr=(1e-4, 2e-4))
+
+
+def crossed(question: str, world: World) -> Experiment:
+    return Experiment(
+        question,
+        tuple(grid()),
+        seeds=(0, 1),
+        chosen_by=None,
+        world=world,
+        measure=with_room,
+        evaluation={"prompts": 96, "n": 4, "ks": (1,)},
+    )
+
+
 def exchanged(changes: Mapping[str, Method], lr: tuple[float, ...], **settings) -> Iterator[Arm]:
     """LitePPO, and LitePPO with one choice exchanged, all at the same rates."""
     for label, method in ({"LitePPO": LITE} | dict(changes)).items():
@@ -110,6 +158,25 @@ DIALS = {
     "KL-Cov, k3": replace(LITE, selection=CovarianceKL(2e-2, kind="k3")),
 }
 HIGHER = {"clip-higher": replace(LITE, trust_region=RatioClip(0.2, 0.28))}
+CHOICES = {
+    "normalisation": {
+        "none": {"advantage": group_center},
+        "group σ": {"advantage": group_normalize},
+        "batch σ": {"advantage": LITE.advantage},
+    },
+    "average": {
+        "over tokens": {"aggregation": "token_mean"},
+        "per answer": {"aggregation": "sequence_mean"},
+    },
+    "clip": {
+        "symmetric": {"trust_region": RatioClip(0.2, 0.2)},
+        "higher": {"trust_region": RatioClip(0.2, 0.28)},
+    },
+    "overlong": {
+        "wrong": {"reward_shaping": LITE.reward_shaping},
+        "filtered": {"reward_shaping": "overlong_filter"},
+    },
+}
 
 TRICKS: dict[str, Experiment] = {
     "lite_habits": Experiment(
@@ -155,4 +222,6 @@ TRICKS: dict[str, Experiment] = {
         measure=nothing,
         evaluation=ASKED,
     ),
+    "tricks_grid": crossed("What is each choice worth, averaged over the others?", base_cell),
+    "tricks_grid_trained": crossed("... and where most is right already?", trained_cell),
 }

@@ -70,7 +70,7 @@ def test_methods_drawn_together_can_be_told_apart(vision):
 
 
 @pytest.mark.parametrize("vision", VISION)
-@pytest.mark.parametrize("name", [*PRESSING, "reuse", "label_free", "spurious"])
+@pytest.mark.parametrize("name", [*PRESSING, "reuse", "label_free", "spurious", "entropy_dial"])
 def test_arms_of_an_experiment_can_be_told_apart(name, vision):
     assert_apart({arm.label: colour_of(arm.label) for arm in EXPERIMENTS[name].arms}, vision)
 

@@ -193,11 +193,11 @@ def one_exchanged(runs: pd.DataFrame, arms: Sequence[str], metric: str = "pass@1
     return pd.concat(tables, names=["lr"]).swaplevel().loc[list(arms)]
 
 
-def draw_exchanged(axes: Sequence[Axes], table: pd.DataFrame) -> None:
-    """`one_exchanged`, a panel per learning rate, the rows in one order."""
+def draw_exchanged(axes: Sequence[Axes], table: pd.DataFrame, world: str) -> None:
+    """`one_exchanged` in a world: a panel per learning rate, the rows in one order."""
     for ax, lr in zip(axes, sorted(set(table.index.get_level_values("lr"))), strict=True):
         draw_differences(ax, table.xs(lr, level="lr"), "LitePPO")
-        ax.set_title(f"lr {short(lr)}", fontsize=10)
+        ax.set_title(f"{world}, lr {short(lr)}", fontsize=10, weight="normal")
 
 
 def last_steps(steps: pd.DataFrame, columns: Sequence[str], count: int = 3) -> pd.DataFrame:
@@ -206,11 +206,12 @@ def last_steps(steps: pd.DataFrame, columns: Sequence[str], count: int = 3) -> p
     return late.groupby(["arm", "lr", "seed"], sort=False)[list(columns)].mean().reset_index()
 
 
-def draw_price(ax: Axes, ends: pd.DataFrame, lr: float) -> None:
+def draw_price(ax: Axes, ends: pd.DataFrame, arms: Sequence[str], lr: float) -> None:
     """Where each arm ends: entropy against accuracy, with intervals over seeds."""
-    for arm, runs in ends[ends["lr"] == lr].groupby("arm", sort=False):
+    for arm in arms:
+        runs = ends[(ends["arm"] == arm) & (ends["lr"] == lr)]
         (x, *across), (y, *up) = (t_interval(runs[name]) for name in ("entropy", "accuracy"))
-        colour = colour_of(str(arm))
+        colour = colour_of(arm)
         ax.plot(across, [y, y], color=colour, lw=1.2)
         ax.plot([x, x], np.clip(up, 0, 1), color=colour, lw=1.2)
         ax.plot(x, y, "o", ms=7, color=colour, mec="white", zorder=3)
