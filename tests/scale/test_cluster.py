@@ -79,14 +79,24 @@ def test_every_process_has_a_place_and_a_generators_gpus_are_on_one_machine(seve
 
 
 @contextmanager
-def ray_head(head_cpus):
+def ray_head(cpus):
     """A cluster of its head alone, so far."""
-    head = {"num_cpus": head_cpus, "include_dashboard": False}
-    machines = Machines(initialize_head=True, head_node_args=head)
+    machines = Machines()
     try:
+        add_machine(machines, cpus, include_dashboard=False)
         yield machines
     finally:
         machines.shutdown()
+
+
+def add_machine(machines, cpus, **options):
+    """The first is the head. Ray gives a raylet 30 s to start, which a busy machine may exceed."""
+    for attempt in range(4):
+        try:
+            return machines.add_node(num_cpus=cpus, **options)
+        except Exception as error:
+            if attempt == 3 or "timed out during startup" not in str(error):
+                raise
 
 
 @pytest.fixture(scope="module")
@@ -244,12 +254,12 @@ def test_a_run_that_loses_machines_ends_as_if_nothing_had_happened(tmp_path):
         return read_json(layout.status, {}).get("version", 0) >= version
 
     with ray_head(2) as machines:  # room for the orchestrator, the others for one process
-        nodes = [machines.add_node(num_cpus=1) for _ in range(3)]
+        nodes = [add_machine(machines, 1) for _ in range(3)]
 
         def lose(name, gracefully):
             lost = machine_of(layout, name)
             machines.remove_node(next(n for n in nodes if n.node_id == lost), gracefully)
-            nodes.append(machines.add_node(num_cpus=1))
+            nodes.append(add_machine(machines, 1))
 
         with launcher(machines, layout, "configs/cpu-tiny.yaml", "--set", *changes):
             until(lambda: reached(2))

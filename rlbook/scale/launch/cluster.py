@@ -114,18 +114,24 @@ class RemoteProcess:
 
     pid = None
 
-    def __init__(self, host, own, exit_code, log: Path):
-        self.host, self.own, self.exit_code, self.log = host, own, exit_code, log
+    def __init__(self, host, own, end: ray.ObjectRef, log: Path):
+        self.host, self.own, self.end, self.log = host, own, end, log
+        self.code: int | None = None
 
     def poll(self) -> int | None:
-        if not answered(self.exit_code, 0.0):
-            return None
+        if self.code is None and answered(self.end, 0.0):
+            self.code = self.ended()
+        return self.code
+
+    def ended(self) -> int:
+        """Its exit code, or `LOST` with Ray's reason in its log."""
         try:
-            return ray.get(self.exit_code)
+            return ray.get(self.end)
         except NotShared as error:
+            self.code = LOST  # whoever ends the run is told only once
             raise ValueError(error.cause) from None
         except RayError as error:
-            with self.log.open("a") as log:
+            with suppress(OSError), self.log.open("a") as log:
                 log.write(f"{error}\n")
             return LOST
 
@@ -137,7 +143,7 @@ class RemoteProcess:
             ray.kill(self.host)
 
     def wait(self, seconds: float) -> int:
-        if not answered(self.exit_code, seconds):
+        if not answered(self.end, seconds):
             raise subprocess.TimeoutExpired(str(self.log), seconds)
         return self.poll()
 
