@@ -22,6 +22,7 @@ from rlbook.scaling.pipeline import (
     simulate,
     split,
 )
+from rlbook.stats import Interval
 from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED, label_lines
 from rlbook.viz.widgets import Explorer, slider
 
@@ -103,6 +104,17 @@ def draw_arms(ax: Axes, log: pd.DataFrame, y: str, arms: Sequence[str], smooth: 
     ax.set_xlabel("updates")
     ax.margins(x=0.01)
     label_lines(ax, lines)
+
+
+def draw_intervals(ax: Axes, intervals: Mapping[str, Interval]) -> None:
+    """A row per name: the estimate as a dot, its interval as a bar, and where zero is."""
+    for row, interval in enumerate(intervals.values()):
+        ax.plot([interval.low, interval.high], [row, row], color=MUTED, lw=2.5)
+        ax.plot(interval.mean, row, "o", ms=7, color=INK, mec="white", zorder=3)
+    ax.axvline(0, color=INK, lw=1)
+    ax.set_yticks(range(len(intervals)), list(intervals))
+    ax.set_ylim(len(intervals) - 0.5, -0.5)
+    ax.grid(axis="y", visible=False)
 
 
 def draw_scaling(axes: Sequence[Axes], rows: list[dict], schedules: Sequence[Schedule]) -> None:
