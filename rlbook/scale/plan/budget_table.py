@@ -59,7 +59,8 @@ def memory(budget: Budget) -> Rows:
     }
     yield from sizes("memory of a trainer", budget.trainer_memory, remarks, f" of {capacity:g} GB")
     yield from sizes("memory of a generator", budget.generator_memory, remarks, f" of {share:g} GB")
-    yield "host memory of a trainer", amount(budget.host_bytes)
+    saving = {"whole weights": "float32, on the first rank", "everything else": "assumed"}
+    yield from sizes("host memory as it saves", budget.host_memory, saving)
     yield from sizes(
         "disk", budget.disk, {"checkpoints": f"{config.checkpoint.keep} and a new one"}
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rlbook.scale.plan.budget import GB, Budget
 from rlbook.scaling.pipeline import ceilings, pipeline_rl
 
-ROOM = 0.95  # of a GPU's memory that a plan may fill: published peaks are up to 6 % above ours
+ROOM = 0.95  # of a GPU's memory that a plan may fill: counts and fragmentation err by some per cent
 
 
 def check(budget: Budget) -> None:
