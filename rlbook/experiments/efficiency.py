@@ -23,9 +23,7 @@ from rlbook.training.sft import Answer, sft, written_answer
 TEACHER = "tiny-habits-teacher"
 # The policy gradient on another's answers, each worth 1, is supervised fine-tuning.
 SFT = replace(METHODS["reinforce"], name="sft", aggregation="token_mean")
-CURRICULUM, WAIT = "curriculum", 4
 HERE = "rlbook.experiments.efficiency"
-FOUR, FIVE = (0, 1, 2, 3), (0, 1, 2, 3, 4)
 
 
 def each_family(trainer: Trainer) -> dict[str, float]:
@@ -80,7 +78,7 @@ def length_rules() -> Iterator[Arm]:
 
 
 def on_chosen_data() -> Iterator[Arm]:
-    """All families; problems of middling pass rate; one; four problems met again; a curriculum."""
+    """All families; problems of middling pass rate; one family; four problems met again."""
     settings: dict[str, Any] = HABITS | {"steps": 20, "minibatches": 1}
     choices = {
         "all families": {},
@@ -90,22 +88,10 @@ def on_chosen_data() -> Iterator[Arm]:
     }
     for label, choice in choices.items():
         yield over(arm(label, RLOO, **settings | choice), lr=(3e-4, 6e-4))
-    easy_first = replace(RLOO, name=CURRICULUM)
-    yield over(arm("easy first", easy_first, **settings), lr=(3e-4, 6e-4))
-
-
-class EasyFirst(Trainer):
-    """A curriculum: two families at first, and every `WAIT` batches the next rarer one."""
-
-    def problems(self, seed: int) -> list[Problem]:
-        open_now = LEVELS[: 2 + self.step // WAIT]
-        return self.task.sample(seed, self.config.rollout.prompts, open_now)
 
 
 def chosen_data(config: RunConfig) -> Trainer:
     """The trainer of an arm; a large pool is cut down to the problems the base solves sometimes."""
-    if config.method.name == CURRICULUM:
-        return EasyFirst(config)
     trainer = Trainer(config)
     if trainer.pool is not None and len(trainer.pool.problems) > 4:
         problems = list(trainer.pool.problems.values())
@@ -179,7 +165,7 @@ EFFICIENCY: dict[str, Experiment] = {
         "... and to a student of a sixth of the parameters?",
         tuple(students("tiny-habits-small", rl=(6e-4, 1.2e-3), sft=(1e-3, 2e-3), opd=(1e-3, 2e-3))),
         chosen_by=None,
-        seeds=FOUR,
+        seeds=tuple(range(4)),
         world=taught,
         measure=each_family,
         evaluation=FEW,
@@ -188,14 +174,14 @@ EFFICIENCY: dict[str, Experiment] = {
         "What does each way to charge for length do to accuracy and to length?",
         tuple(length_rules()),
         chosen_by=None,
-        seeds=FOUR,
+        seeds=tuple(range(4)),
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
     ),
     "data_choice": Experiment(
         "Which problems teach all families?",
         tuple(on_chosen_data()),
         chosen_by=None,
-        seeds=FIVE,
+        seeds=tuple(range(4)),
         world=chosen_data,
         measure=each_family,
         evaluation=FEW,
@@ -204,7 +190,7 @@ EFFICIENCY: dict[str, Experiment] = {
         "What does each stage of DeepSeek-R1's pipeline add, at equal answers?",
         tuple(stages()),
         chosen_by=None,
-        seeds=FOUR,
+        seeds=tuple(range(4)),
         world=staged,
         measure=each_family,
         evaluation=FEW,
