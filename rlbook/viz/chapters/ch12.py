@@ -34,7 +34,7 @@ SCORECARD = [
         "claim": "σ of the group reweighs prompts",
         "exact": "both ends of the solve rate gain",
         "pressing": "habits: not found, ten seeds",
-        "control": "not found: 384 runs, 1.4 points detectable",
+        "control": "not found: 384 runs, 1.3 points detectable",
         "paper": "hurts on easy data",
     },
     {
