@@ -15,6 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rlbook.manifest import check_table
+from rlbook.paths import data_dir
 from rlbook.policy import Sampler, load_policy
 from rlbook.scale.chaos import faults
 from rlbook.scale.chaos.__main__ import parse
@@ -439,3 +441,18 @@ def test_the_report_counts_kills_apart_from_other_faults(run, tmp_path):
     assert "2 kills, 8 prompts asked again, 1 verdicts lost, in 2 minutes." in text
     assert "# Chaos: 1 promises broken" in text and "Not done: fill disk (no room)." in text
     assert "6: 4 trained, 1 rejected, 0 late, 0 refused requests, 1 open" in text
+
+
+def test_the_long_run_that_is_told_of_is_the_one_recorded():
+    """A hundred kills and more, and nothing was lost."""
+    folder = data_dir() / "results" / "chaos"
+    for kind in ("json", "md", "csv"):
+        check_table(folder / f"long_run.{kind}")
+    found = json.loads((folder / "long_run.json").read_text())
+    assert found["kills"] >= 100 and found["broken"] == []
+    assert found["replayed"] == found["updates"]
+    drawn, *fates = found["tickets"].values()
+    assert drawn == sum(fates)
+    strikes = (folder / "long_run.csv").read_text().splitlines()[1:]
+    assert len(strikes) == sum(found["faults"].values())
+    assert (folder / "long_run.md").read_text().rstrip() == markdown(found)

@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     asked = parse(words)
     facts = facts_of(asked.seed, words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave nothing running or mounted
     home = Path(tempfile.mkdtemp(prefix="chaos_"))
     with disk_of_its_own(home / "disk") as missing:
         run = home / "disk" / "run"

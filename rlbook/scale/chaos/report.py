@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -117,5 +118,5 @@ def write_report(chaos: Chaos, found: dict, folder: Path, facts: dict) -> Path:
 
 def facts_of(seed: int, words: Sequence[str]) -> dict[str, Any]:
     """What produced the report."""
-    command = " ".join(["python", "-m", "rlbook.scale.chaos", *words])
+    command = shlex.join(["python", "-m", "rlbook.scale.chaos", *words])
     return manifest(command=command, seed=seed)
