@@ -154,6 +154,55 @@ def evaluate(
         out.write_text(json.dumps(row, indent=2) + "\n")
 
 
+@app.command
+def passrate(
+    policy: tyro.conf.Positional[str],
+    task: str | None = None,
+    problems: int = 96,
+    samples: int = 16,
+    group_size: int = 8,
+    levels: tuple[int, ...] | None = None,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    out: Path | None = None,
+) -> None:
+    """Measure how hard a task's training problems are for a policy, level by level.
+
+    Args:
+        policy: Folder of a run, a checkpoint or a Hugging Face model, or a policy's name.
+        task: What to ask; the task of a run, "sums" for anything else.
+        problems: Training problems.
+        samples: Completions of each.
+        group_size: Size of the groups whose share with right and wrong answers is wanted.
+        levels: Difficulty levels; all if absent.
+        max_new_tokens: Completion limit; the run's, or 80.
+        temperature: Of sampling; the run's, or 1.
+        seed: Which problems, and which completions.
+        device: Where the policy runs.
+        out: JSONL file with a row per problem, to write as well.
+    """
+    from rlbook.passrate import difficulty_table, pass_rates
+    from rlbook.policy import load_policy, set_threads
+    from rlbook.tasks import get_task
+
+    set_threads()
+    run = run_config(Path(policy))
+    asked = get_task(task or run.data.task)
+    rows = pass_rates(
+        load_policy(policy, device=device),
+        asked,
+        asked.sample(seed, problems, levels or run.data.levels),
+        samples,
+        max_new_tokens=max_new_tokens or run.rollout.max_new_tokens,
+        temperature=run.rollout.temperature if temperature is None else temperature,
+    )
+    print(difficulty_table(rows, group_size))
+    if out is not None:
+        out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def run_config(folder: Path) -> RunConfig:
     """Settings of the run that wrote this folder; the defaults for anything else."""
     try:

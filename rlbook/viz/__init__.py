@@ -9,6 +9,7 @@ from rlbook.viz.curves import compare_bars, learning_curves, load_results
 from rlbook.viz.evidence import scorecard
 from rlbook.viz.live import LivePlot
 from rlbook.viz.masks import MASKS, Mask, mask_atlas, mask_lab
+from rlbook.viz.samples import SampleBrowser, show_samples
 from rlbook.viz.style import (
     METHOD_COLOURS,
     colour_of,
@@ -25,6 +26,7 @@ __all__ = [
     "Explorer",
     "LivePlot",
     "Mask",
+    "SampleBrowser",
     "choice",
     "clip_explorer",
     "clip_figure",
@@ -38,6 +40,7 @@ __all__ = [
     "mask_lab",
     "scorecard",
     "setup",
+    "show_samples",
     "slider",
     "use_style",
 ]
