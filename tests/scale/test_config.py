@@ -41,6 +41,7 @@ SHARED = (
     "method",
     "steps",
     "seed",
+    "sinks",
     "model",
     "data",
     "rollout",
