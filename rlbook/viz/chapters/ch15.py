@@ -351,12 +351,19 @@ def alone(policy, rollouts: int = 512) -> dict[str, float]:
     }
 
 
-def scores(steps: pd.DataFrame, batches: tuple[int, int]) -> list[dict[str, str]]:
+def lead_text(steps: pd.DataFrame, arm: str, batches: tuple[int, int]) -> str:
+    """An arm's lead over outcome credit with its interval, in words."""
+    mean, low, high = overall_lead(steps, arm, batches)
+    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] of right rules"
+
+
+def scores(
+    pressing: pd.DataFrame, control: pd.DataFrame, batches: tuple[int, int]
+) -> list[dict[str, str]]:
     """The chapter's scorecard; leads in the share of right rules, all pairs of rate and seed."""
 
-    def lead(arm: str) -> str:
-        mean, low, high = overall_lead(steps, arm, batches)
-        return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] of right rules"
+    def lead(arm: str, steps: pd.DataFrame = pressing) -> str:
+        return lead_text(steps, arm, batches)
 
     return [
         {
@@ -369,13 +376,14 @@ def scores(steps: pd.DataFrame, batches: tuple[int, int]) -> list[dict[str, str]
             "claim": "verdicts on steps speed learning up",
             "exact": "they take later luck out",
             "pressing": lead("process"),
-            "control": "the same credit as the outcome's, the same curve (one seed)",
+            "control": f"the same credit as the outcome's: {lead('process', control)}",
             "paper": "process supervision beats outcomes for choosing among answers",
         },
         {
             "claim": "siblings at the same place are a better baseline",
             "exact": "unbiased; no less noise",
             "pressing": lead("step groups"),
+            "control": lead("step groups", control),
             "paper": "GiGPO: gains for agents, as a second advantage",
         },
         {
@@ -387,13 +395,14 @@ def scores(steps: pd.DataFrame, batches: tuple[int, int]) -> list[dict[str, str]
         {
             "claim": "outcomes alone train a judge of tokens",
             "exact": "token rewards are changes of a soft mean",
-            "pressing": "finds the first choice from a few hundred answers; no policy trained",
+            "pressing": "finds the first choice from a few hundred answers; as credit, "
+            f"slow judge {lead('PRIME, slow judge')}, fast one {lead('PRIME')}",
             "paper": "PRIME: 2.5× sample efficiency",
         },
         {
             "claim": "a tool's tokens must be masked",
             "exact": "else right results are unlearned",
-            "pressing": "rules come later (one seed)",
+            "pressing": lead("tool tokens trained"),
             "paper": "Search-R1 masks them",
         },
         {
