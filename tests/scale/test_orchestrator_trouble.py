@@ -133,7 +133,7 @@ def test_pauses_get_longer_while_nothing_succeeds(make_run, monkeypatch):
     assert pauses == [1.0, 2.0, 4.0, LONGEST_PAUSE, LONGEST_PAUSE]
 
 
-def test_a_folder_without_servers_is_named(tmp_path):
+def test_a_folder_that_nobody_has_started_is_named(tmp_path):
     (tmp_path / "config.yaml").write_text("steps: 3\n")
-    with pytest.raises(FileNotFoundError, match=r"servers\.json: runs are started by"):
+    with pytest.raises(FileNotFoundError, match="run_id: runs are started by"):
         asyncio.run(orchestrate(Layout(tmp_path)))

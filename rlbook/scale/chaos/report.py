@@ -111,8 +111,12 @@ def write_report(chaos: Chaos, found: dict, folder: Path, facts: dict) -> Path:
     paths[0].write_text(json.dumps(found, indent=2) + "\n")
     paths[1].write_text(markdown(found) + "\n")
     write_csv(paths[2], chaos.rows)
-    settings = {"config": chaos.path.name, "overrides": [*chaos.overrides[:-1]]}
-    write_manifest(folder / f"{NAME}.manifest.json", {**facts, **settings}, paths)
+    run = {
+        "config": chaos.path.name,
+        "overrides": [*chaos.overrides[:-1]],
+        "seconds": round(60 * found["minutes"]),
+    }
+    write_manifest(folder / f"{NAME}.manifest.json", {**facts, **run}, paths)
     return folder
 
 

@@ -242,9 +242,7 @@ async def orchestrate(layout: Layout) -> None:
     verifiers = Verifiers(config.data.task, generate.verifiers, generate.verify_seconds)
     async with AsyncExitStack() as stack:
         stack.callback(verifiers.close)
-        clients = [
-            await stack.enter_async_context(client) for client in clients_of(config, layout)
-        ]
+        clients = [await stack.enter_async_context(client) for client in clients_of(config, layout)]
         life = asyncio.create_task(show_life(layout, clients))
         stack.callback(life.cancel)
         engine = HTTPEngine(clients)
