@@ -219,7 +219,7 @@ def watched_socket(address: tuple) -> socket.socket:
 
 
 def clients_of(config: ScaleConfig, layout: Layout) -> list[GeneratorClient]:
-    """A client for every generator of a run. Raises `FileNotFoundError` if nobody has started it."""
+    """A client for each generator of a run. Raises `FileNotFoundError` if it was never started."""
     if not layout.run_id.exists():
         raise FileNotFoundError(f"no {layout.run_id}: runs are started by `rlbook scale`")
     generate, run_id = config.generate, layout.run_id.read_text()
