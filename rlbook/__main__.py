@@ -1,4 +1,4 @@
-"""`python -m rlbook`: train, scale, eval, fit, methods, export, pretrain, experiments, book …"""
+"""`python -m rlbook`: train, scale, doctor, eval, fit, methods, export, experiments, book …"""
 
 import json
 import sys
@@ -325,6 +325,31 @@ def scale(
 
     print(f"wrote {write_report(settings.folder)}")
     sys.exit(code)
+
+
+@app.command
+def doctor(
+    config: tyro.conf.Positional[Path | None] = None,
+    overrides: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = (),
+) -> None:
+    """Look whether this machine is fit for a run: devices, memory, disk, ports, libraries.
+
+    Ends with exit code 1 if something would stop the run.
+
+    Args:
+        config: YAML file of the run's settings, or its folder; a small run on the CPU if absent.
+        overrides: Settings to replace, as `section.field=value`.
+    """
+    from rlbook.policy import set_threads
+    from rlbook.scale.config import ScaleConfig, load_config
+    from rlbook.scale.launch.doctor import examine
+
+    set_threads()
+    failed = False
+    for finding in examine(ScaleConfig() if config is None else load_config(config, overrides)):
+        failed |= finding.state == "fail"
+        print(finding, flush=True)
+    sys.exit(int(failed))
 
 
 @app.command

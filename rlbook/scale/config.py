@@ -69,6 +69,13 @@ class ScaleConfig(RunConfig):
         return self.prompts_per_update * self.rollout.group_size
 
     @property
+    def gpus(self) -> int:
+        """GPUs of trainers and generators, shared ones once, if `model.device` is cuda."""
+        generate = self.generate
+        own = 0 if generate.colocated else generate.count * generate.tensor_parallel
+        return self.train.processes + own
+
+    @property
     def updates_per_evaluation(self) -> int:
         """Updates from one evaluation to the next; 0: none."""
         return self.evaluation.every * self.optimizer.minibatches

@@ -256,7 +256,7 @@ def test_what_waits_for_each_other_does_not_share_a_gpu(qwen3_8b):
 def test_shared_gpus_count_once_and_go_at_half_speed(qwen3_8b):
     sharing = {"generate": {"colocated": True}, "budget": {"update_seconds": 100.0}}
     budget = Budget(node(**sharing), qwen3_8b, Prompts(24, 200))
-    assert budget.gpus == 4
+    assert budget.config.gpus == 4
     assert budget.step_seconds == pytest.approx(200.0, rel=0.05)
 
 

@@ -63,13 +63,6 @@ class Budget:
     def ranks(self) -> int:
         return self.config.train.processes
 
-    @property
-    def gpus(self) -> int:
-        """GPUs of trainers and generators, shared ones once."""
-        generate = self.config.generate
-        own = 0 if generate.colocated else generate.count * generate.tensor_parallel
-        return self.ranks + own
-
     # Memory and disk, part by part
 
     @property
@@ -302,7 +295,7 @@ class Budget:
 
     @property
     def gpu_hours(self) -> float:
-        return self.seconds * self.gpus / 3600
+        return self.seconds * self.config.gpus / 3600
 
     @property
     def curve(self) -> Sigmoid | None:

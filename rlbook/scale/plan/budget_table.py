@@ -32,7 +32,7 @@ def what_runs(budget: Budget) -> Rows:
     yield "model", f"{config.model.policy}, {shape.parameters / 1e6:,.1f} M parameters"
     yield (
         "devices",
-        f"{budget.gpus} ({config.model.device}): {count(budget.ranks, 'trainer')}, "
+        f"{budget.config.gpus} ({config.model.device}): {count(budget.ranks, 'trainer')}, "
         f"{count(generate.count, 'generator')}{width} {place}",
     )
     yield (

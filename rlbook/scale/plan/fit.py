@@ -96,7 +96,7 @@ def fastest_split(budget: Budget) -> Budget | None:
     Only what fits counts; a generator's slots are lowered to what its memory holds. None if
     nothing can be divided, or no division fits. `generate.tensor_parallel` stays.
     """
-    generate, gpus = budget.config.generate, budget.gpus
+    generate, gpus = budget.config.generate, budget.config.gpus
     if generate.colocated:
         return None
     fitting = []
