@@ -214,7 +214,7 @@ def test_another_run_is_refused_by_name(changes, message, trainer, tmp_path, par
     first.save(tmp_path)
     with pytest.raises(ValueError, match=f"not the same run: .*{message}") as error:
         Trainer.resume(tmp_path, first.config.replace(**changes), little_policy(), task=parity)
-    assert "Only steps, evaluation, model.device may change" in str(error.value)
+    assert "Only steps, sinks, evaluation, model.device may change" in str(error.value)
 
 
 @pytest.mark.parametrize(
