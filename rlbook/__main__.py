@@ -145,8 +145,7 @@ def evaluate(
         n,
         k,
         levels=levels or run.data.levels,
-        max_new_tokens=max_new_tokens or run.rollout.max_new_tokens,
-        temperature=run.rollout.temperature if temperature is None else temperature,
+        **sampling(run, max_new_tokens, temperature),
     )
     for name, value in row.items():
         print(f"{name:<20} {value:.4g}" if isinstance(value, float) else f"{name:<20} {value}")
@@ -195,12 +194,21 @@ def passrate(
         asked,
         asked.sample(seed, problems, levels or run.data.levels),
         samples,
-        max_new_tokens=max_new_tokens or run.rollout.max_new_tokens,
-        temperature=run.rollout.temperature if temperature is None else temperature,
+        **sampling(run, max_new_tokens, temperature),
     )
     print(difficulty_table(rows, group_size))
     if out is not None:
         out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def sampling(
+    run: RunConfig, max_new_tokens: int | None, temperature: float | None
+) -> dict[str, float]:
+    """What was asked for on the command line; the run's own settings where nothing was."""
+    return {
+        "max_new_tokens": max_new_tokens or run.rollout.max_new_tokens,
+        "temperature": run.rollout.temperature if temperature is None else temperature,
+    }
 
 
 def run_config(folder: Path) -> RunConfig:

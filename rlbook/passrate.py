@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.evaluation import right_counts
 from rlbook.policy import Sampler
-from rlbook.stats import bootstrap_interval
+from rlbook.stats import bootstrap_interval, pass_at_k
 from rlbook.tasks import Problem, Task
 from rlbook.training.collect import Engine, collect_rollouts
 
@@ -71,18 +71,14 @@ def difficulty(rows: Sequence[dict[str, Any]], group_size: int = 8) -> dict[str,
     if len(rows) > 1:
         interval = bootstrap_interval(rates)
         found |= {"low": float(interval.low), "high": float(interval.high)}
-    same = [alike(n, samples, group_size) + alike(samples - n, samples, group_size) for n in right]
+    some_right = pass_at_k(samples, right, group_size)
+    some_wrong = pass_at_k(samples, samples - right, group_size)
     return found | {
         "never": float((right == 0).mean()),
         "mixed": float(((right > 0) & (right < samples)).mean()),
         "always": float((right == samples).mean()),
-        "mixed_groups": float(1 - np.mean(same)),
+        "mixed_groups": float(np.mean(some_right + some_wrong - 1)),
     }
-
-
-def alike(n: int, samples: int, drawn: int) -> float:
-    """Probability that `drawn` of `samples` answers are all among `n` of them."""
-    return float(np.prod([(n - i) / (samples - i) for i in range(drawn)])) if n >= drawn else 0.0
 
 
 def difficulty_table(rows: Sequence[dict[str, Any]], group_size: int = 8) -> str:
