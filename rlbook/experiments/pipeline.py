@@ -9,7 +9,6 @@ slots from the run. A finished run is never repeated; `data/results/pipeline.csv
 evaluation, with answers, tokens and seconds until then. Chapter 16.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,14 +24,19 @@ from transformers import PreTrainedModel
 
 from rlbook.evaluation import evaluate
 from rlbook.experiments.run import rounded as short
+from rlbook.experiments.run import same_settings, seed_folder
 from rlbook.manifest import SUFFIX, manifest, run_as_data, write_manifest
 from rlbook.objectives import METHODS, RatioClip
 from rlbook.paths import ROOT, data_dir
 from rlbook.policy import Sampler, load_policy
 from rlbook.scale.config import ScaleConfig, load_config
+from rlbook.scale.launch.report import joined
 from rlbook.scale.launch.start import launch
+from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.train.checkpoint import step_folders
 from rlbook.tasks import get_task
 from rlbook.training import RunConfig, Trainer, read_jsonl, write_csv
+from rlbook.training.checkpoint import read_state
 from rlbook.troubles import RoughSampler, rounded
 
 NAME = "pipeline"
@@ -136,10 +140,9 @@ def run_arm(arm: PipelineArm, seed: int, root: Path = FOLDER) -> dict[str, Any]:
 
     What is left of a run that was stopped is removed: its seconds would not be those of one run.
     """
-    folder = root / "".join(c if c.isalnum() else "-" for c in arm.label) / f"seed{seed}"
-    config = arm.config.replace(seed=seed, run=str(folder))
-    record = folder / "run.json"
-    if record.is_file() and (known := json.loads(record.read_text()))["config"] == config.to_dict():
+    folder = seed_folder(root, arm.label, seed)
+    config, record = arm.config.replace(seed=seed, run=str(folder)), folder / "run.json"
+    if (known := read_json(record)) and same_settings(known, config):
         return known
     shutil.rmtree(folder, ignore_errors=True)
     start = time.perf_counter()
@@ -149,11 +152,8 @@ def run_arm(arm: PipelineArm, seed: int, root: Path = FOLDER) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - start, 1),
         "rows": [*evaluation_rows(updates, rewards)],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "updates.json").write_text(json.dumps(updates))
-    partial_record = record.with_suffix(".partial")
-    partial_record.write_text(json.dumps(made))
-    partial_record.replace(record)
+    write_json(folder / "updates.json", updates)
+    write_json(record, made)
     return made
 
 
@@ -164,21 +164,18 @@ def in_processes(config: ScaleConfig) -> tuple[list[dict], dict[int, dict]]:
     update. All but its logs is removed from the folder once it is measured.
     """
     launch(config)
-    by_step: dict[int, dict] = {}
-    for name in ("rollouts", "metrics"):
-        for row in read_jsonl(config.folder / f"{name}.jsonl"):
-            by_step.setdefault(row["step"], {}).update(row)
-    rows = [by_step[step] for step in sorted(by_step)]
+    layout = Layout(config.folder)
+    rows = joined(*(read_jsonl(layout.log(name)) for name in ("rollouts", "metrics")))
     for row in rows:
         row |= {"seconds": row["tokens"] / row["tokens_per_second"]}
         row |= {"staleness": row["staleness_mean"]}
     rows[0]["seconds"] = median(row["seconds"] for row in rows[1:])
     rewards = {0: before(config.model.policy, config.data.task, config.data.levels)}
-    for folder in sorted(config.folder.glob("step_*")):
-        rewards[int(folder.name[5:])] = held_out(load_policy(str(folder)), config)
+    for folder in step_folders(layout.checkpoints):
+        rewards[read_state(folder)["step"]] = held_out(load_policy(str(folder)), config)
         shutil.rmtree(folder)
-    for part in ("spool", "weights"):
-        shutil.rmtree(config.folder / part, ignore_errors=True)
+    for part in (layout.spool, layout.weights):
+        shutil.rmtree(part, ignore_errors=True)
     return rows, rewards
 
 

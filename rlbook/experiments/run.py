@@ -47,8 +47,7 @@ class Run:
             self.arm.label,
             *(f"{name} {value}" for name, value in self.variant.values.items()),
         ]
-        slug = "".join(c if c.isalnum() else "-" for c in " ".join(parts))
-        return Path("runs/experiments") / self.experiment / slug / f"seed{self.seed}"
+        return seed_folder(Path("runs/experiments") / self.experiment, " ".join(parts), self.seed)
 
     @property
     def record_path(self) -> Path:
@@ -61,13 +60,18 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, with the settings that the variant has now.
+        """Whether it has ended, with the settings that the variant has now."""
+        return self.record_path.is_file() and same_settings(self.record, self.variant.config)
 
-        A setting that did not exist then has its default.
-        """
-        if not self.record_path.is_file():
-            return False
-        return RunConfig(**self.record["config"]).to_dict() == self.variant.config.to_dict()
+
+def seed_folder(root: Path, label: str, seed: int) -> Path:
+    """Where a run is kept."""
+    return root / "".join(c if c.isalnum() else "-" for c in label) / f"seed{seed}"
+
+
+def same_settings(record: dict[str, Any], config: RunConfig) -> bool:
+    """Whether a run was made with these; a setting that did not exist then has its default."""
+    return type(config)(**record["config"]).to_dict() == config.to_dict()
 
 
 def run_experiment(name: str, seeds: Iterable[int] | None = None, workers: int = 0) -> Path:
