@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlbook.__main__ import main
+from rlbook.scale import run_folder
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch import doctor
 
@@ -62,7 +63,7 @@ def test_a_folder_that_cannot_lock(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(doctor.fcntl, "flock", refuse)
+    monkeypatch.setattr(run_folder.fcntl, "flock", refuse)
     found = examined(tmp_path)["run folder"]
     assert found.state == "fail" and "Function not implemented" in found.seen
 

@@ -1,6 +1,5 @@
 """`rlbook doctor`: whether this machine is fit for a run, before the run finds out."""
 
-import fcntl
 import os
 import re
 import shutil
@@ -19,7 +18,9 @@ import torch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.vllm_adapter import check_version, vllm_python
 from rlbook.scale.launch.dry_run import measure_shape
+from rlbook.scale.layout import Layout, replace_text
 from rlbook.scale.plan.budget import GB, Budget, Prompts
+from rlbook.scale.run_folder import one_launcher
 
 COPIED = 256_000_000  # bytes: far more than any cache holds
 SLOW_SYNC = 0.5  # seconds: every batch and every checkpoint waits for several of them
@@ -152,15 +153,11 @@ def folder(path: Path, budget: Budget | None) -> Iterator[Finding]:
 
 
 def durable_seconds(scratch: Path) -> float:
-    """Seconds until a file of a megabyte is on disk under its final name, and can be locked."""
-    start = time.perf_counter()
-    with (scratch / "partial").open("wb") as file:
-        file.write(bytes(1_000_000))
-        file.flush()
-        os.fsync(file.fileno())
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.replace(scratch / "partial", scratch / "final")
-    return time.perf_counter() - start
+    """Seconds until a file of a megabyte is on disk under its final name, in a locked folder."""
+    with one_launcher(Layout(scratch)):
+        start = time.perf_counter()
+        replace_text(scratch / "file", "x" * 1_000_000)
+        return time.perf_counter() - start
 
 
 def ports() -> Finding:

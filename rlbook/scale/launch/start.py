@@ -113,8 +113,7 @@ def check_machine(config: ScaleConfig) -> None:
         return
     generate, training = config.generate, config.train.processes
     generating = generate.count * generate.tensor_parallel
-    needed = max(generating, training) if generate.colocated else generating + training
-    if needed > (found := torch.cuda.device_count()):
+    if config.gpus > (found := torch.cuda.device_count()):
         raise ValueError(
             f"model.device is cuda and this machine has {found} GPUs for {generating} of "
             f"generators and {training} of trainers: lower generate.count or train.processes, "
