@@ -22,7 +22,7 @@ from rlbook.scale.chaos import faults
 from rlbook.scale.chaos.__main__ import parse
 from rlbook.scale.chaos.faults import Scene
 from rlbook.scale.chaos.promises import broken_promises
-from rlbook.scale.chaos.report import ledger, markdown, report
+from rlbook.scale.chaos.report import PROMISES, ledger, markdown, report
 from rlbook.scale.chaos.run import Chaos, Struck
 from rlbook.scale.chaos.victims import children, is_stopped, pids_of, survivors
 from rlbook.scale.config import LaunchConfig, ScaleConfig
@@ -441,6 +441,8 @@ def test_the_report_counts_kills_apart_from_other_faults(run, tmp_path):
     assert "2 kills, 8 prompts asked again, 1 verdicts lost, in 2 minutes." in text
     assert "# Chaos: 1 promises broken" in text and "Not done: fill disk (no room)." in text
     assert "6: 4 trained, 1 rejected, 0 late, 0 refused requests, 1 open" in text
+    for promise in PROMISES:  # that is not said of a run which has broken one
+        assert promise not in text and promise in markdown(found | {"broken": []})
 
 
 def test_the_long_run_that_is_told_of_is_the_one_recorded():

@@ -107,7 +107,7 @@ def damage_checkpoint(scene: Scene) -> Strike | None:
 
     It must fall back to the one before.
     """
-    folders = [folder for folder in step_folders(scene.layout.checkpoints)]
+    folders = step_folders(scene.layout.checkpoints)
     if len(folders) < 2 or any(damage(folder) for folder in folders[-2:]):
         return None
     with suppress(FileNotFoundError):
