@@ -119,7 +119,8 @@ def with_and_without_tool(trainer: Trainer) -> dict[str, float]:
 
 def arms(*labels: str, **settings) -> Iterator[Arm]:
     """The same run with other credit, each at two learning rates."""
-    for label, credit in ((label, CREDITS[label]) for label in labels):
+    for label in labels:
+        credit = CREDITS[label]
         one = arm(label, STEPWISE if credit else RLOO, reward=credit, **SETTINGS, **settings)
         yield over(one, lr=RATES)
 

@@ -13,9 +13,7 @@ from rlbook.objectives import listed_logps, topk_tokens
 
 CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
 CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
-CHUNK_ROWS_CUDA = (
-    2048  # on a GPU, where every chunk reads and writes the whole gradient of the head
-)
+CHUNK_ROWS_CUDA = 2048  # every chunk reads and writes the whole gradient of the head
 
 
 class TokenStats(NamedTuple):
