@@ -14,6 +14,16 @@ ONE_SETTING = {
     "PipelineRL-1": {"generate.max_staleness", "generate.target_staleness"},
     "PipelineRL-2": set(),
     "PipelineRL-8": {"generate.max_staleness", "generate.target_staleness"},
+    "PipelineRL-0, half the rate": {
+        "generate.max_staleness",
+        "generate.target_staleness",
+        "optimizer.lr",
+    },
+    "PipelineRL-8, half the rate": {
+        "generate.max_staleness",
+        "generate.target_staleness",
+        "optimizer.lr",
+    },
     "PipelineRL-8, as late as it can": {"generate.max_staleness", "generate.target_staleness"},
     "σ per prompt": {"method.advantage"},
     "mean per answer": {"method.aggregation"},

@@ -101,6 +101,9 @@ def arms(steps: int = 80) -> Iterator[PipelineArm]:
     base = recipe(steps)
     for k in (0, 1, 2, 8):
         yield PipelineArm(f"PipelineRL-{k}", stale(base, k))
+    for k in (0, 8):
+        slow = stale(base, k).replace(optimizer={"lr": base.optimizer.lr / 2})
+        yield PipelineArm(f"PipelineRL-{k}, half the rate", slow)
     late = base.replace(generate={"max_staleness": 8, "target_staleness": None})
     yield PipelineArm("PipelineRL-8, as late as it can", late)
     for k in (2, 8):
