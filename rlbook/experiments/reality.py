@@ -1,6 +1,6 @@
 """Chapter 13: rewards without labels in two opposite worlds, and the base against RL at large k."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rlbook.evaluation import held_out_rollouts, right_counts
@@ -16,6 +16,7 @@ UNBOUNDED, CLIPPED = bounded("no trust region"), bounded("clip 0.2")
 ONE_UPDATE = {"prompts": 8, "group_size": 16, "minibatches": 1, "steps": 20}
 EIGHT_UPDATES = ONE_UPDATE | {"minibatches": 8}
 FIVE = (0, 1, 2, 3, 4)
+RATES = (1.5e-4, 3e-4)
 LABEL_FREE = {
     "verifier": None,
     "majority vote": "majority_vote",
@@ -30,30 +31,35 @@ def rewarded(label: str, reward: str | None, method=RLOO, **settings: Any) -> Ar
     return arm(label, method, reward=path, **settings)
 
 
-def label_free(rates: tuple[float, ...], **settings: Any) -> Iterator[Arm]:
+def label_free(**world: Any) -> Iterator[Arm]:
     """A verifier and three rewards that never ask one, one update a step."""
     for label, reward in LABEL_FREE.items():
-        yield over(rewarded(label, reward, **ONE_UPDATE, **settings), lr=rates)
+        yield rewarded(label, reward, **ONE_UPDATE, **world)
+
+
+def at_both_rates(arms: Iterable[Arm]) -> tuple[Arm, ...]:
+    return tuple(over(one, lr=RATES) for one in arms)
+
+
+def coins(**world: Any) -> Iterator[Arm]:
+    """Coins with one update and with eight, clipped and not."""
+    coin = "random_reward"
+    yield rewarded("coin, one update", coin, **ONE_UPDATE, **world)
+    yield rewarded("coin, 8 updates, no clip", coin, UNBOUNDED, **EIGHT_UPDATES, **world)
+    yield rewarded("coin, 8 updates, clip", coin, CLIPPED, **EIGHT_UPDATES, **world)
 
 
 def spurious() -> Iterator[Arm]:
-    """Coins with one update and with eight, clipped and not; the format; the favourite mistake."""
-    coin = "random_reward"
-    arms = (
-        rewarded("coin, one update", coin, **ONE_UPDATE, **HABITS),
-        rewarded("coin, 8 updates, no clip", coin, UNBOUNDED, **EIGHT_UPDATES, **HABITS),
-        rewarded("coin, 8 updates, clip", coin, CLIPPED, **EIGHT_UPDATES, **HABITS),
-        rewarded("format only", "format_only", **ONE_UPDATE, **HABITS),
-        rewarded("wrong labels", "wrong_labels", **ONE_UPDATE, **HABITS),
-    )
-    for one in arms:
-        yield over(one, lr=(3e-4,))
+    """Coins, the format, the favourite mistake."""
+    yield from coins(**HABITS)
+    yield rewarded("format only", "format_only", **ONE_UPDATE, **HABITS)
+    yield rewarded("wrong labels", "wrong_labels", **ONE_UPDATE, **HABITS)
 
 
 def entropy_tuning() -> Iterator[Arm]:
     """Gradient descent on the entropy of one's own answers in both worlds; the reward is logged."""
     for label, world in (("EM-FT, habits", HABITS), ("EM-FT, sums", {})):
-        yield over(rewarded(label, "negative_entropy", **ONE_UPDATE, **world), lr=(3e-4,))
+        yield rewarded(label, "negative_entropy", **ONE_UPDATE, **world)
 
 
 def many_tries(**settings: Any) -> Iterator[Arm]:
@@ -101,41 +107,45 @@ SEEN = {"chosen_by": None, "watch": votes, "measure": by_level, "evaluation": FE
 REALITY: dict[str, Experiment] = {
     "label_free": Experiment(
         "What do rewards without labels teach where the mode is wrong on most problems?",
-        tuple(label_free((1.5e-4, 3e-4), **HABITS)),
-        seeds=FIVE,
+        at_both_rates(label_free(**HABITS)),
         **SEEN,
     ),
     "label_free_control": Experiment(
         "... and where the mode is right?",
-        tuple(label_free((3e-4,))),
+        at_both_rates(label_free()),
         seeds=FIVE,
         **SEEN,
     ),
     "spurious": Experiment(
         "Do coins, the format alone or wrong labels teach anything?",
-        tuple(spurious()),
+        at_both_rates(spurious()),
+        seeds=FIVE,
+        **SEEN,
+    ),
+    "spurious_control": Experiment(
+        "... and coins where the mode is right?",
+        at_both_rates(coins()),
         seeds=FIVE,
         **SEEN,
     ),
     "entropy_tuning": Experiment(
         "What does minimising the entropy of one's own answers teach in both worlds?",
-        tuple(entropy_tuning()),
+        at_both_rates(entropy_tuning()),
         seeds=FIVE,
         world=EntropyFineTuning,
         **SEEN,
     ),
     "coverage": Experiment(
         "What can 256 tries solve after a verifier's rewards, and after a majority vote's?",
-        tuple(many_tries(prompts=16, steps=32, **HABITS)),
-        seeds=(0, 1, 2),
+        at_both_rates(many_tries(prompts=16, steps=32, **HABITS)),
         chosen_by=None,
         measure=coverage,
         evaluation=FEW,
     ),
     "coverage_control": Experiment(
         "... and where the base solves nearly everything?",
-        tuple(many_tries()),
-        seeds=(0, 1, 2),
+        at_both_rates(many_tries()),
+        seeds=FIVE,
         chosen_by=None,
         measure=coverage,
         evaluation=FEW,

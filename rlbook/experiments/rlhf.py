@@ -125,8 +125,8 @@ def ppo(label: str, made: str | None, beta: float = 0.0, **changes: Any) -> Arm:
     return arm(label, leashed(beta), reward=reward, **settings)
 
 
-FEW_SEEDS = {
-    "seeds": tuple(range(5)),
+FIVE = (0, 1, 2, 3, 4)
+SEEN = {
     "chosen_by": None,
     "world": rewarded,
     "watch": distance,
@@ -145,16 +145,18 @@ RLHF: dict[str, Experiment] = {
             ppo("1000 pairs, β = 0.03", "after_1000", 0.03),
             ppo("1000 pairs, β = 0.1", "after_1000", 0.1),
         ),
-        **FEW_SEEDS,
+        **SEEN,
     ),
     "overoptimisation_slow": Experiment(
         "... and at half the learning rate, in twice the steps?",
         (ppo("1000 pairs", "after_1000", lr=3e-4, steps=60),),
-        **FEW_SEEDS,
+        seeds=FIVE,
+        **SEEN,
     ),
     "misled": Experiment(
         "What does PPO learn from annotators who share the misconception in two families?",
         (ppo("misled annotators, β = 0.1", "after_1000_misled", 0.1),),
-        **FEW_SEEDS,
+        seeds=FIVE,
+        **SEEN,
     ),
 }
