@@ -9,7 +9,7 @@ from rlbook.evaluation import held_out_rollouts
 from rlbook.experiments.design import Arm, Experiment, arm, over
 from rlbook.experiments.pressing import FEW, RLOO
 from rlbook.experiments.worlds import HABITS
-from rlbook.objectives import METHODS
+from rlbook.objectives import METHODS, Method
 from rlbook.policy import Sampler, load_policy
 from rlbook.rewards import KimiLength, L1Max, LengthCost, TeacherReward
 from rlbook.tasks import Problem
@@ -23,7 +23,10 @@ from rlbook.training.sft import Answer, sft, written_answer
 TEACHER = "tiny-habits-teacher"
 # The policy gradient on another's answers, each worth 1, is supervised fine-tuning.
 SFT = replace(METHODS["reinforce"], name="sft", aggregation="token_mean")
+CURRICULUM, WAIT = "curriculum", 4
+ASKED, ANY = 96, "any problems"
 HERE = "rlbook.experiments.efficiency"
+FIVE = (0, 1, 2, 3, 4)
 
 
 def each_family(trainer: Trainer) -> dict[str, float]:
@@ -78,27 +81,49 @@ def length_rules() -> Iterator[Arm]:
 
 
 def on_chosen_data() -> Iterator[Arm]:
-    """All families; problems of middling pass rate; one family; four problems met again."""
+    """All families; problems of middling pass rate, and as many of any; one; four; a curriculum."""
     settings: dict[str, Any] = HABITS | {"steps": 20, "minibatches": 1}
-    choices = {
-        "all families": {},
-        "pass rate 0.2 to 0.8": {"pool": 96},
-        "brackets only": {"levels": (2,)},
-        "four problems": {"pool": 4},
+    choices: dict[str, tuple[Method, dict[str, Any]]] = {
+        "all families": (RLOO, {}),
+        "pass rate 0.2 to 0.8": (RLOO, {"pool": ASKED}),
+        "as many, any": (replace(RLOO, name=ANY), {"pool": ASKED}),
+        "brackets only": (RLOO, {"levels": (2,)}),
+        "four problems": (RLOO, {"pool": 4}),
+        "easy first": (replace(RLOO, name=CURRICULUM), {}),
     }
-    for label, choice in choices.items():
-        yield over(arm(label, RLOO, **settings | choice), lr=(3e-4, 6e-4))
+    for label, (method, choice) in choices.items():
+        yield over(arm(label, method, **settings | choice), lr=(3e-4, 6e-4))
+
+
+class EasyFirst(Trainer):
+    """A curriculum: two families at first, and every `WAIT` batches the next rarer one."""
+
+    def problems(self, seed: int) -> list[Problem]:
+        open_now = LEVELS[: 2 + self.step // WAIT]
+        return self.task.sample(seed, self.config.rollout.prompts, open_now)
 
 
 def chosen_data(config: RunConfig) -> Trainer:
-    """The trainer of an arm; a large pool is cut down to the problems the base solves sometimes."""
+    """The trainer of an arm; a pool of `ASKED` problems is cut down to those of middling pass rate.
+
+    The control keeps as many of them, whatever their pass rate.
+    """
+    if config.method.name == CURRICULUM:
+        return EasyFirst(config)
     trainer = Trainer(config)
-    if trainer.pool is not None and len(trainer.pool.problems) > 4:
+    if config.data.pool == ASKED:
         problems = list(trainer.pool.problems.values())
-        asked = trainer.sample(problems, n=8, seed=derive_seed(config.seed, "pass rates"))
-        kept = difficulty_window(problems, pass_rates(asked), 0.2, 0.8)
+        kept = middling(trainer, problems)
+        if config.method.name == ANY:
+            kept = problems[: len(kept)]
         trainer.pool = PromptPool(kept, config.seed)
     return trainer
+
+
+def middling(trainer: Trainer, problems: Sequence[Problem]) -> list[Problem]:
+    """The problems that the policy solves in 20 to 80 % of eight tries."""
+    asked = trainer.sample(problems, n=8, seed=derive_seed(trainer.config.seed, "pass rates"))
+    return difficulty_window(problems, pass_rates(asked), 0.2, 0.8)
 
 
 def worked_examples(per_family: int, seed: int) -> list[tuple[Problem, str]]:
@@ -165,7 +190,7 @@ EFFICIENCY: dict[str, Experiment] = {
         "... and to a student of a sixth of the parameters?",
         tuple(students("tiny-habits-small", rl=(6e-4, 1.2e-3), sft=(1e-3, 2e-3), opd=(1e-3, 2e-3))),
         chosen_by=None,
-        seeds=tuple(range(4)),
+        seeds=FIVE,
         world=taught,
         measure=each_family,
         evaluation=FEW,
@@ -174,14 +199,14 @@ EFFICIENCY: dict[str, Experiment] = {
         "What does each way to charge for length do to accuracy and to length?",
         tuple(length_rules()),
         chosen_by=None,
-        seeds=tuple(range(4)),
+        seeds=FIVE,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
     ),
     "data_choice": Experiment(
         "Which problems teach all families?",
         tuple(on_chosen_data()),
         chosen_by=None,
-        seeds=tuple(range(4)),
+        seeds=FIVE,
         world=chosen_data,
         measure=each_family,
         evaluation=FEW,
@@ -190,7 +215,7 @@ EFFICIENCY: dict[str, Experiment] = {
         "What does each stage of DeepSeek-R1's pipeline add, at equal answers?",
         tuple(stages()),
         chosen_by=None,
-        seeds=tuple(range(4)),
+        seeds=FIVE,
         world=staged,
         measure=each_family,
         evaluation=FEW,

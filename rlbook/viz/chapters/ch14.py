@@ -1,4 +1,4 @@
-"""Chapter 14: what length may cost, what data are worth, and what a teacher saves."""
+"""Chapter 14: what length may cost, what data are worth, what a teacher saves; a real model."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,10 +8,12 @@ from matplotlib.axes import Axes
 from transformers import PreTrainedTokenizerBase
 
 from rlbook.rewards import KimiLength, L1Exact, L1Max, LengthCost
+from rlbook.stats import t_interval
 from rlbook.tasks import Problem
 from rlbook.tasks.habits import FAMILIES
 from rlbook.training import Rollout
 from rlbook.training.rewards import Reward
+from rlbook.viz.evidence import difference_table
 from rlbook.viz.style import ARM_COLOURS, BAD, FAMILY_COLOURS, GOOD, MUTED, label_lines
 from rlbook.viz.texts import (
     WIDTH,
@@ -78,8 +80,13 @@ LIVE = {
 }
 
 
-# Where three arms lie close together their labels stand apart, in points.
-BESIDE = {"no price": (14, 8), "0.005 a token": (-92, 12), "L1-Max, 32 tokens": (12, -20)}
+# Where dots lie close together the labels stand apart, in points.
+BESIDE = {
+    "no price": (14, 8),
+    "0.005 a token": (-92, 12),
+    "L1-Max, 32 tokens": (12, -20),
+    "Kimi, among siblings": (-10, -24),
+}
 
 
 def draw_frontier(ax: Axes, evaluations: pd.DataFrame) -> None:
@@ -93,6 +100,12 @@ def draw_frontier(ax: Axes, evaluations: pd.DataFrame) -> None:
         offset = BESIDE.get(str(name), (9, 3))
         ax.annotate(str(name), at, offset, textcoords="offset points", color=colour, fontsize=9)
     ax.set(xlabel="tokens an answer", ylabel="pass@1 on held-out sums", ylim=(0, 1))
+
+
+def at_each_rate(evaluations: pd.DataFrame, metric: str, against: str) -> pd.DataFrame:
+    """`difference_table` at each learning rate apart: no verdict rests on a single one."""
+    tables = {lr: difference_table(runs, metric, against) for lr, runs in evaluations.groupby("lr")}
+    return pd.concat(tables, names=["lr"])
 
 
 def draw_limits(ax: Axes, table: pd.DataFrame) -> None:
@@ -182,9 +195,15 @@ def show_opinions(
 
 
 def scores(
-    live: Mapping[str, pd.Series], distilled: pd.Series, stages: Mapping[str, Mapping[str, float]]
+    live: Mapping[str, pd.Series],
+    tested: pd.Series,
+    distilled: pd.Series,
+    stages: Mapping[str, Mapping[str, float]],
 ) -> list[dict[str, str]]:
-    """The chapter's scorecard, with the numbers of its own runs."""
+    """The chapter's scorecard, with the numbers of its own runs.
+
+    `tested` is the held-out accuracy of every choice of data, by arm and learning rate.
+    """
     early, late = live["price from the start"], live["price after 12 steps"]
     mean_of = {name: row["pass@1_habits"] for name, row in stages.items()}
     return [
@@ -216,6 +235,17 @@ def scores(
             f"{distilled['on-policy distillation']:.2f}, RL {distilled['RL']:.2f}",
             "control": "with the teacher's training counted: RL is cheaper",
             "paper": "R1: distilled 32B beats RL on 32B",
+        },
+        {
+            "claim": "families opened late are learned less than those asked from the start",
+            "exact": "–",
+            "pressing": "habits, easy first, two rates: "
+            + " and ".join(
+                f"{tested['easy first', lr]:.2f} (all: {tested['all families', lr]:.2f})"
+                for lr in tested["easy first"].index
+            ),
+            "control": "a pool of any problems ends where a window of pass rates does",
+            "paper": "Kimi k1.5 samples easy ones first; PRIME keeps 0.2 to 0.8",
         },
         {
             "claim": "a cold start brings rare rules within reach of RL",
@@ -250,3 +280,55 @@ def draw_choices(ax: Axes, evaluations: pd.DataFrame, base: Mapping[str, float])
     ax.set_xticks(places, list(FAMILIES))
     ax.set(ylim=(-0.02, 1.02), xlim=(-0.2, len(columns) - 0.8), ylabel="share of right answers")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def draw_real_model(axes: Sequence[Axes], steps: pd.DataFrame) -> None:
+    """Accuracy on each step's own prompts, a panel per learning rate and a line per run."""
+    for ax, (lr, runs) in zip(axes, steps.groupby("lr"), strict=True):
+        for (arm, _), run in runs.groupby(["arm", "seed"], sort=False):
+            ax.plot(run["step"], run["accuracy"], color=ARM_COLOURS[str(arm)], lw=1, alpha=0.5)
+        means = runs.groupby(["arm", "step"], sort=False)["accuracy"].mean()
+        for arm in runs["arm"].unique():
+            ax.plot(means[arm].index, means[arm], color=ARM_COLOURS[arm], lw=2.4, label=arm)
+        ax.set(xlabel="training step", ylim=(0, 1))
+        ax.set_title(f"learning rate {lr:g}", fontsize=9.5)
+        label_lines(ax)
+    axes[0].set_ylabel("share of right answers")
+
+
+TRIES = 8  # answers to each held-out problem
+
+
+def share_right(runs: pd.DataFrame, when: str) -> np.ndarray:
+    """How often each held-out problem was solved "before" or "after", over all these runs."""
+    columns = [column for column in runs if column.startswith(f"{when}_")]
+    return runs[columns].to_numpy().mean(axis=0) / TRIES
+
+
+def held_out_gains(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """What each arm's training did to the same held-out problems, at each learning rate.
+
+    The interval is over problems, the runs of an arm averaged: it says what these runs have gained
+    on such problems, not what another seed would.
+    """
+    rows = {}
+    for key, runs in evaluations.groupby(["arm", "lr"], sort=False):
+        before, after = share_right(runs, "before"), share_right(runs, "after")
+        rows[key] = paired_row(before, after) | {"before": before.mean(), "after": after.mean()}
+    table = pd.DataFrame(rows).T.rename_axis(["arm", "lr"])
+    return table[["before", "after", "gain", "low", "high"]]
+
+
+def held_out_lead(evaluations: pd.DataFrame, arm: str, over: str) -> pd.DataFrame:
+    """By how much one arm ends above another on the same held-out problems; as `held_out_gains`."""
+    rows = {}
+    for lr, runs in evaluations.groupby("lr"):
+        ends = [share_right(runs[runs["arm"] == name], "after") for name in (over, arm)]
+        rows[lr] = paired_row(*ends)
+    return pd.DataFrame(rows).T.rename_axis("lr")
+
+
+def paired_row(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
+    """Mean of second − first over problems, with its interval."""
+    gain, low, high = (float(x) for x in t_interval(second - first))
+    return {"gain": gain, "low": low, "high": high}
