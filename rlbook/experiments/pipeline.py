@@ -61,11 +61,12 @@ OneProcess = Callable[[RunConfig], Trainer]
 
 @dataclass(frozen=True)
 class PipelineArm:
-    """A label, settings, and for what one process has to run, how it makes its trainer."""
+    """A label, settings, and for what one process has to run, how and with which trainer."""
 
     label: str
     config: ScaleConfig
     one_process: OneProcess | None = None
+    how: str = "the processes of rlbook.scale"
 
 
 class RoughBody(RoughSampler):
@@ -107,7 +108,8 @@ def arms(steps: int = 80) -> Iterator[PipelineArm]:
     late = base.replace(generate={"max_staleness": 8, "target_staleness": None})
     yield PipelineArm("PipelineRL-8, as late as it can", late)
     for k in (2, 8):
-        yield PipelineArm(f"PPO-off-policy-{k}", base, partial(off_policy, k))
+        how = f"one process, the sampler's weights stay for {k} updates"
+        yield PipelineArm(f"PPO-off-policy-{k}", base, partial(off_policy, k), how)
     exchanged = {
         "DAPO's clip": {"trust_region": RatioClip(0.2, 0.26)},
         "σ per prompt": {"advantage": METHODS["grpo"].advantage},
@@ -123,9 +125,14 @@ def arms(steps: int = 80) -> Iterator[PipelineArm]:
     yield PipelineArm("limit 40, interrupted", tight.replace(generate={"interruption": cut}))
     ramp = replace(base.method, reward_shaping="overlong")
     yield PipelineArm("limit 40, length penalty", tight.replace(method=ramp))
-    yield PipelineArm("one process, exact sampler", base, Trainer)
-    yield PipelineArm("one process, rounded sampler", base, partial(rough, RoughSampler))
-    yield PipelineArm("one process, rounded but for the head", base, partial(rough, RoughBody))
+    one_process: dict[str, tuple[OneProcess, str]] = {
+        "exact sampler": (Trainer, "weights as trained"),
+        "rounded sampler": (partial(rough, RoughSampler), f"weights of {BITS} bits"),
+        "rounded but for the head": (partial(rough, RoughBody), f"{BITS} bits, but for the head"),
+    }
+    for label, (train, weights) in one_process.items():
+        how = f"one process, sampler with {weights}"
+        yield PipelineArm(f"one process, {label}", base, train, how)
 
 
 def off_policy(k: int, config: RunConfig) -> Trainer:
@@ -246,7 +253,7 @@ def main(arms: tuple[str, ...] = (), seeds: tuple[int, ...] = tuple(range(10))) 
     for arm, seed, record in run_arms(arms, seeds):
         print(f"{arm.label}, seed {seed}: {record['seconds']:.0f} s", flush=True)
         rows += [{"arm": arm.label, "seed": seed, **short(row, 4)} for row in record["rows"]]
-        settings[arm.label] = run_as_data(arm.config) | {"processes": arm.one_process is None}
+        settings[arm.label] = run_as_data(arm.config) | {"run by": arm.how}
         seconds.setdefault(arm.label, {})[str(seed)] = record["seconds"]
     table = data_dir() / "results" / f"{NAME}.csv"
     write_csv(table, rows)
