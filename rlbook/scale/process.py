@@ -37,16 +37,19 @@ class Pulse:
             os.utime(self.path)
 
 
-def silent_too_long(path: Path, since: float, now: float) -> float | None:
+def silent_too_long(path: Path, since: float, now: float, loading: float) -> float | None:
     """Seconds since the last sign of life, if they are more than was allowed; otherwise None.
 
-    A process that has shown none `since` it was started may still be loading: that is no silence.
+    A process that has shown none `since` it was started may still be loading: it has as many
+    seconds as `loading` says.
     """
     try:
         last, allowed = path.stat().st_mtime, float(path.read_text())
     except (OSError, ValueError):  # not there, or being written
-        return None
-    return now - last if last > since and now - last > allowed else None
+        last, allowed = since, loading
+    if last <= since:
+        last, allowed = since, loading
+    return now - last if now - last > allowed else None
 
 
 def die_with_parent() -> None:

@@ -1,10 +1,11 @@
 """The settings that a full-scale run has besides those of `rlbook.training.RunConfig`."""
 
 from random import Random
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from rlbook.training import config as training
 from rlbook.training.config import Section
 
 
@@ -80,6 +81,36 @@ class GenerateConfig(Section):
     verifiers: int = Field(1, ge=1, description="verifier processes")
 
 
+class EvaluationSet(Section):
+    """Problems that are asked beside the run's own held-out ones, such as those of a benchmark."""
+
+    task: str = Field(
+        description='as data.task, which holds some out; "benchmark:<source>": all of a data set'
+    )
+    levels: tuple[int, ...] | None = Field(None, description="difficulty levels; all if absent")
+    prompts: int = Field(ge=1, description="problems; those that training asks are left out")
+    samples: int | None = Field(
+        None, ge=1, description="completions per problem; evaluation.samples if absent"
+    )
+    ks: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None, description="pass@k to report besides pass@1; 2, 4, 8, … if absent"
+    )
+    temperature: float | None = Field(
+        None, ge=0, description="of sampling; rollout.temperature if absent"
+    )
+    max_new_tokens: int | None = Field(
+        None, ge=1, description="completion limit in tokens, not interrupted; as in training"
+    )
+
+
+class EvaluationConfig(training.EvaluationConfig):
+    """Held-out problems, and sets of others: each evaluation by one version of the weights."""
+
+    sets: dict[Annotated[str, Field(pattern=r"^[\w.-]+$")], EvaluationSet] = Field(
+        {}, description="further problems by the name of their rows, e.g. {math: {task: …}}"
+    )
+
+
 class TrainConfig(Section):
     """The processes that share an update, and the precision of their forward passes."""
 
@@ -106,6 +137,11 @@ class LaunchConfig(Section):
     )
     shown: int = Field(
         4, ge=0, description="answers of every batch, right and wrong, kept to be read"
+    )
+    loading: float = Field(
+        1800.0,
+        gt=0,
+        description="seconds from a process's start to its first sign of life; then it is killed",
     )
     grace: float = Field(20.0, ge=0, description="seconds a process is given to stop by itself")
 

@@ -141,6 +141,47 @@ def test_who_hangs_is_killed_and_started_again(layout, quick):
     assert "killed by SIGKILL" in {row["reason"] for row in events(layout, "death")}
 
 
+def test_who_hangs_while_it_loads_is_killed_and_started_again(layout, quick):
+    stuck = script("trainer", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    with supervise(layout, stuck, loading=0.6, max_deaths=99) as supervisor:
+        supervisor.watch(lambda: len(events(layout, "hung")) > 1, seconds=0.02)
+    assert all("no sign of life for" in row["reason"] for row in events(layout, "hung"))
+    assert "killed by SIGKILL" in {row["reason"] for row in events(layout, "death")}
+
+
+def test_a_process_that_hangs_whenever_it_loads_is_given_up(layout):
+    one = supervise(layout, script("x", ""), max_deaths=3, window=600.0).watched[0]
+    with pytest.raises(TooManyDeaths, match="x died 4 times"):
+        for now in (2000.0, 4000.0, 6000.0, 8000.0):
+            one.hang(1990.0)
+            one.plan_restart(now)
+
+
+def test_a_process_that_waits_for_a_machine_does_not_hang(layout, quick):
+    class Waiting:
+        pid, runs = None, False
+
+        def begun(self):
+            return self.runs
+
+        def poll(self):
+            return None
+
+        def send_signal(self, number): ...
+
+        def wait(self, seconds): ...
+
+    waiting = Waiting()
+    limits = LaunchConfig(loading=0.01)
+    supervisor = Supervisor([script("x", "")], layout, limits, lambda command, logs: [waiting])
+    for _ in range(5):
+        supervisor.look(done=False)
+        time.sleep(0.02)
+    assert not events(layout, "hung")
+    waiting.runs = True
+    until(lambda: supervisor.look(done=False) or events(layout, "hung"))
+
+
 def test_a_generator_that_keeps_dying_is_left_out_as_long_as_there_is_another(layout, quick):
     gpu = {"CUDA_VISIBLE_DEVICES": "6"}
     broken = replace(script("generator0", "raise SystemExit('bad GPU')"), spare=True, env=gpu)

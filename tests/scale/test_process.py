@@ -43,15 +43,17 @@ def test_a_child_ends_when_its_parent_is_killed(code):
     [
         (0, 1030, None),  # allowed
         (0, 1031, 31),
-        (1001, 2000, None),  # it has shown no life since it started: it loads
+        (1001, 1201, None),  # it has shown no life since it started: it loads
+        (1001, 1202, 201),
     ],
 )
 def test_silence_counts_from_the_last_sign_of_life(started, now, silence, tmp_path):
     path = tmp_path / "alive" / "trainer"
-    assert silent_too_long(path, started, now) is None
+    assert silent_too_long(path, now - 200, now, 200) is None
+    assert silent_too_long(path, now - 201, now, 200) == 201
     Pulse(path, 30)()
     os.utime(path, (1000, 1000))
-    assert silent_too_long(path, started, now) == silence
+    assert silent_too_long(path, started, now, 200) == silence
 
 
 def test_a_pulse_survives_a_full_disk_and_says_what_it_allows(tmp_path, monkeypatch):

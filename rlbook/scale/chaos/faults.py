@@ -15,11 +15,10 @@ from rlbook.scale.chaos.victims import is_stopped, pids_of
 from rlbook.scale.layout import CHECKSUMS, Layout, damage
 from rlbook.scale.spool import newest_batch
 from rlbook.scale.train.checkpoint import step_folders
-from rlbook.training.runlog import read_jsonl
 
 PAUSE = (1.0, 10.0)  # seconds for which a process is stopped
 HELD = (2.0, 6.0)  # seconds for which a disk is full, or a batch damaged
-HANG_SECONDS = 200.0  # in which whoever watches has to end a process that is stopped for good
+HANG_SECONDS = 300.0  # in which whoever watches has to end a process that is stopped for good
 BLOCK = bytes(2**16)
 
 
@@ -73,12 +72,8 @@ def pause(kind: str, scene: Scene) -> Strike | None:
 
 
 def hang(kind: str, scene: Scene) -> Strike | None:
-    """SIGSTOP for good: the launcher has to miss its signs of life and end it.
-
-    A process that has shown none yet may take long to load, and is left alone.
-    """
-    pid = scene.one(kind)
-    if pid is None or not has_shown_life(pid, scene.layout):
+    """SIGSTOP for good, also while it loads: the launcher has to miss its signs of life."""
+    if (pid := scene.one(kind)) is None:
         return None
     signalled(pid, signal.SIGSTOP)
 
@@ -161,15 +156,6 @@ def spoil(path: Path, rng: random.Random) -> None:
     spoiled = path.with_name(f".{path.name}.spoiled")
     spoiled.write_bytes(content)
     spoiled.replace(path)
-
-
-def has_shown_life(pid: int, layout: Layout) -> bool:
-    """Whether a process has done so since it was started."""
-    for row in reversed(read_jsonl(layout.log("events"))):
-        if row.get("pid") == pid:
-            alive = layout.alive(row["process"])
-            return alive.exists() and alive.stat().st_mtime > row["time"]
-    return False
 
 
 def signalled(pid: int, number: int) -> None:

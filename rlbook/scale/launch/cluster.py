@@ -118,6 +118,9 @@ class RemoteProcess:
         self.host, self.own, self.end, self.log = host, own, end, log
         self.code: int | None = None
 
+    def begun(self) -> bool:
+        return answered(self.own, 0.0)
+
     def poll(self) -> int | None:
         if self.code is None and answered(self.end, 0.0):
             self.code = self.ended()

@@ -49,6 +49,9 @@ class Process(Protocol):
 
     pid: int | None  # on this machine
 
+    def begun(self) -> bool:
+        """Whether it runs, or has run: it may wait for a machine first."""
+
     def poll(self) -> int | None:
         """Exit code, as of `subprocess.Popen`, or `LOST`; None while it runs."""
 
@@ -81,6 +84,9 @@ class LocalProcess(subprocess.Popen):
                 process_group=0,
                 preexec_fn=die_with_parent,
             )
+
+    def begun(self) -> bool:
+        return True
 
     def send_signal(self, number: int) -> None:
         """To the whole group, also if its leader has ended and left others behind."""

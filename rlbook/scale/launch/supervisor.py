@@ -71,6 +71,12 @@ class Watched:
             )
         self.start_at = now + min(FIRST_DELAY * 2 ** (recent - 1), LONGEST_DELAY)
 
+    def hang(self, seconds: float) -> None:
+        """End it. So long a silence is not time in which it lived: it forgives no earlier death."""
+        self.deaths = [death + seconds for death in self.deaths]
+        self.signal(signal.SIGKILL)
+        self.wait(LAST_SECONDS)
+
     def signal(self, number: int) -> None:
         """Send a signal to all its processes."""
         for process in self.processes:
@@ -138,8 +144,7 @@ class Supervisor:
         for one in self.watched:
             if one.processes and (silence := self.silence(one)):
                 self.record(one, "hung", reason=f"no sign of life for {silence:.0f} s")
-                one.signal(signal.SIGKILL)
-                one.wait(LAST_SECONDS)
+                one.hang(silence)
             if (code := one.exited()) is None:
                 continue
             if done and (code == 0 or not one.command.finishes):
@@ -156,11 +161,16 @@ class Supervisor:
         return done
 
     def silence(self, one: Watched) -> float | None:
-        """Seconds without a sign of life, if those are too many."""
+        """Seconds without a sign of life, if those are too many; none before all of it runs."""
         now, witness = time.time(), one.command.witness
+        if not all(process.begun() for process in one.processes):
+            one.started = now
         with suppress(OSError):
             now = self.layout.alive(witness).stat().st_mtime if witness else now
-        return silent_too_long(self.layout.alive(one.name), one.started, now)
+            return silent_too_long(
+                self.layout.alive(one.name), one.started, now, self.limits.loading
+            )
+        return None
 
     def restart_or_leave_out(self, one: Watched) -> None:
         """Plan its restart. One death too many ends the run, unless others can do its work."""
