@@ -7,10 +7,17 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from rlbook.scale.conflicts import generate_conflicts, placement_conflicts, run_conflicts
+from rlbook.scale.conflicts import (
+    evaluation_conflicts,
+    generate_conflicts,
+    placement_conflicts,
+    run_conflicts,
+)
 from rlbook.scale.sections import (
     BudgetConfig,
     CheckpointConfig,
+    EvaluationConfig,
+    EvaluationSet,
     GenerateConfig,
     Interruption,
     LaunchConfig,
@@ -22,6 +29,8 @@ from rlbook.training.config import RunConfig, dump_config
 __all__ = [
     "BudgetConfig",
     "CheckpointConfig",
+    "EvaluationConfig",
+    "EvaluationSet",
     "GenerateConfig",
     "Interruption",
     "LaunchConfig",
@@ -44,6 +53,7 @@ class ScaleConfig(RunConfig):
     """
 
     run: str = Field("runs/scale", description="folder of the run")
+    evaluation: EvaluationConfig = EvaluationConfig()
     generate: GenerateConfig = GenerateConfig()
     train: TrainConfig = TrainConfig()
     launch: LaunchConfig = LaunchConfig()
@@ -82,9 +92,11 @@ class ScaleConfig(RunConfig):
 
     def shared(self) -> dict[str, Any]:
         """The settings of the `RunConfig` that this run would be on one process."""
-        return {
+        settings = {
             name: value for name, value in self.to_dict().items() if name in RunConfig.model_fields
         }
+        del settings["evaluation"]["sets"]
+        return settings
 
     @model_validator(mode="after")
     def _same_precision(self) -> Self:
@@ -97,6 +109,7 @@ class ScaleConfig(RunConfig):
     def _can_work(self) -> Self:
         for problem in chain(
             run_conflicts(self),
+            evaluation_conflicts(self.evaluation),
             generate_conflicts(self, self.generate),
             placement_conflicts(self.generate, self.train, self.launch),
         ):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rlbook.objectives import Method
-from rlbook.scale.sections import GenerateConfig, LaunchConfig, TrainConfig
+from rlbook.scale.sections import EvaluationConfig, GenerateConfig, LaunchConfig, TrainConfig
 from rlbook.training.config import RunConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -54,6 +54,17 @@ def unsupported(method: Method) -> str:
         "the gradient of the entropy": method.entropy_bonus != 0,
     }
     return " and ".join(name for name, needed in needs.items() if needed)
+
+
+def evaluation_conflicts(evaluation: EvaluationConfig) -> Iterator[str]:
+    """Figures that a set's samples cannot give."""
+    for name, one in evaluation.sets.items():
+        samples, largest = one.samples or evaluation.samples, max(one.ks or (1,))
+        if largest > samples:
+            yield (
+                f"evaluation.sets.{name}: pass@{largest} needs {largest} samples of a problem, it "
+                f"has {samples}: raise its samples, or lower its ks"
+            )
 
 
 def generate_conflicts(run: RunConfig, generate: GenerateConfig) -> Iterator[str]:

@@ -10,12 +10,13 @@
 <run>/events.jsonl          a row per start, death and end of a process (launcher)
 <run>/processes.json        process ids by name (launcher)
 <run>/alive/<process>       its sign of life: see `rlbook.scale.process.Pulse`
+<run>/hold                  the version that generators keep for an evaluation (orchestrator)
 <run>/run_id                tells this run's weights from another's
 <run>/servers/<name>.json   a generator's URL, which it writes itself
 <run>/metrics.jsonl         a row per update (trainer)
 <run>/rollouts.jsonl        a row per batch (orchestrator)
 <run>/samples.jsonl         some answers of every batch, to be read (orchestrator)
-<run>/eval.jsonl            a row per evaluation (orchestrator)
+<run>/eval.jsonl            a row per evaluation and set of problems (orchestrator)
 <run>/sent.json             the last row of each that the sinks have (launcher)
 <run>/logs/<process>.log    what each process printed
 <run>/report.html           the report
@@ -78,6 +79,10 @@ class Layout:
     @property
     def sent(self) -> Path:
         return self.root / "sent.json"
+
+    @property
+    def hold(self) -> Path:
+        return self.root / "hold"
 
     def alive(self, name: str) -> Path:
         return self.root / "alive" / name

@@ -15,7 +15,8 @@ from rlbook.training.resume import fixed_differences
 # training leaves held-out problems out.
 RESUMABLE = (
     *("run", "steps", "sinks", "launch", "checkpoint", "budget", "model.device"),
-    *("evaluation.every", "evaluation.samples", "optimizer.micro_batch_tokens"),
+    *("evaluation.every", "evaluation.samples", "evaluation.sets"),
+    "optimizer.micro_batch_tokens",
     *("generate.python", "generate.count", "generate.token", "generate.tensor_parallel"),
     *("generate.colocated", "generate.gpu_memory"),
     *("generate.slots", "generate.transport", "generate.timeout", "generate.verifiers"),
@@ -41,6 +42,7 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
     layout.root.mkdir(parents=True, exist_ok=True)
     replace_text(layout.config, dump_config(config), mode=0o600)  # it holds the servers' secret
     shutil.rmtree(layout.servers, ignore_errors=True)  # those of an earlier start
+    layout.hold.unlink(missing_ok=True)
     if not layout.run_id.exists():
         replace_text(layout.run_id, secrets.token_hex(4))
 

@@ -98,6 +98,25 @@ class DatasetTask:
         return [problems[i] for i in order[:n]]
 
 
+class BenchmarkTask(DatasetTask):
+    """A data set to evaluate on: all questions of the source, or split, are held out."""
+
+    def __init__(self, source: str, seconds: float = 3.0) -> None:
+        super().__init__(source, seconds)
+        self.name = f"benchmark:{source}"
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Levels of its questions, in order."""
+        return tuple(sorted({problem.level for problem in self.parts[1]}))
+
+    @cached_property
+    def parts(self) -> tuple[list[Problem], list[Problem]]:
+        """Nothing to train on, and everything."""
+        train, held_out = super().parts
+        return [], [*train, *held_out]
+
+
 def find_source(text: str) -> Path | HubSource:
     """What the part after "dataset:" means; anything that is not a path is a hub name."""
     path = Path(text).expanduser()

@@ -14,6 +14,7 @@ NAMES = (
     "habits",
     "reasoning_gym:<dataset>",
     "dataset:<file, folder or hub id>",
+    "benchmark:<file, folder or hub id>",
     "<package.module>:<class>",
 )
 SMALL_WORLDS: dict[str, Callable[[], Task]] = {"sums": SumsTask, "habits": HabitsTask}
@@ -27,7 +28,8 @@ def get_task(name: str) -> Task:
     """The task called `name`: "sums", "habits", a data set after a colon, or a class of yours.
 
     "reasoning_gym:<dataset>" is one of that library's data sets; "dataset:<source>" takes
-    questions and answers from a JSONL file, a folder or the Hugging Face hub (`DatasetTask`).
+    questions and answers from a JSONL file, a folder or the Hugging Face hub (`DatasetTask`);
+    "benchmark:<source>" is the same for evaluation alone (`BenchmarkTask`).
     "<package.module>:<class>" imports the module, from the working directory if need be, and calls
     the class (or function) without arguments for an object that is a `Task`.
     Raises `ValueError` for an unknown name or an object that is no task, and `ImportError` if a
@@ -44,6 +46,10 @@ def get_task(name: str) -> Task:
         from rlbook.tasks.dataset import DatasetTask
 
         return DatasetTask(source)
+    if family == "benchmark" and source:
+        from rlbook.tasks.dataset import BenchmarkTask
+
+        return BenchmarkTask(source)
     if _IMPORT_PATH.fullmatch(name):
         return made(name)
     raise ValueError(f"unknown task {name!r}: choose one of {', '.join(NAMES)}")

@@ -12,7 +12,8 @@ import pytest
 
 from rlbook.scale import spool
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.engine import VersionedCompletion
+from rlbook.scale.generate.engine import GenerationFailed, VersionedCompletion
+from rlbook.scale.hold import Held
 from rlbook.scale.layout import Layout, write_json
 from rlbook.scale.rollout.orchestrator import Orchestrator
 from rlbook.tasks import get_task
@@ -42,10 +43,12 @@ class FakeEngine:
     def __post_init__(self):
         self.rng = random.Random(self.seed)
 
-    async def version(self):
-        return self.weights
+    async def versions(self):
+        return set() if self.weights is None else {self.weights}
 
-    async def complete(self, prompt, n, *, max_new_tokens, temperature):
+    async def complete(self, prompt, n, *, max_new_tokens, temperature, version=None):
+        if version not in (None, self.weights):
+            raise GenerationFailed(f"no generator has version {version}")
         self.calls += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -77,13 +80,17 @@ class FakeVerifiers:
     def __init__(self, task="sums"):
         self.task, self.failures = get_task(task), Counter()
 
-    async def verify(self, problem, completion, finished=True):
-        return self.task.verify(problem, completion, finished)
+    async def verify(self, problem, completion, finished=True, task=None):
+        judge = get_task(task) if task else self.task
+        return judge.verify(problem, completion, finished)
 
 
 @dataclass
 class FakeTrainer:
-    """Reads batches as the trainer does; an update makes the engine's weights one newer."""
+    """Reads batches as the trainer does; an update makes the engine's weights one newer.
+
+    While a version is held it keeps its weights to itself, as the trainer does.
+    """
 
     layout: object
     engine: FakeEngine
@@ -92,25 +99,34 @@ class FakeTrainer:
     save_every: int = 3
     updates: list[tuple[int, list]] = field(default_factory=list)
 
+    def __post_init__(self):
+        self.held = Held(self.layout.hold)
+
     async def run(self):
         """From the newest checkpoint to the end of the run."""
         pointer = self.layout.checkpoints / "latest"
         version = int(pointer.read_text().split("_")[1]) if pointer.exists() else 0
-        end = None
-        while version < self.steps and not end:
+        end = False
+        while not end or self.held() is not None:
+            self.push(version)
             if spool.has_batch(self.layout, version):
                 version = await self.update(version)
             else:
-                end = (spool.spool_end(self.layout) or {}).get("version") == version
+                last = (spool.spool_end(self.layout) or {}).get("version", self.steps)
+                end = version == min(last, self.steps)
                 await asyncio.sleep(0.002)
+        self.push(version)
         self.report(version, done=True)
+
+    def push(self, version):
+        if self.engine.weights is not None and self.held() is None:
+            self.engine.weights = max(self.engine.weights, version)
 
     async def update(self, version):
         rollouts, state = spool.read_batch(self.layout, version)
         await asyncio.sleep(self.seconds)
         self.updates.append((version, rollouts))
         version += 1
-        self.engine.weights = max(self.engine.weights or 0, version)
         if version % self.save_every == 0:
             self.save(version, state)
         self.report(version, done=False)

@@ -1,6 +1,8 @@
 """The whole program, as a reader starts it: every process, a few updates."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +10,7 @@ import time
 import pytest
 
 from rlbook.scale.generate.vllm_adapter import vllm_python
-from rlbook.scale.layout import Layout
+from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.spool import has_batch, read_batch
 from rlbook.training import read_jsonl
 
@@ -66,6 +68,38 @@ def test_fresh_tokens_make_every_update_exactly_on_policy(engine, tmp_path):
         assert row["staleness_min"] == row["staleness_max"] == 0
         assert row["mismatch_fresh"] < 1e-5
         assert abs(row["ratio_min"] - 1) < 1e-4 and abs(row["ratio_max"] - 1) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+def test_every_evaluation_is_by_one_version_and_names_its_set(killed, tmp_path):
+    """Also if the generator dies in the middle of one: that one starts again."""
+    layout = Layout(tmp_path / "run")
+    hard = {"task": "sums", "levels": [4], "prompts": 32, "samples": 8, "ks": [8]}
+    settings = {
+        "generate.engine": "builtin",
+        "evaluation.every": 2,
+        "evaluation.prompts": 16,
+        "evaluation.sets": {"hard": hard | {"temperature": 0.5, "max_new_tokens": 60}},
+    }
+    process = start(layout.root, **settings)
+    while killed and process.poll() is None:
+        if (read_json(layout.hold) or 0) >= 1:
+            os.kill(read_json(layout.processes)["generator0"], signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    finish(process)
+    deaths = [row["process"] for row in read_jsonl(layout.log("events")) if row["event"] == "death"]
+    assert deaths == ["generator0"] * killed
+    rows = read_jsonl(layout.log("eval"))
+    assert [row.get("set") for row in rows] == [None, "hard"] * (len(rows) // 2)
+    steps = [row["step"] for row in rows[::2]]
+    assert steps[0] == 0 and steps[-1] == 5 and steps == sorted(set(steps)) and len(steps) >= 3
+    for row in rows:
+        assert row["step"] == row["version_min"] == row["version_max"]
+    assert {row["problems"] * row["samples"] for row in rows} == {16 * 4, 32 * 8}
+    assert [row["step"] for row in read_jsonl(layout.log("metrics"))] == [1, 2, 3, 4, 5]
+    assert not layout.hold.exists()
 
 
 @pytest.mark.slow

@@ -315,7 +315,7 @@ def test_groups_spread_over_the_admitted_servers():
                     (clients[0].url, 3),
                     (clients[1].url, 5),
                 ]
-                assert await engine.version() == 3
+                assert await engine.versions() == {3, 5}
                 limits = {"max_new_tokens": 8, "temperature": 1.0}
                 await asyncio.gather(*(engine.complete(PROMPT, 1, **limits) for _ in range(6)))
             finally:
@@ -400,7 +400,7 @@ def test_no_admitted_server_is_a_failure_that_lists_them():
     async def run():
         async with served(FakeServer(label="default")) as url, GeneratorClient(url, "run") as one:
             engine = HTTPEngine([one])
-            assert await engine.version() is None
+            assert await engine.versions() == set()
             await engine.complete(PROMPT, 1, max_new_tokens=8, temperature=1.0)
 
     with pytest.raises(GenerationFailed, match=r"no generator has weights of this run: http://"):
@@ -414,13 +414,13 @@ def test_a_server_that_has_moved_is_found_where_it_says_it_is(tmp_path, monkeypa
     async def run():
         async with GeneratorClient(entry, "run", timeout=5) as client:
             engine = HTTPEngine([client])
-            assert await engine.version() is None  # it has not started yet
+            assert await engine.versions() == set()  # it has not started yet
             for version in (3, 5):
                 fake = FakeServer({"choices": [choice()]}, label=f"run:{version}")
                 async with served(fake) as url:
                     write_json(entry, {"url": url})
-                    assert await engine.version() == version
+                    assert await engine.versions() == {version}
                     assert len(await engine.complete(PROMPT, 1, **limits)) == 1
-            assert await engine.version() is None  # it has not started again yet
+            assert await engine.versions() == set()  # it has not started again yet
 
     asyncio.run(run())

@@ -16,12 +16,9 @@ class Interruptible:
 
     def __init__(self, tokenizer, thought):
         self.tokenizer, self.thought = tokenizer, tokenizer(thought, add_special_tokens=False)
-        self.weights, self.contexts = 0, []
+        self.contexts = []
 
-    async def version(self):
-        return self.weights
-
-    async def complete(self, prompt, n, *, max_new_tokens, temperature):
+    async def complete(self, prompt, n, *, max_new_tokens, temperature, version=None):
         self.contexts.append(self.tokenizer.decode(prompt, skip_special_tokens=True))
         if n > 1:
             reply = self.thought.input_ids[:max_new_tokens]
@@ -61,7 +58,7 @@ class Endless:
     def __init__(self, tokenizer):
         self.tokenizer, self.asked = tokenizer, []
 
-    async def complete(self, prompt, n, *, max_new_tokens, temperature):
+    async def complete(self, prompt, n, *, max_new_tokens, temperature, version=None):
         self.asked.append(max_new_tokens)
         tokens = [17] * max_new_tokens
         return [VersionedCompletion(tokens, [-1.0] * len(tokens), "length", [0] * len(tokens))] * n

@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+from collections import Counter
 
 import pytest
 
 from rlbook.scale import spool
+from rlbook.scale.generate.engine import GenerationFailed
 from rlbook.training import read_jsonl
 from rlbook.training.collect import with_spread
 
@@ -185,11 +187,105 @@ def test_evaluation_every_few_versions_and_at_the_end(make_run):
     assert [row["step"] // 4 for row in rows[:-1]] in ([0], [0, 1])  # 1 may be the last one
     for row in rows:
         assert row["problems"] == 5 and row["samples"] == 4
-        assert row["step"] <= row["version_max"] <= run.steps
+        assert row["step"] == row["version_min"] == row["version_max"]
         assert row["pass@1_low"] <= row["pass@1"] <= row["pass@1_high"]
         assert row["pass@1"] <= row["pass@2"] <= row["pass@4"]
-    held_out = {p.prompt for p in run.orchestrator().evaluation.problems}
+    held_out = {one.problem.prompt for one in run.orchestrator().evaluation.questions}
     assert not held_out & {rollout.problem.prompt for _, rollout in run.rollouts}
+
+
+HARD = {"task": "sums", "levels": [4], "prompts": 3, "samples": 8, "ks": [8]}
+
+
+def test_sets_of_other_problems_are_asked_as_they_say(make_run):
+    hard = HARD | {"temperature": 0.5, "max_new_tokens": 70}
+    evaluation = {"every": 4, "sets": {"hard": hard, "greedy": HARD | {"temperature": 0}}}
+    run = make_run(evaluation=evaluation)
+    complete, asked = run.engine.complete, Counter()
+
+    async def noted(prompt, n, **how):
+        asked[n, how["temperature"], how["max_new_tokens"], how["version"] is None] += 1
+        return await complete(prompt, n, **how)
+
+    run.engine.complete = noted
+    run.play()
+    rows = read_jsonl(run.layout.log("eval"))
+    assert [row.get("set") for row in rows] == [None, "hard", "greedy"] * (len(rows) // 3)
+    for row in rows:
+        assert row["step"] == row["version_min"] == row["version_max"]
+        if "set" in row:
+            assert (row["problems"], row["samples"]) == (3, 8)
+            assert row["pass@1"] <= row["pass@8"] and "pass@2" not in row
+    times, usual = len(rows) // 3, (run.config.rollout.max_new_tokens, False)
+    assert asked.pop((run.group_size, 1.0, usual[0], True)) >= run.steps * run.prompts
+    assert asked == {
+        (4, 1.0, *usual): 5 * times,
+        (8, 0.5, 70, False): 3 * times,
+        (8, 0, *usual): 3 * times,
+    }
+
+
+def test_weights_are_held_while_training_goes_on_to_the_bound(make_run):
+    """No answer of the first evaluation comes in until the trainer can go no further."""
+    run = make_run(generate={"max_staleness": 2})
+    complete, reached = run.engine.complete, []
+
+    async def slow(prompt, n, **how):
+        reply = await complete(prompt, n, **how)
+        if how["version"] == 0 and not reached:
+            while len(run.trainer.updates) < 3:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            reached.append((len(run.trainer.updates), run.engine.weights))
+        return reply
+
+    run.engine.complete = slow
+    run.play()
+    assert set(reached) == {(3, 0)}
+    assert max(run.lags) == 2
+
+
+def test_an_evaluation_whose_generator_dies_starts_again(make_run, capsys):
+    run = make_run({"seconds": lambda rng: 0.002})
+    complete, deaths = run.engine.complete, []
+
+    def revive():
+        run.engine.weights = len(run.trainer.updates)
+
+    async def dies(prompt, n, **how):
+        if how["version"] is not None and how["version"] >= 4 and len(deaths) < 2:
+            if len(run.trainer.updates) > how["version"]:  # so that it comes back with newer ones
+                deaths.append(how["version"])
+                run.engine.weights = None
+                asyncio.get_running_loop().call_later(0.1, revive)
+            else:
+                await asyncio.sleep(0.05)
+            raise GenerationFailed("killed")
+        return await complete(prompt, n, **how)
+
+    run.engine.complete = dies
+    run.play()
+    assert len(deaths) == 2 and "starts again" in capsys.readouterr().out
+    rows = read_jsonl(run.layout.log("eval"))
+    assert rows[-1]["step"] == run.steps
+    assert all(row["step"] == row["version_min"] == row["version_max"] for row in rows)
+
+
+def test_an_evaluation_with_a_question_that_is_never_answered_is_given_up(make_run, capsys):
+    run = make_run()
+    complete = run.engine.complete
+
+    async def never_held_out(prompt, n, **how):
+        if how["version"] is not None:
+            raise GenerationFailed("time limit")
+        return await complete(prompt, n, **how)
+
+    run.engine.complete = never_held_out
+    run.play()
+    assert read_jsonl(run.layout.log("eval")) == [] and len(run.groups) == run.steps
+    said = capsys.readouterr().out
+    assert "the evaluation of version 0 is given up: time limit" in said
+    assert not run.layout.hold.exists()
 
 
 def test_evaluation_gets_one_request_when_there_is_no_free_slot(make_run):
@@ -198,7 +294,7 @@ def test_evaluation_gets_one_request_when_there_is_no_free_slot(make_run):
         generate={"slots": 4, "max_staleness": 8},
     ).play()
     assert run.engine.most_in_flight <= 2 * 4 // 2 + 1
-    assert read_jsonl(run.layout.log("eval"))[0]["version_max"] < run.steps
+    assert read_jsonl(run.layout.log("eval"))[0]["version_max"] == 0
 
 
 def test_a_dead_generator_does_not_keep_a_finished_run_open(make_run, monkeypatch):

@@ -126,7 +126,7 @@ def test_pauses_get_longer_while_nothing_succeeds(make_run, monkeypatch):
     for _ in range(5):
         for _ in range(2):  # requests that fail together count once
             ticket, problem = orchestrator.batches.start(0)
-            asked = Asked(ticket, problem, held_out=False, since=now[0])
+            asked = Asked(ticket, problem, 2, held_out=False, since=now[0])
             orchestrator.ask_again(asked, GenerationFailed("down"))
         pauses.append(orchestrator.resume_at - now[0])
         now[0] = orchestrator.resume_at

@@ -71,7 +71,7 @@ def test_a_reward_is_given_whole_groups_and_nothing_held_out(own, make_run):
     for rollouts in calls:
         assert len(rollouts) == run.group_size
         assert len({rollout.group for rollout in rollouts}) == 1
-    held_out = {problem.id for problem in run.orchestrator().evaluation.problems}
+    held_out = {one.problem.id for one in run.orchestrator().evaluation.questions}
     assert not held_out & {rollouts[0].problem.id for rollouts in calls}
 
 

@@ -310,7 +310,7 @@ class FakeCourier:
     def __init__(self, config, layout, learner):
         self.learner, self.has = learner, None
 
-    def is_due(self):
+    def is_due(self, held=None):
         self.asked.append(self.learner.version)
         return self.learner.version != self.has
 

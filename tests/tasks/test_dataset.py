@@ -72,6 +72,16 @@ def test_a_question_of_both_parts_is_not_trained_on(tmp_path):
     assert [p.answer for p in held_out] == ["4", "5", "6"]
 
 
+def test_a_benchmark_is_held_out_as_a_whole(tmp_path):
+    file = write(tmp_path / "sums.jsonl", numbered(0, 30))
+    task = get_task(f"benchmark:{file}")
+    assert task.name == f"benchmark:{file}"
+    assert len({problem.id for problem in task.held_out(30)}) == 30
+    with pytest.raises(ValueError, match="has 0 training problems"):
+        task.sample(0, 1)
+    assert task.levels == get_task(f"dataset:{file}").levels
+
+
 def test_levels_select(tmp_path):
     rows = [{**row, "level": i % 3} for i, row in enumerate(numbered(0, 90))]
     write(tmp_path / "train.jsonl", rows)

@@ -27,13 +27,15 @@ def broken_promises(layout: Layout, kept: Layout, config: ScaleConfig) -> Iterat
 
     It ends at its last update, or where its prompts end. Every update is logged once and in order,
     so is every batch. No token is older than the bound. Every ticket is in one batch, rejected, or
-    still open. The task gives every answer the verdict it has. All weights are finite, and the
-    batches make the last checkpoint again from the first policy, bit for bit.
+    still open. The task gives every answer the verdict it has. Every evaluation is by one version
+    of the weights. All weights are finite, and the batches make the last checkpoint again from the
+    first policy, bit for bit.
     """
     updates = last_update(layout, config)
     steps = list(range(1, updates + 1))
     yield from bad_end(layout, updates)
     yield from bad_logs(layout, steps, config)
+    yield from mixed_evaluations(layout)
     yield from bad_weights(layout, updates)
     missing = [step - 1 for step in steps if step - 1 not in published(kept)]
     if missing:
@@ -71,6 +73,14 @@ def bad_logs(layout: Layout, steps: list[int], config: ScaleConfig) -> Iterator[
     for row in read_jsonl(layout.log("metrics")):
         if row["staleness_max"] > config.generate.max_staleness:
             yield f"update {row['step']} trained tokens of staleness {row['staleness_max']}"
+
+
+def mixed_evaluations(layout: Layout) -> Iterator[str]:
+    """Evaluations whose answers other weights have written than those they are named after."""
+    for row in read_jsonl(layout.log("eval")):
+        written_by = row["version_min"], row["version_max"]
+        if written_by != (row["step"], row["step"]):
+            yield f"the evaluation of version {row['step']} has answers by versions {written_by}"
 
 
 def bad_weights(layout: Layout, updates: int) -> Iterator[str]:

@@ -268,42 +268,56 @@ class HTTPEngine:
                     break
         del self._silent[url]
 
-    async def version(self) -> int | None:
-        """The oldest version in use; None if no server is admitted."""
-        return min((version for _, version in await self.admitted()), default=None)
+    async def versions(self) -> set[int]:
+        """Those in use; none if no server is admitted."""
+        return {version for _, version in await self.admitted()}
 
     async def complete(
-        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+        self,
+        prompt: list[int],
+        n: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        version: int | None = None,
     ) -> list[VersionedCompletion]:
         """`n` completions of one prompt, each a request of its own; all to one server.
 
         It keeps the prompt's keys and values for all of them. A completion that fails is asked
-        once more, of whoever is the least busy then; its siblings are not.
+        once more, of whoever is the least busy then; its siblings are not. With a `version` only
+        servers with those weights are asked.
         """
         limits = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        client, version = await self.least_busy()
+        client, at = await self.least_busy(version)
         with self.busy(client, n):
             if temperature == 0:  # they are all alike
-                return await client.complete_at(version, prompt, n, **limits)
-            return await all_of(self._one(client, version, prompt, limits) for _ in range(n))
+                return await client.complete_at(at, prompt, n, **limits)
+            return await all_of(self._one(client, at, prompt, limits, version) for _ in range(n))
 
     async def _one(
-        self, client: GeneratorClient, version: int, prompt: list[int], limits: dict
+        self,
+        client: GeneratorClient,
+        at: int,
+        prompt: list[int],
+        limits: dict,
+        version: int | None,
     ) -> VersionedCompletion:
         try:
-            (written,) = await client.complete_at(version, prompt, 1, **limits)
+            (written,) = await client.complete_at(at, prompt, 1, **limits)
         except GenerationFailed:
-            client, version = await self.least_busy()
+            client, at = await self.least_busy(version)
             with self.busy(client, 1):
-                (written,) = await client.complete_at(version, prompt, 1, **limits)
+                (written,) = await client.complete_at(at, prompt, 1, **limits)
         return written
 
-    async def least_busy(self) -> tuple[GeneratorClient, int]:
+    async def least_busy(self, version: int | None = None) -> tuple[GeneratorClient, int]:
         """The admitted server with the fewest completions to write, and its version."""
-        if admitted := await self.admitted():
-            return min(admitted, key=lambda pair: self._running[pair[0].url])
+        admitted = await self.admitted()
+        if fitting := [pair for pair in admitted if version in (None, pair[1])]:
+            return min(fitting, key=lambda pair: self._running[pair[0].url])
         servers = ", ".join(client.url for client in self.clients)
-        raise GenerationFailed(f"no generator has weights of this run: {servers or 'no URLs'}")
+        which = "weights of this run" if version is None else f"version {version} of this run"
+        raise GenerationFailed(f"no generator has {which}: {servers or 'no URLs'}")
 
     @contextmanager
     def busy(self, client: GeneratorClient, n: int) -> Iterator[None]:

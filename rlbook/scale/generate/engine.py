@@ -41,12 +41,21 @@ class AsyncEngine(Protocol):
     """Completes token prompts with the newest weights it has; many requests at a time."""
 
     async def complete(
-        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+        self,
+        prompt: list[int],
+        n: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        version: int | None = None,
     ) -> list[VersionedCompletion]:
-        """`n` completions of one prompt. Raises `GenerationFailed` or `RequestRefused`."""
+        """`n` completions of one prompt, begun by weights of `version` if one is named.
 
-    async def version(self) -> int | None:
-        """Version of the weights; None if there are none yet, or those of another run."""
+        Raises `GenerationFailed`, also if nobody has those, or `RequestRefused`.
+        """
+
+    async def versions(self) -> set[int]:
+        """Of the weights in use; empty if there are none yet, or those of another run."""
 
 
 def weight_label(run_id: str, version: int | None) -> str:

@@ -1,5 +1,7 @@
 """`rlbook scale --dry-run`: what a run needs, and what speaks against it."""
 
+from collections.abc import Iterator, Sequence
+
 from transformers import AutoTokenizer
 
 from rlbook.policy.loading import policy_source
@@ -8,6 +10,7 @@ from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.plan.budget_table import table
 from rlbook.scale.plan.fit import check, impossible
 from rlbook.scale.plan.shape import ModelShape, described_shape, model_shape
+from rlbook.scale.rollout.evaluate import named_set, untrained
 from rlbook.scale.rollout.tickets import training_problems
 from rlbook.tasks import Problem, get_task, held_out_problems
 from rlbook.training.collect import encode
@@ -32,8 +35,21 @@ def check_start(config: ScaleConfig) -> None:
     own = config.budget.model_copy(update={"shape": None, "prompt_tokens": None})
     config = config.model_copy(update={"budget": own})
     budget = Budget(config, measure_shape(config), measure_prompts(config))
-    if found := list(impossible(budget)):
+    if found := [*impossible(budget), *sets_beyond_the_context(config, budget.shape)]:
         raise ValueError("; ".join(found))
+
+
+def sets_beyond_the_context(config: ScaleConfig, shape: ModelShape) -> Iterator[str]:
+    """Sets of an evaluation whose longest prompt leaves too little of the model's context."""
+    sets = config.evaluation.sets if config.evaluation.every else {}
+    for name, settings in sets.items():
+        problems = named_set(name, settings, config).problems
+        room = shape.positions - measured(config, problems).longest
+        if (limit := settings.max_new_tokens or config.rollout.max_new_tokens) > room:
+            yield (
+                f"evaluation.sets.{name}: {limit} tokens after its longest prompt exceed the "
+                f"model's context of {shape.positions}: set its max_new_tokens to {room} at most"
+            )
 
 
 def measure_shape(config: ScaleConfig) -> ModelShape:
@@ -69,10 +85,12 @@ def problems_of(config: ScaleConfig) -> list[Problem]:
         )
     if config.evaluation.every:
         held_out_problems(task, config.evaluation.prompts, data.levels)
+        for one in config.evaluation.sets.items():
+            untrained(named_set(*one, config), problems)
     return problems
 
 
-def measured(config: ScaleConfig, problems: list[Problem]) -> Prompts:
+def measured(config: ScaleConfig, problems: Sequence[Problem]) -> Prompts:
     """Mean and longest prompt, with the policy's tokenizer."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(policy_source(config.model.policy))

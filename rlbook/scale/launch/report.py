@@ -20,7 +20,8 @@ class RunRecord:
     updates: int = 0  # that the run is to make
     status: dict = field(default_factory=dict)
     steps: list[dict] = field(default_factory=list)
-    evaluations: list[dict] = field(default_factory=list)
+    evaluations: list[dict] = field(default_factory=list)  # on the run's own held-out problems
+    sets: dict[str, list[dict]] = field(default_factory=dict)  # on others, by their names
     events: list[dict] = field(default_factory=list)
     samples: list[dict] = field(default_factory=list)
 
@@ -50,6 +51,7 @@ def read_run(folder: str | Path) -> RunRecord:
         raise FileNotFoundError(f"no run in {folder}: config.yaml is missing")
     config = load_config(layout.config)
     settings = flatten(config.to_dict())
+    evaluations = read_jsonl(layout.log("eval"))
     hidden = {name: "(set)" for name in SECRETS if settings.get(name)}
     return RunRecord(
         layout.root,
@@ -57,7 +59,11 @@ def read_run(folder: str | Path) -> RunRecord:
         config.updates,
         read_json(layout.status, {}),
         joined(read_jsonl(layout.log("rollouts")), read_jsonl(layout.log("metrics"))),
-        read_jsonl(layout.log("eval")),
+        [row for row in evaluations if "set" not in row],
+        {
+            name: [row for row in evaluations if row.get("set") == name]
+            for name in dict.fromkeys(row["set"] for row in evaluations if "set" in row)
+        },
         read_jsonl(layout.log("events")),
         read_jsonl(layout.log("samples")),
     )
@@ -92,10 +98,10 @@ def key_figures(record: RunRecord) -> dict[str, str]:
         "Time": f"{record.seconds / 60:.1f} minutes from the first start to the last update",
         "Deaths": deaths_in_words(record),
     }
-    if record.evaluations:
-        figures["Held-out pass@1"] = " → ".join(
-            evaluation_in_words(row) for row in (record.evaluations[0], record.evaluations[-1])
-        )
+    own = {"Held-out": record.evaluations} if record.evaluations else {}
+    for name, rows in (own | record.sets).items():
+        first_and_last = map(evaluation_in_words, (rows[0], rows[-1]))
+        figures[f"{name} pass@1"] = " → ".join(first_and_last)
     medians = {
         "Tokens per second": ("tokens_per_second", "{:,.0f}"),
         "Mean staleness of a trained token": ("staleness_mean", "{:.2f} updates"),

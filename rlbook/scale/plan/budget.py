@@ -142,8 +142,12 @@ class Budget:
     @property
     def lengths(self) -> Lengths:
         """Completion lengths that the settings assume."""
-        limit, budget = self.config.rollout.max_new_tokens, self.config.budget
-        return Lengths(budget.mean_tokens or limit / 2, budget.length_sigma, limit)
+        return self.lengths_within(None)
+
+    def lengths_within(self, limit: int | None) -> Lengths:
+        """The same under another limit of tokens, if there is one."""
+        usual, budget = self.config.rollout.max_new_tokens, self.config.budget
+        return Lengths(budget.mean_tokens or usual / 2, budget.length_sigma, limit or usual)
 
     @cached_property
     def lengths_sampled(self) -> np.ndarray:
@@ -283,11 +287,17 @@ class Budget:
 
     @property
     def evaluation_seconds(self) -> float:
-        """All evaluations of the run, if the generators did nothing else meanwhile."""
+        """All evaluations of the run, if the generators did nothing else meanwhile.
+
+        They hold their weights for it, so this is also what trainers wait at most.
+        """
         evaluation = self.config.evaluation
         rounds = self.config.steps // evaluation.every if evaluation.every else 0
-        tokens = rounds * evaluation.prompts * evaluation.samples * self.lengths.expected
-        return tokens / self.cluster.peak
+        tokens = evaluation.prompts * evaluation.samples * self.lengths.expected
+        for one in evaluation.sets.values():
+            completions = one.prompts * (one.samples or evaluation.samples)
+            tokens += completions * self.lengths_within(one.max_new_tokens).expected
+        return rounds * tokens / self.cluster.peak
 
     @property
     def seconds(self) -> float:

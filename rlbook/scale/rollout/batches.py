@@ -63,9 +63,9 @@ class Batches:
         self.patience = config.launch.silent_batches * config.prompts_per_update
         self.silent = self.unheard = self.correct = 0  # groups without spread, their answers
 
-    def start(self, version: int) -> tuple[int, Problem] | None:
+    def start(self, version: int, held: bool = False) -> tuple[int, Problem] | None:
         """The next ticket for weights of this version; None if there is no credit or no prompt."""
-        if not self.pacing.may_start(version) or (ticket := self.tickets.take()) is None:
+        if not self.pacing.may_start(version, held) or (ticket := self.tickets.take()) is None:
             return None
         self.pacing.start(ticket, version)
         return ticket, self.tickets.open[ticket]
@@ -100,13 +100,13 @@ class Batches:
         self.tickets.leave(ticket, rollouts)
         self.left += rollouts
 
-    def publish_due(self, trained: int) -> list[int]:
+    def publish_due(self, trained: int, held: bool = False) -> list[int]:
         """Publish what may be formed, at most one batch more than a trainer at `trained` needs.
 
         Returns tickets that are no longer wanted: they have become too old.
         """
         unwanted = []
-        self.pacing.keep_pace(trained)
+        self.pacing.keep_pace(trained, held)
         while self.pacing.batch <= trained + 1 and (tickets := self.pacing.next_batch()):
             if used := self.trainable(tickets):
                 unwanted += self.publish(tickets, used)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import dataclass
 from random import Random
 
 from rlbook.scale.config import ScaleConfig
@@ -13,6 +14,23 @@ from rlbook.training.collect import decode, derive_seed, encode, make_rollout, t
 from rlbook.training.rewards import get_reward, give_rewards, rewards_of
 
 CLOSING_TAG = re.compile(r"</\w+>")
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a problem is asked, where that is not as in training.
+
+    `task` judges the answers. A `max_new_tokens` of its own is a limit without interruption. Only
+    generators with weights of `version` are asked, if one is named.
+    """
+
+    task: str | None = None
+    temperature: float | None = None
+    max_new_tokens: int | None = None
+    version: int | None = None
+
+
+AS_IN_TRAINING = Manner()
 
 
 class GroupSampler:
@@ -35,16 +53,21 @@ class GroupSampler:
             self.closing = CLOSING_TAG.search(cut.text)
 
     async def sample(
-        self, problem: Problem, group: int, n: int, rewarded: bool = True
+        self,
+        problem: Problem,
+        group: int,
+        n: int,
+        rewarded: bool = True,
+        manner: Manner = AS_IN_TRAINING,
     ) -> list[Rollout]:
         """`n` verified rollouts of a problem, `rewarded` if they are for training.
 
         Raises `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
         """
         prompt = encode(self.tokenizer, problem)
-        written = await self.write(prompt, group, n)
+        written = await self.write(prompt, group, n, manner)
         rollouts = await asyncio.gather(
-            *(self.judge(problem, group, prompt, *one) for one in written)
+            *(self.judge(problem, group, prompt, *one, manner.task) for one in written)
         )
         if rewarded:
             async with self.rewarding:
@@ -52,22 +75,23 @@ class GroupSampler:
         return rollouts
 
     async def write(
-        self, prompt: list[int], group: int, n: int
+        self, prompt: list[int], group: int, n: int, manner: Manner
     ) -> list[tuple[VersionedCompletion, list[bool] | None]]:
         """Completions, each with the mask of its forced tokens."""
-        cut = self.generate.interruption
+        cut = None if manner.max_new_tokens else self.generate.interruption
         if cut is None:
-            return [(one, None) for one in await self.ask(prompt, n, self.rollout.max_new_tokens)]
+            limit = manner.max_new_tokens or self.rollout.max_new_tokens
+            return [(one, None) for one in await self.ask(prompt, n, limit, manner)]
         if isinstance(cut.after, int):
-            thoughts = await self.ask(prompt, n, cut.after)
+            thoughts = await self.ask(prompt, n, cut.after, manner)
         else:
             limits = cut.limits(n, Random(derive_seed(self.seed, "interruption", group)))
-            asked = await all_of(self.ask(prompt, 1, limit) for limit in limits)
+            asked = await all_of(self.ask(prompt, 1, limit, manner) for limit in limits)
             thoughts = [thought for (thought,) in asked]
-        return await all_of(self.finish(prompt, thought) for thought in thoughts)
+        return await all_of(self.finish(prompt, thought, manner) for thought in thoughts)
 
     async def finish(
-        self, prompt: list[int], thought: VersionedCompletion
+        self, prompt: list[int], thought: VersionedCompletion, manner: Manner
     ) -> tuple[VersionedCompletion, list[bool] | None]:
         """The answer to a thought that ran out of tokens, after the text that interrupts it.
 
@@ -77,7 +101,8 @@ class GroupSampler:
             return thought, None
         forced = [] if self.closed(thought) else self.forced
         context = prompt + thought.token_ids + forced
-        (answer,) = await self.ask(context, 1, self.generate.interruption.answer_tokens)
+        tokens = self.generate.interruption.answer_tokens
+        (answer,) = await self.ask(context, 1, tokens, manner)
         mask = [False] * len(thought.token_ids) + [True] * len(forced)
         mask += [False] * len(answer.token_ids)
         return join(thought, forced, answer), mask if forced else None
@@ -85,12 +110,20 @@ class GroupSampler:
     def closed(self, thought: VersionedCompletion) -> bool:
         return bool(self.closing) and self.closing[0] in decode(self.tokenizer, thought.token_ids)
 
-    async def ask(self, prompt: list[int], n: int, tokens: int) -> list[VersionedCompletion]:
+    async def ask(
+        self, prompt: list[int], n: int, tokens: int, manner: Manner
+    ) -> list[VersionedCompletion]:
         """The engine's completions, within the time limit and of the promised shape."""
+        own = manner.temperature
+        temperature = self.rollout.temperature if own is None else own
         try:
             async with asyncio.timeout(self.generate.timeout):
                 completions = await self.engine.complete(
-                    prompt, n, max_new_tokens=tokens, temperature=self.rollout.temperature
+                    prompt,
+                    n,
+                    max_new_tokens=tokens,
+                    temperature=temperature,
+                    version=manner.version,
                 )
         except TimeoutError:
             limit = f"{self.generate.timeout:g} s (generate.timeout)"
@@ -105,10 +138,11 @@ class GroupSampler:
         prompt: list[int],
         completion: VersionedCompletion,
         forced: list[bool] | None,
+        task: str | None,
     ) -> Rollout:
         text = text_of(self.tokenizer, completion)
         finished = completion.finish_reason == "stop"
-        verdict = await self.verifiers.verify(problem, text, finished)
+        verdict = await self.verifiers.verify(problem, text, finished, task)
         rollout = make_rollout(
             problem, group, prompt, completion, completion.versions, text, verdict
         )

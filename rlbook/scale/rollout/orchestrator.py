@@ -8,21 +8,22 @@ asked again, what was not yet is.
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlbook.policy import load_tokenizer
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.generate.client import GeneratorClient, HTTPEngine, clients_of
 from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, RequestRefused
+from rlbook.scale.hold import Hold
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.process import PULSE_SECONDS, Pulse, die_with_parent
 from rlbook.scale.rollout.batches import Batches
 from rlbook.scale.rollout.counters import Counters
-from rlbook.scale.rollout.evaluate import Evaluation
-from rlbook.scale.rollout.groups import GroupSampler
+from rlbook.scale.rollout.evaluate import Evaluation, ProblemSet, named_set, untrained
+from rlbook.scale.rollout.groups import AS_IN_TRAINING, GroupSampler, Manner
 from rlbook.scale.rollout.tickets import training_pool
 from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import Problem, get_task, held_out_problems
@@ -38,10 +39,11 @@ SILENT_SECONDS = 10.0  # without a generator, after which the last evaluation is
 
 @dataclass(frozen=True)
 class Asked:
-    """A group in flight: ticket of the training pool, or index into the held-out problems."""
+    """A group of `n` in flight: ticket of the training pool, or number of a held-out question."""
 
     number: int
     problem: Problem
+    n: int
     held_out: bool
     since: float
 
@@ -61,19 +63,21 @@ class Orchestrator:
         self.layout, self.config, self.engine = layout, config, engine
         task = get_task(config.data.task)
         problems = held_out_problems(task, config.evaluation.prompts, config.data.levels)
+        held_out = ProblemSet(task, problems, config.evaluation.samples)
         self.sampler = GroupSampler(engine, tokenizer, verifiers, config)
         self.counters = Counters(servers, verifiers.failures)
         pool = training_pool(task, config, problems)
         self.batches = Batches(layout, config, pool, self.counters, labeller(task))
         evaluated = [row["step"] for row in read_jsonl(layout.log("eval"))]
         every, last = config.updates_per_evaluation, max(evaluated, default=None)
-        self.evaluation = Evaluation(problems, every, last, task)
+        named = (named_set(*one, config) for one in config.evaluation.sets.items())
+        others = [untrained(one, pool.problems.values()) for one in named]
+        self.evaluation = Evaluation([held_out, *others], every, Hold(layout.hold), last)
         self.eval_log = RunLog(layout.root, resume_step=float("inf"), name="eval")
-        slots = servers * config.generate.slots
-        self.most_asked = max(1, ASKED_PER_SLOT * slots // config.rollout.group_size)
+        self.most_asked = ASKED_PER_SLOT * servers * config.generate.slots  # completions
         self.asked: dict[asyncio.Task, Asked] = {}
-        self.version: int | None = None  # of the generators' weights
-        self.heard = time.monotonic()  # when it was last known
+        self.versions: set[int] = set()  # of the generators' weights
+        self.heard = time.monotonic()  # when there was one
         self.failures = self.refusals = 0  # in a row
         self.resume_at = 0.0
 
@@ -84,52 +88,85 @@ class Orchestrator:
         watcher = asyncio.create_task(self.watch())
         try:
             while not self.over():
+                self.oversee()
                 self.fill()
                 await first_of([*self.asked, watcher])
                 if watcher.done():
                     watcher.result()  # it only ends by an error
                 for task in [task for task in self.asked if task.done()]:
-                    self.settle(task, self.asked.pop(task))
-                self.cancel(self.batches.publish_due(self.trained))
+                    if asked := self.asked.pop(task, None):
+                        self.settle(task, asked)
+                late = self.batches.publish_due(self.trained, self.holding)
+                self.cancel(held_out=False, numbers=late)
                 if reason := self.batches.end_if_silent():
                     say(reason)
                 if not self.training and (reason := self.batches.end_if_exhausted()):
                     say(f"no further batches: {reason}")
         finally:
             await cancelled([watcher, *self.asked])
+            self.evaluation.stop()
 
     async def watch(self) -> None:
-        """Keep `version` up to date; a silent server must not hold up the others."""
+        """Keep `versions` up to date; a silent server must not hold up the others."""
         while True:
-            self.version = await self.engine.version()
-            if self.version is not None:
+            self.versions = await self.engine.versions()
+            if self.versions:
                 self.heard = time.monotonic()
+            self.evaluation.hold.renew()
             await asyncio.sleep(POLL_SECONDS)
 
+    def oversee(self) -> None:
+        """Begin the evaluation that is due; start one again whose version is nowhere left."""
+        evaluation = self.evaluation
+        if evaluation.lost(self.versions):
+            self.start_over("no generator has those weights any more")
+        if self.versions and evaluation.due(newest := max(self.versions), self.done):
+            evaluation.begin(newest)
+
+    def start_over(self, reason: str) -> None:
+        say(f"the evaluation of version {self.evaluation.version} starts again: {reason}")
+        self.evaluation.stop()
+        self.cancel(held_out=True)
+
     def fill(self) -> None:
-        """Ask whatever pacing and servers allow; held-out problems take the places that are left.
+        """Ask whatever pacing and servers allow.
 
-        One of those is always in flight, so that an evaluation ends even if none is ever left.
+        An evaluation takes the places that are left. What it leaves goes to training once more,
+        for as long as it holds new weights back.
         """
-        if self.version is None or time.monotonic() < self.resume_at:
+        if not self.versions or time.monotonic() < self.resume_at:
             return
-        while len(self.asked) < self.most_asked and (started := self.batches.start(self.version)):
-            self.ask(*started)
-        evaluation, done = self.evaluation, self.done
-        version = self.trained if done else self.version
-        if evaluation.due(version, done):
-            evaluation.begin(version)
-        while len(self.asked) < self.most_asked or not evaluation.in_flight:
-            if (index := evaluation.take()) is None:
+        self.ask_training()
+        evaluation = self.evaluation
+        while evaluation.version in self.versions:
+            if (index := evaluation.take(self.room)) is None:
                 break
-            self.ask(index, evaluation.problems[index], held_out=True)
+            self.ask_held_out(index)
+        if self.holding:
+            self.ask_training(held=True)
 
-    def ask(self, number: int, problem: Problem, held_out: bool = False) -> None:
-        n = self.config.evaluation.samples if held_out else self.config.rollout.group_size
-        group = self.sampler.sample(problem, number, n, rewarded=not held_out)
-        task = asyncio.create_task(group)
-        self.asked[task] = Asked(number, problem, held_out, time.monotonic())
+    def ask_training(self, held: bool = False) -> None:
+        oldest, n = min(self.versions), self.config.rollout.group_size
+        while self.room(n) and (started := self.batches.start(oldest, held)):
+            self.ask(Asked(*started, n, False, time.monotonic()))
+
+    def ask_held_out(self, index: int) -> None:
+        question = self.evaluation.questions[index]
+        manner = replace(question.asked_as.manner, version=self.evaluation.version)
+        asked = Asked(index, question.problem, question.samples, True, time.monotonic())
+        self.ask(asked, manner)
+
+    def ask(self, asked: Asked, manner: Manner = AS_IN_TRAINING) -> None:
+        group = self.sampler.sample(
+            asked.problem, asked.number, asked.n, rewarded=not asked.held_out, manner=manner
+        )
+        self.asked[asyncio.create_task(group)] = asked
         self.counters.asked()
+
+    def room(self, n: int) -> bool:
+        """Whether servers should be asked for so many completions more."""
+        written = sum(asked.n for asked in self.asked.values())
+        return not written or written + n <= self.most_asked
 
     def settle(self, task: asyncio.Task, asked: Asked) -> None:
         """Take in the group that a request brought, or ask again."""
@@ -156,7 +193,12 @@ class Orchestrator:
             pause = min(POLL_SECONDS * 2**self.failures, LONGEST_PAUSE)
             self.failures, self.resume_at = self.failures + 1, time.monotonic() + pause
         say(f"{asked.problem.id}: asked in vain: {error}")
-        (self.evaluation if asked.held_out else self.batches).again(asked.number)
+        if not asked.held_out:
+            self.batches.again(asked.number)
+        elif not self.evaluation.again(asked.number):
+            say(f"the evaluation of version {self.evaluation.version} is given up: {error}")
+            self.evaluation.finish()
+            self.cancel(held_out=True)
 
     def give_up(self, asked: Asked, error: Exception) -> None:
         """Leave a prompt out that a generator refuses; if it refuses all of them, stop."""
@@ -168,14 +210,17 @@ class Orchestrator:
         self.batches.give_up(asked.number)
 
     def evaluate(self, index: int, rollouts: list[Rollout]) -> None:
-        if row := self.evaluation.add(index, rollouts):
+        if self.evaluation.by_others(rollouts):
+            return self.start_over("an answer is by other weights")
+        for row in self.evaluation.add(index, rollouts):
             self.eval_log(row)
-            say(f"version {row['step']}: pass@1 {row['pass@1']:.3f} on held-out problems")
+            problems = row.get("set", "held-out problems")
+            say(f"version {row['step']}: pass@1 {row['pass@1']:.3f} on {problems}")
 
-    def cancel(self, tickets: list[int]) -> None:
-        """Stop writing groups that no batch can take any more."""
+    def cancel(self, held_out: bool, numbers: Collection[int] | None = None) -> None:
+        """Stop writing groups that nobody can take any more: all of a kind, or those named."""
         for task, asked in list(self.asked.items()):
-            if not asked.held_out and asked.number in tickets:
+            if asked.held_out == held_out and (numbers is None or asked.number in numbers):
                 task.cancel()
                 task.add_done_callback(lambda task: task.cancelled() or task.exception())
                 self.counters.answered()
@@ -191,6 +236,11 @@ class Orchestrator:
         return bool(read_json(self.layout.status, {}).get("done"))
 
     @property
+    def holding(self) -> bool:
+        """Whether an evaluation is under way, for which generators keep their weights."""
+        return self.evaluation.version is not None
+
+    @property
     def training(self) -> bool:
         """Whether a group for a batch is in flight."""
         return not all(asked.held_out for asked in self.asked.values())
@@ -199,9 +249,12 @@ class Orchestrator:
         """Whether nothing is left to do; without generators the last evaluation is given up."""
         if not self.done:
             return False
-        silent = time.monotonic() - self.heard > SILENT_SECONDS
-        under_way = self.evaluation.version is not None
-        return silent or not (under_way or self.evaluation.due(self.trained, True))
+        evaluation, newest = self.evaluation, max(self.versions, default=self.trained)
+        if evaluation.version is None and not evaluation.due(newest, done=True):
+            return True
+        if silent := time.monotonic() - self.heard > SILENT_SECONDS:
+            say(f"the evaluation of version {newest} is given up: no generator has weights")
+        return silent
 
 
 async def first_of(tasks: list[asyncio.Task]) -> None:

@@ -29,14 +29,16 @@ class Verifiers:
         for worker in self.workers:
             self._idle.put_nowait(worker)
 
-    async def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
-        """The task's verdict on a completion (EOS excluded).
+    async def verify(
+        self, problem: Problem, completion: str, finished: bool = True, task: str | None = None
+    ) -> Verdict:
+        """The verdict on a completion (EOS excluded), of another task if one is named.
 
         Raises `VerificationFailed` if the verifier itself failed twice.
         """
         request = {
             "scorer": "task",
-            "task": self.task,
+            "task": task or self.task,
             "problem": asdict(problem),
             "completion": completion,
             "finished": finished,

@@ -43,12 +43,15 @@ class Courier:
             self.runner.run(self.sessions.enter_async_context(client))
         self.runner.run(self.generators.resume_all())
 
-    def is_due(self) -> bool:
+    def is_due(self, held: int | None = None) -> bool:
         """Whether a generator that answers lacks the learner's weights (rank 0).
 
         Asked at every new version, otherwise now and then: for those that have been started again.
+        While a version is `held`, those that have it, or a newer one, lack nothing.
         """
         version, now = self.learner.version, time.monotonic()
+        if held is not None:
+            version = min(version, held)
         if version == self.asked and now < self.ask_at:
             return False
         self.asked, self.ask_at = version, now + CHECK_SECONDS

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from rlbook.policy import set_threads
 from rlbook.scale.config import ScaleConfig, load_config
+from rlbook.scale.hold import Held
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.plan.shape import model_shape
 from rlbook.scale.process import Pulse, die_with_parent
@@ -46,6 +47,7 @@ class ScaleTrainer:
         self.saved, self.saving = self.version, None  # versions: durable, being written
         self.save_again, self.failed_saves = False, 0
         self.courier = Courier(config, layout, self.learner)
+        self.held = Held(layout.hold)
         self.watch = Stopwatch()
         self.pulse = Pulse(layout.alive("trainer"), LEAST_SILENCE)
         if self.ranks.first:
@@ -69,15 +71,16 @@ class ScaleTrainer:
         """Rank 0's choice.
 
         Generators may be ahead of a trainer that replays batches: they are left alone until it
-        has caught up.
+        has caught up. Its last version is delivered only once no other is held.
         """
         self.pulse()
         ready = has_batch(self.layout, self.version)
         replaying = ready and self.version < self.reached
-        if not replaying and self.courier.is_due():
+        held = self.held()
+        if not replaying and self.courier.is_due(held):
             return "push"
         if self.version >= self.end:
-            return "stop"
+            return "stop" if held is None else "wait"
         return "train" if ready else "wait"
 
     def train(self) -> None:
