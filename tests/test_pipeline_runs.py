@@ -49,12 +49,15 @@ def test_rows_add_up_compute_and_average_what_lies_between():
         {"completions": 4, "tokens": 10 * s, "seconds": 2.0, "accuracy": s / 10}
         for s in range(1, 6)
     ]
+    for trained in updates[1:]:  # the first update was skipped
+        trained["grad_norm"] = trained["accuracy"] * 10
     rewards = {0: {"pass@1": 0.1}, 2: {"pass@1": 0.2}, 5: {"pass@1": 0.5}}
     start, second, fifth = pipeline.evaluation_rows(updates, rewards)
     assert start == {"step": 0, "pass@1": 0.1, "answers": 0, "tokens": 0, "seconds": 0}
     assert (second["answers"], second["tokens"], second["seconds"]) == (8, 30, 4.0)
     assert (fifth["answers"], fifth["tokens"], fifth["seconds"]) == (20, 150, 10.0)
     assert fifth["accuracy"] == pytest.approx(0.4) and fifth["pass@1"] == 0.5
+    assert (second["grad_norm"], fifth["grad_norm"]) == pytest.approx((2, 4))
 
 
 def test_the_table_can_be_fitted(tmp_path):

@@ -223,7 +223,8 @@ def evaluation_rows(
         part = updates[last:step]
         for column, total in SUMMED.items():
             spent[total] += sum(row[column] for row in part)
-        means = {n: fmean(row[n] for row in part) for n in MEANS if n in part[0]}
+        seen = {n: [row[n] for row in part if n in row] for n in MEANS}  # a skipped update has less
+        means = {n: fmean(values) for n, values in seen.items() if values}
         yield {"step": step, **rewards[step], **spent, **means}
 
 
