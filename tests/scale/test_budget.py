@@ -242,6 +242,15 @@ def test_evaluations_cost_time(qwen3_8b):
     )
     budget = Budget(config, qwen3_8b, Prompts(24, 200))
     assert budget.evaluation_seconds == pytest.approx(512_000 / 12_800)
+    sets = {"short": {"task": "sums", "prompts": 32, "samples": 2, "max_new_tokens": 1}}
+    sets["usual"] = {"task": "sums", "prompts": 32}
+    more = Budget(changed(config, sets), qwen3_8b, Prompts(24, 200)).evaluation_seconds
+    assert more == pytest.approx((512_000 + 2 * (32 * 2 + 32 * 4 * 1000)) / 12_800)
+
+
+def changed(config, sets):
+    evaluation = config.evaluation.model_dump() | {"sets": sets}
+    return config.replace(evaluation=evaluation)
 
 
 def test_what_waits_for_each_other_does_not_share_a_gpu(qwen3_8b):

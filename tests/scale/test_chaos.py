@@ -162,6 +162,15 @@ def test_a_token_that_is_too_old(run):
     assert broken(run) == ["update 2 trained tokens of staleness 2"]
 
 
+def test_an_evaluation_by_two_versions(run):
+    rows = [
+        {"step": 0, "version_min": 0, "version_max": 0},
+        {"step": 1, "set": "hard", "version_min": 1, "version_max": 2},
+    ]
+    run[0].log("eval").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert broken(run) == ["the evaluation of version 1 has answers by versions (1, 2)"]
+
+
 def test_a_prompt_trained_twice(run):
     def again(rollouts, state):
         return [replace(r, group=2) if r.group == 3 else r for r in rollouts], state

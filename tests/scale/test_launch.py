@@ -376,6 +376,12 @@ class TestRunFolder:
         with pytest.raises(ValueError, match=r"already holds a run: .*--resume.*--set run="):
             open_run(layout, self.config(layout))
 
+    def test_what_an_evaluation_held_is_let_go(self, layout):
+        open_run(layout, self.config(layout))
+        layout.hold.write_text("3")
+        open_run(layout, self.config(layout), resume=True)
+        assert not layout.hold.exists()
+
     def test_nothing_to_resume(self, layout):
         with pytest.raises(ValueError, match="holds no run to resume"):
             open_run(layout, self.config(layout), resume=True)

@@ -126,3 +126,18 @@ def test_rewards_per_token_survive_the_spool_bit_for_bit(part, own, make_run):
     rollouts[0].token_rewards = {}
     spool.write_batch(run.layout, 99, rollouts, {})
     assert spool.read_batch(run.layout, 99)[0] == rollouts
+
+
+@pytest.mark.parametrize(
+    ("one", "problem"),
+    [
+        ({"task": "nowhere"}, "unknown task 'nowhere'"),
+        ({"max_new_tokens": 10**6}, r"evaluation\.sets\.mine: 1000000 tokens after its longest"),
+        ({"levels": [99]}, r"99"),
+    ],
+)
+def test_a_set_that_cannot_be_asked_is_named_before_the_start(make_run, one, problem):
+    sets = {"mine": {"task": "sums", "prompts": 3} | one}
+    with pytest.raises(ValueError, match=problem):
+        check_start(make_run(evaluation={"sets": sets}).config)
+    check_start(make_run(evaluation={"every": 0, "sets": sets}).config)

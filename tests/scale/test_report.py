@@ -11,6 +11,7 @@ import pytest
 from rlbook.scale.config import ScaleConfig, dump_config
 from rlbook.scale.launch.report import key_figures, read_run
 from rlbook.scale.layout import Layout, write_json
+from rlbook.training import read_jsonl
 from rlbook.viz.report import PANELS, figures_of, write_report
 
 
@@ -77,6 +78,16 @@ def test_key_figures(run):
     assert figures["Mean staleness of a trained token"].startswith("1.25 ")
     assert figures["Trainer idle"].startswith("25%")
     assert "Generators idle" not in figures  # nobody reported it
+
+
+def test_sets_have_figures_of_their_own(run):
+    rows = read_jsonl(run.log("eval"))
+    hard = [{"step": row["step"], "set": "hard", "pass@1": row["pass@1"] / 2} for row in rows]
+    own = key_figures(read_run(run.root))["Held-out pass@1"]
+    write_rows(run.log("eval"), [row for pair in zip(rows, hard, strict=True) for row in pair])
+    figures = key_figures(read_run(run.root))
+    assert figures["Held-out pass@1"] == own
+    assert figures["hard pass@1"] == "0.100 after 0 updates → 0.350 after 4 updates"
 
 
 def test_rows_of_both_logs_meet_by_step(run):
