@@ -52,7 +52,7 @@ class Held:
     def __call__(self) -> int | None:
         try:
             renewed = self.path.stat().st_mtime_ns
-        except FileNotFoundError:
+        except OSError:
             return None
         if renewed != self.renewed:
             self.renewed, self.since = renewed, self.clock()

@@ -45,8 +45,10 @@ def silent_too_long(path: Path, since: float, now: float, loading: float) -> flo
     """
     try:
         last, allowed = path.stat().st_mtime, float(path.read_text())
-    except (OSError, ValueError):  # not there, or being written
+    except FileNotFoundError:
         last, allowed = since, loading
+    except (OSError, ValueError):  # being written
+        return None
     if last <= since:
         last, allowed = since, loading
     return now - last if now - last > allowed else None

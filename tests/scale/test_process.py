@@ -51,6 +51,9 @@ def test_silence_counts_from_the_last_sign_of_life(started, now, silence, tmp_pa
     path = tmp_path / "alive" / "trainer"
     assert silent_too_long(path, now - 200, now, 200) is None
     assert silent_too_long(path, now - 201, now, 200) == 201
+    path.parent.mkdir()
+    path.write_text("")  # being written
+    assert silent_too_long(path, now - 201, now, 200) is None
     Pulse(path, 30)()
     os.utime(path, (1000, 1000))
     assert silent_too_long(path, started, now, 200) == silence

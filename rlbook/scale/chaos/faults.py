@@ -18,7 +18,7 @@ from rlbook.scale.train.checkpoint import step_folders
 
 PAUSE = (1.0, 10.0)  # seconds for which a process is stopped
 HELD = (2.0, 6.0)  # seconds for which a disk is full, or a batch damaged
-HANG_SECONDS = 300.0  # in which whoever watches has to end a process that is stopped for good
+HANG_SECONDS = 450.0  # in which whoever watches has to end a process that is stopped for good
 BLOCK = bytes(2**16)
 
 

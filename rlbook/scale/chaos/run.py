@@ -22,7 +22,7 @@ from rlbook.scale.process import die_with_parent
 from rlbook.scale.spool import published
 
 MERCILESS = 0.25  # share of strikes that do not wait until the run has recovered from the last one
-PATIENT = ("launch.max_deaths=100000", "launch.window=10", "launch.loading=150")
+PATIENT = ("launch.max_deaths=100000", "launch.window=10", "launch.loading=300")
 POLL_SECONDS = 0.01  # a batch that a checkpoint makes superfluous may live for 50 ms
 STATE = "state.json"
 

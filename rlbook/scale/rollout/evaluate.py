@@ -5,7 +5,9 @@ in. The trainer goes on meanwhile, as far as the bound on staleness lets groups 
 that are held, and gives its own to nobody but a generator that has lost all weights. Where the held
 version is nowhere left, because its generators died, or where an answer has tokens by another, the
 hold ends and the evaluation starts again with the newest weights there are then. So every answer of
-a row is by one version, and no death, of whichever process, leaves anybody waiting.
+a row is by one version, and no death, of whichever process, leaves anybody waiting. One problem
+that is asked in vain too often ends its evaluation without a row; so does the death of all
+generators once the trainer has ended, since nobody has weights for them any more.
 
 What it costs: generators write the answers instead of rollouts, which they would have to in any
 case, and the trainer waits once it has trained what the bound allowed. The dry run counts the whole

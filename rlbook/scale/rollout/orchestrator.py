@@ -253,7 +253,8 @@ class Orchestrator:
         if evaluation.version is None and not evaluation.due(newest, done=True):
             return True
         if silent := time.monotonic() - self.heard > SILENT_SECONDS:
-            say(f"the evaluation of version {newest} is given up: no generator has weights")
+            version = newest if evaluation.version is None else evaluation.version
+            say(f"the evaluation of version {version} is given up: no generator has weights")
         return silent
 
 
