@@ -103,6 +103,22 @@ def test_every_evaluation_is_by_one_version_and_names_its_set(killed, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_generator_that_hangs_while_it_loads_is_replaced_and_the_run_goes_on(tmp_path):
+    layout = Layout(tmp_path / "run")
+    settings = {"generate.engine": "builtin", "launch.loading": 60, "steps": 2}
+    process = start(layout.root, **settings)
+    while process.poll() is None and "generator0" not in read_json(layout.processes, {}):
+        time.sleep(0.01)
+    os.kill(read_json(layout.processes)["generator0"], signal.SIGSTOP)
+    assert not layout.server("generator0").exists()
+    finish(process)
+    events = read_jsonl(layout.log("events"))
+    hung = [row for row in events if row["event"] == "hung"]
+    assert hung and {row["process"] for row in hung} == {"generator0"}
+    assert len(read_jsonl(layout.log("metrics"))) == 2
+
+
+@pytest.mark.slow
 def test_no_token_is_older_than_allowed_and_nothing_is_trained_twice(tmp_path):
     settings = {"generate.max_staleness": 2, "generate.engine": "builtin", "steps": 8}
     layout = Layout(tmp_path / "run")
