@@ -120,6 +120,18 @@ def test_without_a_target_it_starts_later_if_a_whole_batch_lies_idle():
     assert targets == [3] * (PATIENCE - 1) + [2] * (6 - PATIENCE + 1)
 
 
+def test_while_a_version_is_held_groups_start_up_to_the_bound_and_the_target_stays():
+    pacing = Pacing(prompts=2, max_staleness=3)
+    assert pacing.target == 1
+    for ticket in range(8):
+        assert pacing.may_start(0, held=True) and pacing.may_start(0) == (ticket < 4)
+        pacing.start(ticket, 0)
+    assert not pacing.may_start(0, held=True)
+    for version in range(1, 5):
+        pacing.keep_pace(version, held=True)  # the trainer waits for the evaluation
+    assert pacing.target == 1
+
+
 # A world in which anything happens
 
 
