@@ -7,6 +7,7 @@ from rlbook.experiments.credit import CREDIT
 from rlbook.experiments.design import Arm, Experiment, arm, over, over_methods
 from rlbook.experiments.efficiency import EFFICIENCY
 from rlbook.experiments.pressing import GRPO, PRESSING, REGIONS, averages, bounded
+from rlbook.experiments.real_model import REAL_MODEL
 from rlbook.experiments.reality import REALITY
 from rlbook.experiments.rlhf import RLHF
 from rlbook.experiments.tricks import TRICKS
@@ -232,5 +233,5 @@ CONTROL = {
 }
 
 EXPERIMENTS: dict[str, Experiment] = (
-    CONTROL | PRESSING | RLHF | TRICKS | REALITY | EFFICIENCY | CREDIT
+    CONTROL | PRESSING | RLHF | TRICKS | REALITY | EFFICIENCY | REAL_MODEL | CREDIT
 )
