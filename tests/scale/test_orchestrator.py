@@ -297,6 +297,15 @@ def test_evaluation_gets_one_request_when_there_is_no_free_slot(make_run):
     assert read_jsonl(run.layout.log("eval"))[0]["version_max"] == 0
 
 
+def test_the_last_version_is_evaluated_though_older_ones_were_seen_last(make_run):
+    run = make_run({"weights": 7})
+    run.trainer.report(run.steps, done=True)
+    orchestrator = run.orchestrator()
+    orchestrator.versions, orchestrator.evaluation.last = {6}, 6
+    asyncio.run(asyncio.wait_for(orchestrator.run(), 20))
+    assert [row["step"] for row in read_jsonl(run.layout.log("eval"))] == [7]
+
+
 def test_a_dead_generator_does_not_keep_a_finished_run_open(make_run, monkeypatch):
     monkeypatch.setattr("rlbook.scale.rollout.orchestrator.SILENT_SECONDS", 0.1)
     run = make_run({"weights": None})

@@ -6,6 +6,7 @@ asked again, what was not yet is.
 """
 
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -78,6 +79,7 @@ class Orchestrator:
         self.asked: dict[asyncio.Task, Asked] = {}
         self.versions: set[int] = set()  # of the generators' weights
         self.heard = time.monotonic()  # when there was one
+        self.looked, self.ended = 0.0, math.inf  # when they were last asked, and the run was done
         self.failures = self.refusals = 0  # in a row
         self.resume_at = 0.0
 
@@ -109,7 +111,8 @@ class Orchestrator:
     async def watch(self) -> None:
         """Keep `versions` up to date; a silent server must not hold up the others."""
         while True:
-            self.versions = await self.engine.versions()
+            asked = time.monotonic()
+            self.versions, self.looked = await self.engine.versions(), asked
             if self.versions:
                 self.heard = time.monotonic()
             self.evaluation.hold.renew()
@@ -246,10 +249,16 @@ class Orchestrator:
         return not all(asked.held_out for asked in self.asked.values())
 
     def over(self) -> bool:
-        """Whether nothing is left to do; without generators the last evaluation is given up."""
+        """Whether nothing is left to do; without generators the last evaluation is given up.
+
+        Versions that were asked for before the end may lack the last one.
+        """
         if not self.done:
             return False
+        self.ended = min(self.ended, time.monotonic())
         evaluation, newest = self.evaluation, max(self.versions, default=self.trained)
+        if self.looked < self.ended:
+            newest = self.trained
         if evaluation.version is None and not evaluation.due(newest, done=True):
             return True
         if silent := time.monotonic() - self.heard > SILENT_SECONDS:
