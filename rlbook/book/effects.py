@@ -235,9 +235,9 @@ def voted(claim: str, arm: str, level: int, lr: float) -> Effect:
     return Effect(claim, "13", world, "label_free", arm, "verifier", reading, "accuracy", where)
 
 
-def voted_control(claim: str, arm: str) -> Effect:
-    world, reading, where = "plain sums, lr 3e-4", mean_over_steps("accuracy", 16, 20), {"lr": 3e-4}
-    arms = (arm, "verifier")
+def voted_control(claim: str, arm: str, lr: float) -> Effect:
+    reading, where = mean_over_steps("accuracy", 16, 20), {"lr": lr}
+    world, arms = f"plain sums, lr {short(lr)}", (arm, "verifier")
     return Effect(claim, "13", world, "label_free_control", *arms, reading, "accuracy", where)
 
 
@@ -253,6 +253,12 @@ def credited(claim: str, arm: str, lr: float) -> Effect:
     reading = mean_over_steps("accuracy", 10, 20)
     arms, where = (arm, "outcome"), {"lr": lr}
     return Effect(claim, "15", world, "process_rewards", *arms, reading, "accuracy", where)
+
+
+def aged(claim: str, arm: str, against: str, rate: str) -> Effect:
+    """Accuracy after 80 updates of ScaleRL's recipe in a pipeline, by the age of its samples."""
+    world, reading = f"plain sums, a pipeline, lr {rate}", in_step("pass@1", 80)
+    return Effect(claim, "16", world, "pipeline", arm, against, reading, "pass@1")
 
 
 EFFECTS = (
@@ -397,10 +403,10 @@ EFFECTS = (
         for effect in (
             voted("a majority vote where the mode is right", "majority vote", 1, lr),
             voted("... and where it is wrong", "majority vote", 3, lr),
+            voted_control("a majority vote", "majority vote", lr),
+            voted_control("confidence as the reward", "confidence", lr),
         )
     ),
-    voted_control("a majority vote", "majority vote"),
-    voted_control("confidence as the reward", "confidence"),
     distilled("SFT on the answers of a teacher, against RL", "SFT on the teacher"),
     distilled("on-policy distillation, against RL", "on-policy distillation"),
     *(
@@ -410,6 +416,14 @@ EFFECTS = (
             credited("a verdict on each step", "process", lr),
             credited("Monte-Carlo values of prefixes", "VinePPO, k = 2", lr),
         )
+    ),
+    aged("tokens up to 2 updates old", "PipelineRL-2", "PipelineRL-0", "4e-4"),
+    aged("tokens up to 8 updates old", "PipelineRL-8", "PipelineRL-0", "4e-4"),
+    aged(
+        "tokens up to 8 updates old",
+        "PipelineRL-8, half the rate",
+        "PipelineRL-0, half the rate",
+        "2e-4",
     ),
 )
 
