@@ -1,11 +1,16 @@
 """The runs of chapter 16's pipeline: arms that differ in one thing, rows that add up."""
 
+import json
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from rlbook.experiments import pipeline
 from rlbook.experiments.own_runs import fit_own_runs, read_runs
+from rlbook.manifest import SUFFIX
+from rlbook.paths import data_dir
+from rlbook.scale.config import ScaleConfig
 from rlbook.training import write_csv
 from rlbook.training.resume import differences
 
@@ -111,3 +116,15 @@ def test_a_run_of_real_processes_is_evaluated_and_cleared_away(tmp_path, quick):
 def test_an_unknown_arm_is_named():
     with pytest.raises(ValueError, match="no arm PipelineRL-3; there are PipelineRL-0"):
         next(pipeline.run_arms(["PipelineRL-3"]))
+
+
+def test_the_committed_table_is_of_these_arms():
+    table = data_dir() / "results" / f"{pipeline.NAME}.csv"
+    found = json.loads(table.with_name(f"{pipeline.NAME}{SUFFIX}").read_text())
+    arms = {arm.label: arm for arm in pipeline.arms()}
+    for label, trained in found["arms"].items():
+        how = trained.pop("run by")
+        assert (ScaleConfig(**trained), how) == (arms[label].config, arms[label].how)
+    runs = pd.read_csv(table).groupby(["arm", "seed"])["step"].agg(list)
+    assert set(runs.index) == {(arm, seed) for arm in found["arms"] for seed in range(10)}
+    assert all(steps == list(range(0, 81, pipeline.EVERY)) for steps in runs)
