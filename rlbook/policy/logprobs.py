@@ -14,6 +14,7 @@ from rlbook.objectives import listed_logps, topk_tokens
 CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
 CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
 CHUNK_ROWS_CUDA = 2048  # every chunk reads and writes the whole gradient of the head
+PIECE = 8192  # tokens of the vocabulary whose float32 sums are made beside that gradient
 
 
 class TokenStats(NamedTuple):
@@ -153,6 +154,14 @@ def product(left: Float[Tensor, "A B"], right: Float[Tensor, "B C"], out: Tensor
     return torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
 
 
+def add_product(
+    total: Float[Tensor, "A C"], left: Float[Tensor, "A B"], right: Float[Tensor, "B C"]
+) -> None:
+    """total += left @ right in the dtype of `total`, piece by piece: a second one can be large."""
+    for piece, factor in zip(total.split(PIECE), left.split(PIECE), strict=True):
+        piece += product(factor, right, torch.empty_like(piece))
+
+
 def _distributions(
     head: _Head, chunk: int | None
 ) -> Iterator[tuple[slice, Float[Tensor, "rows V"]]]:
@@ -238,7 +247,7 @@ class _ChunkedHead(torch.autograd.Function):
             if grad_z.dtype == grad_weight.dtype:
                 grad_weight.addmm_(grad_z.T, hidden[rows])
             else:
-                grad_weight += product(grad_z.T, hidden[rows], torch.empty_like(grad_weight))
+                add_product(grad_weight, grad_z.T, hidden[rows])
         return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None, None
 
 

@@ -1,6 +1,7 @@
 """Log-probabilities: value, gradient, memory and refusals."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -93,7 +94,9 @@ def test_gradcheck_of_the_chunked_head():
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_rounded_operands_lose_nothing_but_their_own_rounding(make_llama, batch, temperature):
+def test_rounded_operands_lose_nothing_but_their_own_rounding(
+    make_llama, batch, temperature, monkeypatch
+):
     """bfloat16 operands, float32 logits: the reference has the same operands in float64."""
     model, (ids, mask) = make_llama().bfloat16(), batch
     twin = copy.deepcopy(model).double()
@@ -111,6 +114,7 @@ def test_rounded_operands_lose_nothing_but_their_own_rounding(make_llama, batch,
 
     rounded = hidden.detach().bfloat16().requires_grad_()
     weight = model.lm_head.weight
+    monkeypatch.setattr(sys.modules[_Head.__module__], "PIECE", 5)  # of a vocabulary of 23
     for chunk in (3, None):
         head = _Head(rounded, weight, temperature)
         found, spread = _ChunkedHead.apply(*head, ids[mask], chunk, True)
