@@ -43,8 +43,24 @@ def test_every_arm_exchanges_one_thing():
     for label, settings in ONE_SETTING.items():
         assert set(differences(base, arms[label].config.to_dict())) == settings, label
     limited = arms["limit 40"].config.to_dict()
-    changed = differences(limited, arms["limit 40, interrupted"].config.to_dict())
-    assert set(changed) == {"generate.interruption"}
+    for label, settings in {
+        "limit 30": {"rollout.max_new_tokens"},
+        "limit 40, interrupted": {"generate.interruption"},
+        "limit 40, length penalty": {"method.reward_shaping"},
+    }.items():
+        assert set(differences(limited, arms[label].config.to_dict())) == settings, label
+    clipped, late = (
+        arms[label].config.to_dict() for label in ("DAPO's clip", "DAPO's clip, k = 8")
+    )
+    changed = {setting.rsplit(".", 1)[0] for setting in differences(base, clipped)}
+    assert changed == {"method.trust_region"}
+    assert set(differences(clipped, late)) == ONE_SETTING["PipelineRL-8"]
+    slow = {label: arm for label, arm in arms.items() if label.endswith(", half the rate")}
+    assert len(slow) == 9
+    for label, arm in slow.items():
+        full = arms[label.removesuffix(", half the rate")].config.to_dict()
+        assert set(differences(full, arm.config.to_dict())) == {"optimizer.lr"}
+        assert arm.config.optimizer.lr == base["optimizer"]["lr"] / 2
     alone = {label for label, arm in arms.items() if arm.one_process}
     assert alone == {label for label in arms if "off-policy" in label or "one process" in label}
 
@@ -56,6 +72,7 @@ def test_rows_add_up_compute_and_average_what_lies_between():
     ]
     for trained in updates[1:]:  # the first update was skipped
         trained["grad_norm"] = trained["accuracy"] * 10
+        trained["ratio_max"] = trained["accuracy"] * 15  # above 5 in the last two
     rewards = {0: {"pass@1": 0.1}, 2: {"pass@1": 0.2}, 5: {"pass@1": 0.5}}
     start, second, fifth = pipeline.evaluation_rows(updates, rewards)
     assert start == {"step": 0, "pass@1": 0.1, "answers": 0, "tokens": 0, "seconds": 0}
@@ -63,6 +80,7 @@ def test_rows_add_up_compute_and_average_what_lies_between():
     assert (fifth["answers"], fifth["tokens"], fifth["seconds"]) == (20, 150, 10.0)
     assert fifth["accuracy"] == pytest.approx(0.4) and fifth["pass@1"] == 0.5
     assert (second["grad_norm"], fifth["grad_norm"]) == pytest.approx((2, 4))
+    assert (second["above_cap"], fifth["above_cap"]) == pytest.approx((0, 2 / 3))
 
 
 def test_the_table_can_be_fitted(tmp_path):

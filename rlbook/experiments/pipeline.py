@@ -11,7 +11,7 @@ evaluation, with answers, tokens and seconds until then. Chapter 16.
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
@@ -54,7 +54,9 @@ MEANS = (
     "zero_variance",
     "staleness",
     "grad_norm",
+    "above_cap",
 )
+RATIO_CAP = METHODS["scalerl"].trust_region.max
 
 OneProcess = Callable[[RunConfig], Trainer]
 
@@ -97,14 +99,17 @@ def stale(config: ScaleConfig, k: int) -> ScaleConfig:
     return config.replace(generate={"max_staleness": k, "target_staleness": k})
 
 
+def at_half_the_rate(label: str, config: ScaleConfig) -> tuple[str, ScaleConfig]:
+    return f"{label}, half the rate", config.replace(optimizer={"lr": config.optimizer.lr / 2})
+
+
 def arms(steps: int = 80) -> Iterator[PipelineArm]:
     """The pipeline, the schedule, the objective, the data, the length, the head."""
     base = recipe(steps)
     for k in (0, 1, 2, 8):
         yield PipelineArm(f"PipelineRL-{k}", stale(base, k))
     for k in (0, 8):
-        slow = stale(base, k).replace(optimizer={"lr": base.optimizer.lr / 2})
-        yield PipelineArm(f"PipelineRL-{k}, half the rate", slow)
+        yield PipelineArm(*at_half_the_rate(f"PipelineRL-{k}", stale(base, k)))
     late = base.replace(generate={"max_staleness": 8, "target_staleness": None})
     yield PipelineArm("PipelineRL-8, as late as it can", late)
     for k in (2, 8):
@@ -116,12 +121,20 @@ def arms(steps: int = 80) -> Iterator[PipelineArm]:
         "mean per answer": {"aggregation": "sequence_mean"},
         "all prompts": {"prompt_filter": "none"},
     }
-    for label, change in exchanged.items():
-        yield PipelineArm(label, base.replace(method=replace(base.method, **change)))
-    yield PipelineArm("solved prompts again", base.replace(data={"retire_at": None}))
+    recipes = {
+        label: base.replace(method=replace(base.method, **change))
+        for label, change in exchanged.items()
+    }
+    recipes["solved prompts again"] = base.replace(data={"retire_at": None})
+    recipes["DAPO's clip, k = 8"] = stale(recipes["DAPO's clip"], 8)
+    for label, config in recipes.items():
+        yield PipelineArm(label, config)
+    for label, config in {"PipelineRL-2": base, **recipes}.items():
+        yield PipelineArm(*at_half_the_rate(label, config))
     tight = base.replace(rollout={"max_new_tokens": 40})
     cut = {"after": 30, "text": "</think><answer>", "answer_tokens": 6}
     yield PipelineArm("limit 40", tight)
+    yield PipelineArm("limit 30", base.replace(rollout={"max_new_tokens": 30}))
     yield PipelineArm("limit 40, interrupted", tight.replace(generate={"interruption": cut}))
     ramp = replace(base.method, reward_shaping="overlong")
     yield PipelineArm("limit 40, length penalty", tight.replace(method=ramp))
@@ -220,12 +233,17 @@ def evaluation_rows(
     spent = dict.fromkeys(SUMMED.values(), 0)
     yield {"step": 0, **rewards[0], **spent}
     for last, step in pairwise(sorted(rewards)):
-        part = updates[last:step]
+        part = [row | above_cap(row) for row in updates[last:step]]
         for column, total in SUMMED.items():
             spent[total] += sum(row[column] for row in part)
         seen = {n: [row[n] for row in part if n in row] for n in MEANS}  # a skipped update has less
         means = {n: fmean(values) for n, values in seen.items() if values}
         yield {"step": step, **rewards[step], **spent, **means}
+
+
+def above_cap(row: Mapping[str, Any]) -> dict[str, float]:
+    """Whether a token's ratio was above the recipe's cap; nothing of a skipped update."""
+    return {"above_cap": float(row["ratio_max"] > RATIO_CAP)} if "ratio_max" in row else {}
 
 
 def run_arms(
