@@ -24,6 +24,7 @@ PAPER_MIDPOINTS = np.linspace(100, 40_000, 100)
 ASYMPTOTE_MARGIN = 0.02  # of A between repeated ScaleRL runs, as the paper uses it
 INFERRED_R_0 = 0.38  # not published: the value with which A.4's power laws come out as printed
 EXPONENTS = np.geomspace(0.05, 20, 60)
+HIGHEST = 1.0  # that a pass rate can be, and so its asymptote
 
 
 class Curve(Protocol):
@@ -394,7 +395,7 @@ def polish(
     logs = {"B": np.log(curve.B), "C_mid": np.log(curve.C_mid)}
     given = {"A": curve.A, "R_0": curve.R_0, **logs}
     reach = np.log([compute[compute > 0].min() / 1000, compute.max() * 1000])
-    ranges = {"A": (0, 1), "B": (-5, 5), "C_mid": tuple(reach)}
+    ranges = {"A": (0, HIGHEST), "B": (-5, 5), "C_mid": tuple(reach)}
     inside = given | {"A": np.clip(curve.A, 1e-6, 1 - 1e-6)}
     inside |= {name: np.clip(inside[name], *ranges[name]) for name in logs}
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rlbook.scaling.compute_curves import (
+    HIGHEST,
     Bootstrap,
     Fit,
     Sigmoid,
@@ -114,7 +115,8 @@ def open_end(boot: Bootstrap, last: float, widest: float = 0.2) -> str | None:
 
     Before the curve bends, A and C_mid are traded for each other, and any A will do. So the points
     have to reach beyond every C_mid that they allow, and the interval of A may be no wider than
-    `widest` of the rise from R_0 that they have seen.
+    `widest` of the rise from R_0 that they have seen. An interval that reaches 1 tells nothing: a
+    fit looks no further.
     """
     A, C_mid = boot.interval("A"), boot.interval("C_mid")
     rise = float(boot.curve(last)) - boot.curve.R_0
@@ -122,6 +124,8 @@ def open_end(boot: Bootstrap, last: float, widest: float = 0.2) -> str | None:
         return f"the reward has not risen: {boot.curve.R_0:.3f} at the start, {rise:+.3f} since"
     if C_mid.high > last:
         return f"the midpoint may lie at {C_mid.high:.3g}, beyond the last point at {last:.3g}"
+    if A.high > HIGHEST - 1e-3:
+        return f"A may lie anywhere from {A.low:.3f}, and a fit looks no further than {HIGHEST:g}"
     if A.high - A.low > widest * rise:
         return (
             f"A may lie anywhere from {A.low:.3f} to {A.high:.3f}, and the points have seen a "

@@ -118,6 +118,17 @@ def test_points_that_end_before_the_bend_leave_the_end_open(last, told):
     assert (why is None) if told is None else any(part in why for part in told.split("|"))
 
 
+def test_an_asymptote_where_the_fit_stops_is_open():
+    """Its interval is narrow for a wrong reason: what lies above 1 was never looked at."""
+    far = Sigmoid(1.0, 1.35, 35, R_0)
+    boot = bootstrap_sigmoid(
+        UPDATES, far(UPDATES) + np.random.default_rng(3).normal(0, 0.004, 20), R_0, resamples=60
+    )
+    A = boot.interval("A")
+    assert A.high - A.low < 0.1 * (far(100) - R_0) and boot.interval("C_mid").high < 50
+    assert "no further than 1" in open_end(boot, 100)
+
+
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="at least two runs, got 1"):
         bootstrap_seeds(runs(FAST, 1), R_0)
