@@ -55,6 +55,8 @@ def test_every_arm_exchanges_one_thing():
     changed = {setting.rsplit(".", 1)[0] for setting in differences(base, clipped)}
     assert changed == {"method.trust_region"}
     assert set(differences(clipped, late)) == ONE_SETTING["PipelineRL-8"]
+    old, low = (arms[label].config.to_dict() for label in ("PipelineRL-8", "cap 1.26, k = 8"))
+    assert set(differences(old, low)) == {"method.trust_region.max"}
     slow = {label: arm for label, arm in arms.items() if label.endswith(", half the rate")}
     assert len(slow) == 9
     for label, arm in slow.items():

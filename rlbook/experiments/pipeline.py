@@ -26,7 +26,7 @@ from rlbook.evaluation import evaluate
 from rlbook.experiments.run import rounded as short
 from rlbook.experiments.run import same_settings, seed_folder
 from rlbook.manifest import SUFFIX, manifest, run_as_data, write_manifest
-from rlbook.objectives import METHODS, RatioClip
+from rlbook.objectives import METHODS, RatioClip, WeightClip
 from rlbook.paths import ROOT, data_dir
 from rlbook.policy import Sampler, load_policy
 from rlbook.scale.config import ScaleConfig, load_config
@@ -131,6 +131,8 @@ def arms(steps: int = 80) -> Iterator[PipelineArm]:
         yield PipelineArm(label, config)
     for label, config in {"PipelineRL-2": base, **recipes}.items():
         yield PipelineArm(*at_half_the_rate(label, config))
+    low = replace(base.method, trust_region=WeightClip(max=1.26))  # bound of the clip, no mask
+    yield PipelineArm("cap 1.26, k = 8", stale(base.replace(method=low), 8))
     tight = base.replace(rollout={"max_new_tokens": 40})
     cut = {"after": 30, "text": "</think><answer>", "answer_tokens": 6}
     yield PipelineArm("limit 40", tight)
