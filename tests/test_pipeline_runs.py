@@ -29,7 +29,6 @@ ONE_SETTING = {
         "generate.target_staleness",
         "optimizer.lr",
     },
-    "PipelineRL-8, as late as it can": {"generate.max_staleness", "generate.target_staleness"},
     "σ per prompt": {"method.advantage"},
     "mean per answer": {"method.aggregation"},
     "all prompts": {"method.prompt_filter"},
@@ -142,6 +141,7 @@ def test_the_committed_table_is_of_these_arms():
     table = data_dir() / "results" / f"{pipeline.NAME}.csv"
     found = json.loads(table.with_name(f"{pipeline.NAME}{SUFFIX}").read_text())
     arms = {arm.label: arm for arm in pipeline.arms()}
+    assert found["arms"].keys() == arms.keys()
     for label, trained in found["arms"].items():
         how = trained.pop("run by")
         assert (ScaleConfig(**trained), how) == (arms[label].config, arms[label].how)

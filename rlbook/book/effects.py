@@ -256,7 +256,7 @@ def credited(claim: str, arm: str, lr: float) -> Effect:
 
 
 def aged(claim: str, arm: str, against: str, rate: str) -> Effect:
-    """Accuracy after 80 updates of ScaleRL's recipe in a pipeline, by the age of its samples."""
+    """Accuracy after 80 updates of ScaleRL's recipe in a pipeline, by age of samples and loss."""
     world, reading = f"plain sums, a pipeline, lr {rate}", in_step("pass@1", 80)
     return Effect(claim, "16", world, "pipeline", arm, against, reading, "pass@1")
 
@@ -417,13 +417,15 @@ EFFECTS = (
             credited("Monte-Carlo values of prefixes", "VinePPO, k = 2", lr),
         )
     ),
-    aged("tokens up to 2 updates old", "PipelineRL-2", "PipelineRL-0", "4e-4"),
-    aged("tokens up to 8 updates old", "PipelineRL-8", "PipelineRL-0", "4e-4"),
-    aged(
-        "tokens up to 8 updates old",
-        "PipelineRL-8, half the rate",
-        "PipelineRL-0, half the rate",
-        "2e-4",
+    *(
+        aged(claim, arm + slower, against + slower, rate)
+        for rate, slower in (("4e-4", ""), ("2e-4", ", half the rate"))
+        for claim, arm, against in (
+            ("tokens up to 2 updates old", "PipelineRL-2", "PipelineRL-0"),
+            ("tokens up to 8 updates old", "PipelineRL-8", "PipelineRL-0"),
+            ("DAPO's clip for CISPO, up to 2 old", "DAPO's clip", "PipelineRL-2"),
+            ("DAPO's clip for CISPO, up to 8 old", "DAPO's clip, k = 8", "PipelineRL-8"),
+        )
     ),
 )
 

@@ -152,30 +152,6 @@ def regions(use: str) -> Iterator[Arm]:
     yield over(over_methods(arm("GSPO", gspo, **settings), "width", by_width), lr=rates)
 
 
-# Where solved prompts retire, the accuracy of the training prompts says little.
-HELD_OUT = {"every": 5, "prompts": 96, "samples": 4}
-
-
-def leave_one_out() -> Iterator[Arm]:
-    """ScaleRL's recipe, and the recipe with one component exchanged for what was there before."""
-    recipe = METHODS["scalerl"]
-    settings = {"prompts": 8, "minibatches": 1, "steps": 80, "lr": 4e-4}
-    settings |= {"pool": 256, "retire_at": 0.9, "sync_every": 2, "evaluation": HELD_OUT}
-    yield arm("ScaleRL", recipe, **settings)
-    exchanged = {
-        "DAPO's clip": {"trust_region": RatioClip(0.2, 0.26)},
-        "σ per prompt": {"advantage": METHODS["grpo"].advantage},
-        "mean per answer": {"aggregation": "sequence_mean"},
-        "all prompts": {"prompt_filter": "none"},
-        "overlong ramp": {"reward_shaping": "overlong"},
-    }
-    for label, change in exchanged.items():
-        yield arm(label, replace(recipe, **change), **settings)
-    yield arm("solved prompts again", recipe, **settings | {"retire_at": None})
-    yield arm("fresh samples", recipe, **settings | {"sync_every": 1})
-    yield arm("up to 7 old", recipe, **settings | {"sync_every": 8})
-
-
 FIVE = (0, 1, 2, 3, 4)
 
 CONTROL = {
@@ -211,11 +187,6 @@ CONTROL = {
         tuple(methods()),
         seeds=FIVE,
         tuning_seeds=(100, 101),
-    ),
-    "scalerl": Experiment(
-        "Which part of ScaleRL's recipe carries it?",
-        tuple(leave_one_out()),
-        seeds=(0, 1, 2),
     ),
     **{
         name: Experiment(

@@ -2,9 +2,9 @@
 
     python -m rlbook.experiments.pipeline --seeds 0 1 2 --arms PipelineRL-0 PipelineRL-8
 
-Every arm that `rlbook.scale` can run is run by its processes, one run after another; those it
-cannot (PPO-off-policy-k, a rounded sampler) by one process, so that their seconds compare with each
-other only. Policies are evaluated after a run, from its checkpoints: no evaluation takes time or
+Every arm that `rlbook.scale` can run is run by its processes; those it cannot (PPO-off-policy-k, a
+rounded sampler) by one process. Seconds compare only between arms that took turns on one machine,
+seed by seed. Policies are evaluated after a run, from its checkpoints: no evaluation takes time or
 slots from the run. A finished run is never repeated; `data/results/pipeline.csv` has a row per
 evaluation, with answers, tokens and seconds until then. Chapter 16.
 """
@@ -110,8 +110,6 @@ def arms(steps: int = 80) -> Iterator[PipelineArm]:
         yield PipelineArm(f"PipelineRL-{k}", stale(base, k))
     for k in (0, 8):
         yield PipelineArm(*at_half_the_rate(f"PipelineRL-{k}", stale(base, k)))
-    late = base.replace(generate={"max_staleness": 8, "target_staleness": None})
-    yield PipelineArm("PipelineRL-8, as late as it can", late)
     for k in (2, 8):
         how = f"one process, the sampler's weights stay for {k} updates"
         yield PipelineArm(f"PPO-off-policy-{k}", base, partial(off_policy, k), how)

@@ -49,6 +49,13 @@ def coins(**world: Any) -> Iterator[Arm]:
     yield rewarded("coin, 8 updates, clip", coin, CLIPPED, **EIGHT_UPDATES, **world)
 
 
+def published_coins() -> Iterator[Arm]:
+    """Coins in batches of the published size: 64 prompts, 16 answers each, eight updates."""
+    settings = EIGHT_UPDATES | {"prompts": 64, "steps": 10}
+    for name in ("no trust region", "clip 0.2", "clip-higher 0.28"):
+        yield rewarded(f"coin, {name}", "random_reward", bounded(name), **settings)
+
+
 def spurious() -> Iterator[Arm]:
     """Coins, the format, the favourite mistake."""
     yield from coins(**HABITS)
@@ -125,6 +132,12 @@ REALITY: dict[str, Experiment] = {
     "spurious_control": Experiment(
         "... and coins where the mode is right?",
         at_both_rates(coins()),
+        seeds=FIVE,
+        **SEEN,
+    ),
+    "published_coins": Experiment(
+        "... and with eight times the answers, under either clip and none?",
+        at_both_rates(published_coins()),
         seeds=FIVE,
         **SEEN,
     ),

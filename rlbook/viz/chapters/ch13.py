@@ -316,8 +316,8 @@ def scores(
         {
             "claim": "a clip turns coins into a push towards what is common",
             "exact": "yes, by a window uneven in logs; small",
-            "pressing": "habits, 8 updates: not seen, noise wins; with a clip less is lost",
-            "control": "sums: every coin costs, noise wins; with a clip less is lost",
+            "pressing": "habits, 8 updates: noise wins; with a clip less is lost",
+            "control": "sums, the mode is right: the same, in batches of the published size too",
             "paper": "Qwen2.5-Math-7B gains 21 points; Llama, OLMo none",
         },
         {
