@@ -99,8 +99,9 @@ def stale(config: ScaleConfig, k: int) -> ScaleConfig:
     return config.replace(generate={"max_staleness": k, "target_staleness": k})
 
 
-def at_half_the_rate(label: str, config: ScaleConfig) -> tuple[str, ScaleConfig]:
-    return f"{label}, half the rate", config.replace(optimizer={"lr": config.optimizer.lr / 2})
+def at_half_the_rate(label: str, config: ScaleConfig) -> PipelineArm:
+    slow = config.replace(optimizer={"lr": config.optimizer.lr / 2})
+    return PipelineArm(f"{label}, half the rate", slow)
 
 
 def arms(steps: int = 80) -> Iterator[PipelineArm]:
@@ -109,7 +110,7 @@ def arms(steps: int = 80) -> Iterator[PipelineArm]:
     for k in (0, 1, 2, 8):
         yield PipelineArm(f"PipelineRL-{k}", stale(base, k))
     for k in (0, 8):
-        yield PipelineArm(*at_half_the_rate(f"PipelineRL-{k}", stale(base, k)))
+        yield at_half_the_rate(f"PipelineRL-{k}", stale(base, k))
     for k in (2, 8):
         how = f"one process, the sampler's weights stay for {k} updates"
         yield PipelineArm(f"PPO-off-policy-{k}", base, partial(off_policy, k), how)
@@ -128,7 +129,7 @@ def arms(steps: int = 80) -> Iterator[PipelineArm]:
     for label, config in recipes.items():
         yield PipelineArm(label, config)
     for label, config in {"PipelineRL-2": base, **recipes}.items():
-        yield PipelineArm(*at_half_the_rate(label, config))
+        yield at_half_the_rate(label, config)
     low = replace(base.method, trust_region=WeightClip(max=1.26))  # bound of the clip, no mask
     yield PipelineArm("cap 1.26, k = 8", stale(base.replace(method=low), 8))
     tight = base.replace(rollout={"max_new_tokens": 40})
