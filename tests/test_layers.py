@@ -19,7 +19,9 @@ def test_import_contracts_hold(monkeypatch, capsys):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    graph = grimp.build_graph("rlbook", exclude_type_checking_imports=True, cache_dir=None)
+    graph = grimp.build_graph(
+        "rlbook", "workshop", exclude_type_checking_imports=True, cache_dir=None
+    )
     arrows = nx.DiGraph(
         (importer, imported)
         for importer in graph.modules

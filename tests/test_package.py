@@ -34,8 +34,8 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
 
 BASE = """
-import rlbook.__main__, rlbook.evaluation, rlbook.exact, rlbook.objectives, rlbook.policy
-import rlbook.stats, rlbook.tasks, rlbook.tiny, rlbook.training
+import rlbook.cli, rlbook.evaluation, rlbook.exact, rlbook.objectives, rlbook.policy
+import rlbook.stats, rlbook.tasks, rlbook.training
 rlbook.policy.load_policy("tiny")
 rlbook.stats.wilson_interval(3, 10)
 """
@@ -64,8 +64,7 @@ def test_the_base_needs_no_extra():
     ("module", "missing", "extra"),
     [
         ("rlbook.viz", ["ipywidgets", "matplotlib"], "figures"),
-        ("rlbook.book", ["nbclient"], "book"),
-        ("rlbook.bench", ["aiohttp"], "scale"),
+        ("workshop.tools", ["nbclient"], "book"),
         ("rlbook.scaling", ["scipy"], "stats"),
     ],
 )
@@ -73,7 +72,7 @@ def test_a_missing_library_names_the_extra(module, missing, extra):
     done = python(f"import {module}", missing)
     message = done.stderr.splitlines()[-1]
     assert message == (
-        f"ImportError: {' and '.join(missing)} not found: pip install 'rlbook[{extra}]'"
+        f"ImportError: {' and '.join(missing)} not found: pip install -e '.[{extra}]'"
     )
 
 
@@ -83,7 +82,7 @@ def wheel(tmp_path_factory) -> Path:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in BUILT_FROM:
         shutil.copy(ROOT / name, source)
-    for name in ("rlbook", "data"):
+    for name in ("rlbook", "workshop", "data"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     done = subprocess.run([*pip, "-w", out, source], capture_output=True, text=True)
@@ -110,7 +109,9 @@ def test_the_wheel_holds_the_package_and_its_models_and_no_more(wheel):
     for model in ROOT.glob("data/tiny-*"):
         packed = f"rlbook/data/{model.name}"
         assert {f"{packed}/model.safetensors", f"{packed}/tokenizer.json"} <= set(names)
-    assert not [n for n in names if n.startswith(("data/", "tests/", "rlbook/data/results"))]
+    assert not [
+        n for n in names if n.startswith(("data/", "tests/", "workshop/", "rlbook/data/results"))
+    ]
 
 
 @pytest.mark.slow
@@ -122,8 +123,8 @@ def test_an_installed_wheel_trains_in_an_empty_folder(installed, tmp_path):
     done = subprocess.run([sys.executable, "-P", "-c", TWO_STEPS], **how)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", str(installed / "rlbook" / "__init__.py")]
-    shell = [installed / "bin" / "rlbook", "train", "--steps", "1", "--prompts", "2"]
-    done = subprocess.run([*shell, "--group-size", "2", "--minibatches", "1"], **how)
+    shell = [installed / "bin" / "rlbook", "train", "steps=1", "prompts=2"]
+    done = subprocess.run([*shell, "group_size=2", "minibatches=1"], **how)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "train").is_dir()
 

@@ -58,7 +58,7 @@ def kl_estimator(policy: EnumerablePolicy, reference: EnumerablePolicy, kind: st
     """
     p, k = policy.probs, _estimate(reference.logp - policy.logp, kind)
 
-    def loss(logits):
+    def loss(logits: Tensor) -> Tensor:
         return p @ _estimate(reference.logp - policy.log_probs(logits), kind)
 
     mean = p @ k

@@ -173,7 +173,9 @@ def bias_variance_table(
     ]
 
 
-def _moments_given_reward(policy: EnumerablePolicy, rewards: Float[Tensor, " K"]):
+def _moments_given_reward(
+    policy: EnumerablePolicy, rewards: Float[Tensor, " K"]
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, "R D"], Float[Tensor, "R D D"]]:
     """Distinct rewards (R,), their chances, E[s | r] (R, D) and E[s sᵀ | r] (R, D, D)."""
     rewards = torch.as_tensor(rewards, dtype=torch.float64)
     if rewards.shape != policy.probs.shape:

@@ -62,18 +62,22 @@ class Completions:
 
     @property
     def lengths(self) -> Int[Tensor, " N"]:
+        """Tokens of each completion, the end of sequence counted."""
         return torch.tensor([len(tokens) for tokens in self.tokens])
 
     @property
     def rewards(self) -> Float[Tensor, " N"]:
+        """Reward of each completion."""
         return torch.tensor(self.reward_values, dtype=torch.float64)
 
     @property
     def groups(self) -> Int[Tensor, " N"]:
+        """All 0: completions of one prompt."""
         return torch.zeros(len(self.tokens), dtype=torch.long)
 
     @property
     def mask(self) -> Bool[Tensor, "N T"]:
+        """True on the tokens of each completion, the end of sequence included."""
         return torch.arange(int(self.lengths.max())) < self.lengths[:, None]
 
     @property

@@ -7,6 +7,7 @@ from itertools import product
 
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 
@@ -19,7 +20,7 @@ class EnumerablePolicy(ABC):
 
     logits: Float[Tensor, "..."]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "logits", torch.as_tensor(self.logits, dtype=torch.float64))
 
     @abstractmethod
@@ -28,10 +29,12 @@ class EnumerablePolicy(ABC):
 
     @property
     def logp(self) -> Float[Tensor, " K"]:
+        """log π(y) of every outcome."""
         return self.log_probs(self.logits)
 
     @property
     def probs(self) -> Float[Tensor, " K"]:
+        """π(y) of every outcome."""
         return self.logp.exp()
 
     @cached_property
@@ -62,14 +65,15 @@ class SoftmaxPolicy(EnumerablePolicy):
     """K answers, one logit each: π(y) = exp(θ_y) / Σ_k exp(θ_k)."""
 
     @classmethod
-    def from_probs(cls, probs) -> "SoftmaxPolicy":
+    def from_probs(cls, probs: ArrayLike | Tensor) -> "SoftmaxPolicy":
         """The policy with the given probabilities; raises `ValueError` unless they are one."""
         probs = torch.as_tensor(probs, dtype=torch.float64)
         if (probs <= 0).any() or abs(probs.sum() - 1) > 1e-9:
             raise ValueError(f"probabilities must be positive and sum to 1, got {probs.tolist()}")
         return cls(probs.log())
 
-    def log_probs(self, logits):
+    def log_probs(self, logits: Float[Tensor, "..."]) -> Float[Tensor, " K"]:
+        """log softmax(θ)."""
         return logits.log_softmax(-1)
 
 
@@ -97,7 +101,8 @@ class FillerPolicy(EnumerablePolicy):
         """1 where the deciding token is right."""
         return self.tokens[:, 0].double()
 
-    def log_probs(self, logits):
+    def log_probs(self, logits: Float[Tensor, "..."]) -> Float[Tensor, " K"]:
+        """Σ_t log σ(±θ_t), + where bit t of the outcome is 1."""
         signs = 2 * self.tokens - 1
         return torch.nn.functional.logsigmoid(signs * logits).sum(-1)
 
@@ -113,7 +118,7 @@ class TokenTree(EnumerablePolicy):
 
     max_tokens: int = 3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.logits.shape != (len(self.prefixes), self.symbols + 1):
             raise ValueError(
@@ -131,6 +136,7 @@ class TokenTree(EnumerablePolicy):
 
     @property
     def symbols(self) -> int:
+        """V, the size of the vocabulary without STOP."""
         return self.logits.shape[-1] - 1
 
     @property
@@ -162,6 +168,7 @@ class TokenTree(EnumerablePolicy):
 
     @cached_property
     def lengths(self) -> Int[Tensor, " K"]:
+        """Tokens of each outcome, STOP included."""
         return torch.tensor([len(s) for s in self.sequences])
 
     def token_log_probs(self, logits: Float[Tensor, "P A"]) -> Float[Tensor, "K T"]:
@@ -169,7 +176,8 @@ class TokenTree(EnumerablePolicy):
         table = logits.log_softmax(-1)
         return torch.where(self.mask, table[self._rows, self.tokens], 0.0)
 
-    def log_probs(self, logits):
+    def log_probs(self, logits: Float[Tensor, "..."]) -> Float[Tensor, " K"]:
+        """Σ_t log π(y_t | y_<t)."""
         return self.token_log_probs(logits).sum(-1)
 
     @cached_property

@@ -67,14 +67,14 @@ def estimator_weight(advantage: Advantage, n: int) -> Weight:
         rewards = (torch.arange(n) < c).double()
         a = advantage(rewards, groups)
         right[c], wrong[c] = a[:c].sum(), a[c:].sum()
-    c = torch.arange(n + 1, dtype=torch.float64)
-    log_choices = torch.lgamma(c.new_tensor(n + 1)) - torch.lgamma(c + 1) - torch.lgamma(n - c + 1)
-    choices = log_choices.exp()
+    count = torch.arange(n + 1, dtype=torch.float64)
+    log_orders = torch.lgamma(count.new_tensor(n + 1))
+    choices = (log_orders - torch.lgamma(count + 1) - torch.lgamma(n - count + 1)).exp()
 
-    def weight(p):
+    def weight(p: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
         p = torch.as_tensor(p, dtype=torch.float64)[..., None]
-        given_right = p ** (c - 1).clamp(min=0) * (1 - p) ** (n - c)
-        given_wrong = p**c * (1 - p) ** (n - c - 1).clamp(min=0)
+        given_right = p ** (count - 1).clamp(min=0) * (1 - p) ** (n - count)
+        given_wrong = p**count * (1 - p) ** (n - count - 1).clamp(min=0)
         return (choices * (right * given_right - wrong * given_wrong)).sum(-1) / n
 
     return weight
@@ -90,7 +90,7 @@ class StrategyMixture:
 
     rates: Float[Tensor, "S P"]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         rates = torch.as_tensor(self.rates, dtype=torch.float64)
         if rates.ndim != 2 or not ((rates >= 0) & (rates <= 1)).all():
             raise ValueError("rates are probabilities, one row per strategy, one column per prompt")
@@ -141,14 +141,17 @@ class StrategyPolicy(EnumerablePolicy):
 
     @cached_property
     def rewards(self) -> Float[Tensor, " K"]:
+        """1 for every strategy that solved the prompt, 0 for every one that failed."""
         return torch.cat([torch.ones_like(self.rates), torch.zeros_like(self.rates)])
 
-    def log_probs(self, logits):
+    def log_probs(self, logits: Float[Tensor, "..."]) -> Float[Tensor, " K"]:
+        """log π_s + log of the rate of s, or of its complement; −∞ for what cannot happen."""
         logp = logits.log_softmax(-1)
         return torch.cat([logp + self.rates.log(), logp + (1 - self.rates).log()])
 
 
 def check_order(order: int) -> None:
+    """Raise `ValueError` unless the order of a truncated log-likelihood is at least 1."""
     if order < 1:
         raise ValueError(f"the order T of a truncated log-likelihood is at least 1, got {order}")
 

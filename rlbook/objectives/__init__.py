@@ -1,154 +1,23 @@
-"""The mathematics: advantages, ratios, trust regions, aggregation, KL, and methods as rows."""
+"""The mathematics: advantages, ratios, trust regions, aggregation, KL, and methods as rows.
 
-from rlbook.objectives.advantages import (
-    EMABaseline,
-    batch_mean_baseline,
-    batch_normalize,
-    gae,
-    gpg,
-    greedy_baseline,
-    group_center,
-    group_normalize,
-    leave_one_out,
-    length_weighted_baseline,
-    max_rl,
-    no_baseline,
-    reinforce_plus_plus,
-    reward_to_go,
-)
-from rlbook.objectives.aggregation import (
-    Aggregation,
-    Totals,
-    aggregate,
-    token_weights,
-    totals_of,
-)
-from rlbook.objectives.estimators import (
-    BoundEstimator,
-    compute_advantages,
-    estimator_state,
-    load_estimator_state,
-    needs,
-    remembers,
-)
-from rlbook.objectives.kl import KLPenalty, kl_estimate, kl_loss
-from rlbook.objectives.loss import Loss, importance_ratio, policy_loss, summarize
-from rlbook.objectives.method import Method
-from rlbook.objectives.methods import METHODS, find_method
-from rlbook.objectives.process import (
-    implicit_reward_loss,
-    implicit_rewards,
-    prime,
-    step_gains,
-    token_credit,
-)
-from rlbook.objectives.ratios import (
-    SamplerCorrection,
-    sampler_correction,
-    sequence_ratio,
-    token_ratio,
-)
-from rlbook.objectives.selection import (
-    CovarianceClip,
-    CovarianceKL,
-    Selection,
-    TopEntropy,
-    next_bonus,
-    token_covariance,
-)
-from rlbook.objectives.shaping import overlong_penalty, token_rewards
-from rlbook.objectives.soft_regions import (
-    DivergencePenalty,
-    SequenceGamma,
-    SequenceMask,
-    SoftGate,
-    TaperedWeight,
-)
-from rlbook.objectives.table import method_table, method_table_markdown, method_text
-from rlbook.objectives.trust_regions import (
-    DivergenceMask,
-    NoTrustRegion,
-    RatioClip,
-    Surrogate,
-    TrustRegion,
-    WeightClip,
-    binary_divergence,
-    listed_logps,
-    topk_divergence,
-    topk_tokens,
-)
-from rlbook.objectives.values import value_loss
+Each module says in its `__all__` what makes or uses a row, and that is what this package exports.
+What a lesson needs besides stays in its module, such as `process.step_gains`.
+"""
 
-__all__ = [
-    "METHODS",
-    "Aggregation",
-    "BoundEstimator",
-    "CovarianceClip",
-    "CovarianceKL",
-    "DivergenceMask",
-    "DivergencePenalty",
-    "EMABaseline",
-    "KLPenalty",
-    "Loss",
-    "Method",
-    "NoTrustRegion",
-    "RatioClip",
-    "SamplerCorrection",
-    "Selection",
-    "SequenceGamma",
-    "SequenceMask",
-    "SoftGate",
-    "Surrogate",
-    "TaperedWeight",
-    "TopEntropy",
-    "Totals",
-    "TrustRegion",
-    "WeightClip",
-    "aggregate",
-    "batch_mean_baseline",
-    "batch_normalize",
-    "binary_divergence",
-    "compute_advantages",
-    "estimator_state",
-    "find_method",
-    "gae",
-    "gpg",
-    "greedy_baseline",
-    "group_center",
-    "group_normalize",
-    "implicit_reward_loss",
-    "implicit_rewards",
-    "importance_ratio",
-    "kl_estimate",
-    "kl_loss",
-    "leave_one_out",
-    "length_weighted_baseline",
-    "listed_logps",
-    "load_estimator_state",
-    "max_rl",
-    "method_table",
-    "method_table_markdown",
-    "method_text",
-    "needs",
-    "next_bonus",
-    "no_baseline",
-    "overlong_penalty",
-    "policy_loss",
-    "prime",
-    "reinforce_plus_plus",
-    "remembers",
-    "reward_to_go",
-    "sampler_correction",
-    "sequence_ratio",
-    "step_gains",
-    "summarize",
-    "token_covariance",
-    "token_credit",
-    "token_ratio",
-    "token_rewards",
-    "token_weights",
-    "topk_divergence",
-    "topk_tokens",
-    "totals_of",
-    "value_loss",
-]
+from rlbook.objectives.advantages import *
+from rlbook.objectives.aggregation import *
+from rlbook.objectives.divergences import *
+from rlbook.objectives.estimators import *
+from rlbook.objectives.kl import *
+from rlbook.objectives.loss import *
+from rlbook.objectives.method import *
+from rlbook.objectives.methods import *
+from rlbook.objectives.prompts import *
+from rlbook.objectives.ratios import *
+from rlbook.objectives.selection import *
+from rlbook.objectives.shaping import *
+from rlbook.objectives.soft_regions import *
+from rlbook.objectives.table import *
+from rlbook.objectives.tokens import *
+from rlbook.objectives.trust_regions import *
+from rlbook.objectives.values import *

@@ -18,6 +18,10 @@ from rlbook.objectives.estimators import needs, remembers
 from rlbook.objectives.groups import group_mean, group_size, group_sum, has_spread
 from rlbook.objectives.shapes import check_rewards, check_tokens, zero_masked
 
+__all__ = ["EMABaseline", "batch_mean_baseline", "batch_normalize", "gae", "gpg", "greedy_baseline"]
+__all__ += ["group_center", "group_normalize", "leave_one_out", "length_weighted_baseline"]
+__all__ += ["max_rl", "no_baseline", "reinforce_plus_plus", "reward_to_go"]
+
 
 @needs("rewards")
 def no_baseline(

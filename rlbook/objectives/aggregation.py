@@ -1,10 +1,14 @@
 """From a loss per token to one number: who gets how much of the gradient?
 
-Every mode is a fixed weight per token, so the choice is the choice of `token_weights`.
+Every mode is a fixed share per token, a function of what there is to count. One of your own is
+such a function too, or a frozen dataclass with a `__call__`:
+
+    def by_root(c): return 1 / (c.sequences * c.lengths.sqrt())
+    replace(METHODS["grpo"], aggregation=by_root)
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,7 +16,7 @@ from torch import Tensor
 
 from rlbook.objectives.shapes import check_tokens
 
-Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant", "token_sum"]
+__all__ = ["Aggregation", "Counts", "Totals", "aggregate", "token_weights", "totals_of"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,94 @@ def totals_of(
     return Totals(int(lengths.sum()), sequences, len(ids), ids, counts)
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What an aggregation looks at: the batch's mask and prompts, and the totals of the update.
+
+    `sequences`, `prompts` and `tokens` are those of the whole update. Counts are at least 1, so
+    that they divide. `limit` is the row's `constant`, `dtype` that of the shares.
+    """
+
+    mask: Bool[Tensor, "N T"]
+    totals: Totals
+    groups: Int[Tensor, " N"] | None = None
+    limit: float | None = None
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def sequences(self) -> int:
+        """Completions of the update."""
+        return max(self.totals.num_sequences, 1)
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of the update."""
+        return max(self.totals.num_prompts, 1)
+
+    @property
+    def tokens(self) -> int:
+        """Trained tokens of the update."""
+        return max(self.totals.num_tokens, 1)
+
+    @property
+    def lengths(self) -> Float[Tensor, "N 1"]:
+        """Trained tokens of each sequence."""
+        return self.mask.sum(1, keepdim=True).clamp(min=1).to(self.dtype)
+
+    @property
+    def prompt_tokens(self) -> Float[Tensor, "N 1"]:
+        """Trained tokens of each sequence's prompt; `ValueError` where no prompts are given."""
+        groups, ids, counts = self.groups, self.totals.prompt_ids, self.totals.tokens_per_prompt
+        if groups is None or ids is None or counts is None:
+            raise ValueError('"prompt_mean" needs groups here and in totals_of(mask, groups)')
+        match = groups[:, None] == ids
+        if (self.mask.any(1) & ~match.any(1)).any():
+            raise ValueError("a prompt of this batch is missing in totals: count the whole update")
+        return (match * counts).sum(1, keepdim=True).clamp(min=1).to(self.dtype)
+
+    @property
+    def constant(self) -> float:
+        """The row's normaliser, tokens; `ValueError` where it has none."""
+        if not self.limit or self.limit <= 0:
+            raise ValueError('"constant" needs constant > 0, e.g. the generation limit in tokens')
+        return self.limit
+
+
+Share = float | Tensor  # of a token: one number, (N, 1) or (N, T)
+Aggregation = str | Callable[[Counts], Share]
+
+
+def sequence_mean(c: Counts) -> Share:
+    """1 / (N |y_i|): the mean over sequences of the token mean (GRPO, GSPO)."""
+    return 1 / (c.sequences * c.lengths)
+
+
+def token_mean(c: Counts) -> Share:
+    """1 / Σ|y|: every token alike (DAPO's code, LitePPO, GPG, PPO)."""
+    return 1 / c.tokens
+
+
+def prompt_mean(c: Counts) -> Share:
+    """1 / (P Σ_{prompt}|y|): the mean over prompts of the token mean (ScaleRL, CISPO)."""
+    return 1 / (c.prompts * c.prompt_tokens)
+
+
+def constant(c: Counts) -> Share:
+    """1 / (N constant): independent of the lengths (Dr. GRPO)."""
+    return 1 / (c.sequences * c.constant)
+
+
+def sequence_sum(c: Counts) -> Share:
+    """1 / N: the mean over sequences of the sum (REINFORCE, RLOO, DPPO)."""
+    return 1 / c.sequences
+
+
+AGGREGATIONS: Mapping[str, Callable[[Counts], Share]] = {
+    share.__name__: share
+    for share in (sequence_mean, token_mean, prompt_mean, constant, sequence_sum)
+}
+
+
 def aggregate(
     per_token: Float[Tensor, "N T"],
     mask: Bool[Tensor, "N T"],
@@ -90,41 +182,15 @@ def token_weights(
     totals: Totals | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Float[Tensor, "N T"]:
-    """Share of each token in the loss; 0 outside the mask. N sequences, P prompts, lengths |y|:
+    """Share of each token in the loss; 0 outside the mask. `how` names one of `AGGREGATIONS`:
 
-    sequence_mean  1 / (N |y_i|)          mean over sequences of the token mean (GRPO, GSPO)
-    token_mean     1 / Σ|y|               every token alike (DAPO's code, LitePPO, GPG, PPO)
-    prompt_mean    1 / (P Σ_{prompt}|y|)  mean over prompts of the token mean (ScaleRL, CISPO)
-    constant       1 / (N constant)       independent of the lengths (Dr. GRPO)
-    token_sum      1 / N                  mean over sequences of the sum (REINFORCE, RLOO, DPPO)
-
+    sequence_mean, token_mean, prompt_mean, constant, sequence_sum; or it is a function of `Counts`.
     The first three coincide when all lengths and all group sizes are equal; the last two then
-    differ from them by a factor.
+    differ from them by a factor. Chapter 07.
     """
-    if how not in get_args(Aggregation):
-        raise ValueError(f"unknown aggregation {how!r}; choose from {get_args(Aggregation)}")
-    totals = totals or totals_of(mask, groups)
-    weight, sequences = mask.to(dtype), max(totals.num_sequences, 1)
-    if how == "token_mean":
-        return weight / max(totals.num_tokens, 1)
-    if how == "sequence_mean":
-        return weight / (sequences * mask.sum(1, keepdim=True).clamp(min=1))
-    if how == "prompt_mean":
-        return weight / (max(totals.num_prompts, 1) * prompt_tokens(mask, groups, totals))
-    if how == "constant":
-        if not constant or constant <= 0:
-            raise ValueError('"constant" needs constant > 0, e.g. the generation limit in tokens')
-        return weight / (sequences * constant)
-    return weight / sequences
-
-
-def prompt_tokens(
-    mask: Bool[Tensor, "N T"], groups: Int[Tensor, " N"] | None, totals: Totals
-) -> Int[Tensor, "N 1"]:
-    """Trained tokens of each sequence's prompt, at least 1."""
-    if groups is None or totals.prompt_ids is None or totals.tokens_per_prompt is None:
-        raise ValueError('"prompt_mean" needs groups here and in totals_of(mask, groups)')
-    match = groups[:, None] == totals.prompt_ids
-    if (mask.any(1) & ~match.any(1)).any():
-        raise ValueError("a prompt of this batch is missing in totals: count the whole update")
-    return (match * totals.tokens_per_prompt).sum(1, keepdim=True).clamp(min=1)
+    if isinstance(how, str) and how not in AGGREGATIONS:
+        raise ValueError(f"unknown aggregation {how!r}; choose from {', '.join(AGGREGATIONS)}")
+    share = AGGREGATIONS[how] if isinstance(how, str) else how
+    counts = Counts(mask, totals or totals_of(mask, groups), groups, constant, dtype)
+    shares = torch.as_tensor(share(counts), dtype=dtype, device=mask.device)
+    return torch.where(mask, shares, 0.0)

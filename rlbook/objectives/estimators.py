@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
+__all__ = ["compute_advantages", "estimator_state", "load_estimator_state", "needs", "remembers"]
+
 Estimator = Callable[..., Any]
 Declared = TypeVar("Declared", bound=Callable[..., Any])
 
@@ -154,7 +156,9 @@ def load_estimator_state(estimator: Estimator, state: Mapping[str, Any]) -> None
 
 
 def describe(choice: object) -> str:
-    """A function with its bound options, or a trust region with its settings, in one line."""
+    """A name, a function with its bound options or a dataclass with its settings, in one line."""
+    if isinstance(choice, str):
+        return choice
     if isinstance(choice, partial):
         name, settings = describe(choice.func), choice.keywords
     elif hasattr(choice, "__name__"):

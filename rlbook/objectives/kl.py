@@ -10,7 +10,10 @@ from typing import Literal, get_args
 from jaxtyping import Float
 from torch import Tensor
 
+from rlbook.objectives.ratios import MAX_LOG_RATIO
 from rlbook.objectives.shapes import check_same_shape
+
+__all__ = ["KLPenalty", "kl_estimate", "kl_loss"]
 
 Kind = Literal["k1", "k2", "k3"]
 Gradient = Literal["k2", "score", "naive"]
@@ -43,7 +46,8 @@ def kl_estimate(
 ) -> Float[Tensor, "..."]:
     """Per-token estimate of KL(π ‖ π_ref) at tokens sampled from π: for values, not for training.
 
-    k1 is unbiased and can be negative; k2 is biased; k3 is unbiased and never negative.
+    k1 is unbiased and can be negative; k2 is biased; k3 is unbiased and never negative. k3 takes
+    d below −`MAX_LOG_RATIO` for that bound, so that its exponential never overflows.
     For KL(π_old ‖ π_θ) on rollouts of π_old call it with (logp_old, logp).
     Source: Schulman 2020, "Approximating KL divergence". Chapter 03.
     """
@@ -52,7 +56,10 @@ def kl_estimate(
     d = logp - logp_ref
     if kind == "k1":
         return d
-    return d.square() / 2 if kind == "k2" else (-d).expm1() + d
+    if kind == "k2":
+        return d.square() / 2
+    d = d.clamp(min=-MAX_LOG_RATIO)
+    return (-d).expm1() + d
 
 
 def kl_loss(

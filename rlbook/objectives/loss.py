@@ -11,10 +11,13 @@ from torch import Tensor
 
 from rlbook.objectives.aggregation import Totals, aggregate
 from rlbook.objectives.kl import KLPenalty, kl_estimate, kl_loss
-from rlbook.objectives.method import Method, Ratio
-from rlbook.objectives.ratios import sequence_ratio, token_ratio
+from rlbook.objectives.method import Method
+from rlbook.objectives.ratios import token_ratio
 from rlbook.objectives.shapes import check_tokens, expand_to_tokens, zero_masked
-from rlbook.objectives.trust_regions import Surrogate
+from rlbook.objectives.tokens import Tokens
+from rlbook.objectives.trust_regions import Surrogate, surrogate
+
+__all__ = ["Loss", "policy_loss", "summarize"]
 
 
 class Loss(NamedTuple):
@@ -58,36 +61,22 @@ def policy_loss(
         correction=correction, selected=selected, entropy=entropy,
     )  # fmt: skip
     check_ready(method, correction, selected, entropy)
-    advantages = expand_to_tokens(advantages, mask).detach()
-    logp, logp_old, advantages = zero_masked(mask, logp, logp_old.detach(), advantages)
-    ratio = importance_ratio(method.ratio, logp, logp_old, mask)
-    surrogate = method.trust_region(logp, logp_old, ratio, advantages, divergence)
+    advantages = expand_to_tokens(advantages, mask)
+    tokens = Tokens.of(logp, logp_old, advantages, mask, method.ratio, divergence)
+    (logp,) = zero_masked(mask, logp)
+    learned = surrogate(method.trust_region, tokens, logp)
     if method.selection is not None and selected is not None:
-        surrogate = method.selection.apply(surrogate, selected, logp, logp_old)
-    token_loss = surrogate.loss
+        learned = method.selection.apply(learned, selected, logp, tokens.logp_old)
+    token_loss = learned.loss
     if correction is not None:
         token_loss = token_loss * zero_masked(mask, correction.detach())[0]
     if method.kl is not None and method.kl.where == "loss":
-        token_loss = token_loss + kl_term(method.kl, logp, logp_ref, logp_old, mask)
+        token_loss = token_loss + kl_term(method.kl, logp, logp_ref, tokens)
     if method.entropy_bonus and entropy is not None:
         token_loss = token_loss - method.entropy_bonus * zero_masked(mask, entropy)[0]
     loss = aggregate(token_loss, mask, method.aggregation, groups, method.constant, totals)
     token_loss = torch.where(mask, token_loss, 0.0)
-    return Loss(loss, token_loss, loss_sums(logp, logp_old, advantages, mask, surrogate))
-
-
-def importance_ratio(
-    kind: Ratio,
-    logp: Float[Tensor, "N T"],
-    logp_old: Float[Tensor, "N T"],
-    mask: Bool[Tensor, "N T"],
-) -> Float[Tensor, "N T"] | None:
-    """The ratio a method uses, per token; None for "none"."""
-    if kind == "none":
-        return None
-    if kind == "token":
-        return token_ratio(logp, logp_old)
-    return sequence_ratio(logp, logp_old, mask, normalize=kind == "sequence")
+    return Loss(loss, token_loss, loss_sums(tokens, learned))
 
 
 def check_ready(
@@ -120,33 +109,25 @@ def kl_term(
     kl: KLPenalty,
     logp: Float[Tensor, "N T"],
     logp_ref: Float[Tensor, "N T"] | None,
-    logp_old: Float[Tensor, "N T"],
-    mask: Bool[Tensor, "N T"],
+    tokens: Tokens,
 ) -> Float[Tensor, "N T"]:
-    """β times the per-token KL loss; padding must already be 0 in `logp` and `logp_old`."""
+    """β times the per-token KL loss; padding must already be 0 in `logp`."""
     if logp_ref is None:
         raise ValueError("this method has a KL term: pass logp_ref, or replace(method, kl=None)")
-    (logp_ref,) = zero_masked(mask, logp_ref)
-    ratio = token_ratio(logp, logp_old) if kl.gradient == "score" else None
+    (logp_ref,) = zero_masked(tokens.mask, logp_ref)
+    ratio = token_ratio(logp, tokens.logp_old) if kl.gradient == "score" else None
     return kl.beta * kl_loss(logp, logp_ref, kl.kind, kl.gradient, ratio)
 
 
-@torch.no_grad()
-def loss_sums(
-    logp: Float[Tensor, "N T"],
-    logp_old: Float[Tensor, "N T"],
-    advantages: Float[Tensor, "N T"],
-    mask: Bool[Tensor, "N T"],
-    surrogate: Surrogate,
-) -> dict[str, Tensor]:
+def loss_sums(tokens: Tokens, learned: Surrogate) -> dict[str, Tensor]:
     """Numerators, denominators and extremes from which `summarize` makes the metrics."""
-    ratio, signal = (logp - logp_old).exp(), mask & (advantages != 0)
-    drift = kl_estimate(logp_old, logp, "k3")
+    mask, ratio = tokens.mask, tokens.token_ratio
+    signal, drift = mask & (tokens.advantages != 0), kl_estimate(tokens.logp_old, tokens.logp, "k3")
     return {
         "tokens": mask.sum(),
         "signal_tokens": signal.sum(),
-        "masked_tokens": (signal & ~surrogate.keep).sum(),
-        "weight_sum": torch.where(mask, surrogate.weight, 0.0).sum(),
+        "masked_tokens": (signal & ~learned.keep).sum(),
+        "weight_sum": torch.where(mask, learned.weight, 0.0).sum(),
         "kl_sum": torch.where(mask, drift, 0.0).sum(),
         "ratio_min": torch.where(mask, ratio, torch.inf).min(),
         "ratio_max": torch.where(mask, ratio, -torch.inf).max(),

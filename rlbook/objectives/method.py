@@ -1,38 +1,50 @@
 """A method is a row of choices, and every choice has a name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
+
+from pydantic import InstanceOf
 
 from rlbook.objectives.aggregation import Aggregation
 from rlbook.objectives.estimators import bound, needs_of
 from rlbook.objectives.kl import KLPenalty
+from rlbook.objectives.prompts import PromptFilter
 from rlbook.objectives.ratios import SamplerCorrection
 from rlbook.objectives.selection import Selection
-from rlbook.objectives.specs import (
-    build,
-    check_keys,
-    check_types,
-    merged,
-    read_estimator,
-    read_region,
-    read_selection,
-    settings,
-    write_estimator,
-    write_region,
-    write_selection,
-)
-from rlbook.objectives.trust_regions import NoTrustRegion, TrustRegion
+from rlbook.objectives.specs import checked, meant, merged, read, write
+from rlbook.objectives.tokens import Ratio
+from rlbook.objectives.trust_regions import NoTrustRegion, Region
 
-Ratio = Literal["none", "token", "sequence", "sequence_product"]
+__all__ = ["REQUIREMENTS", "Method"]
+
+# What a method may need of a trainer, in words.
+REQUIREMENTS = {
+    "critic": "a critic",
+    "greedy": "a greedy answer to every prompt",
+    "lengths": "the lengths of answers for its advantages",
+    "token rewards": "rewards per token",
+    "memory": "an estimator that remembers earlier batches",
+    "recomputed": "log-probs recomputed by the trainer",
+    "reference": "a reference model",
+    "filter": "a prompt filter",
+    "groups": "groups in its aggregation",
+    "limit": "the generation limit as its constant",
+    "top-k": "further tokens for its trust region",
+    "sampler's top-k": "the likeliest tokens of the sampler's own policy",
+    "selection": "a selection of tokens",
+    "entropies": "the entropies of its tokens",
+    "shaping": "shaped rewards",
+}
 
 
 @dataclass(frozen=True)
 class Method:
     """One row of the table.
 
-    `ratio`: of each token, GSPO's mean over the sequence, or the product over the sequence.
+    `ratio`: "none", that of each "token", GSPO's mean over the "sequence", or the product over it,
+    "sequence_product". `ratio`, `trust_region`, `aggregation`, `advantage` and `selection` also
+    take code of your own, the object or its import path.
     `constant` is the normaliser of `aggregation="constant"`; None: the run's generation limit.
     `old_logprobs` says whose log-probs the paper calls π_old: the trainer's, recomputed, or the
     sampler's own. `sampler_correction` then weighs tokens for the difference of the two.
@@ -51,27 +63,29 @@ class Method:
     paper: str
     advantage: Callable[..., Any]
     ratio: Ratio = "none"
-    trust_region: TrustRegion = field(default_factory=NoTrustRegion)
-    aggregation: Aggregation = "token_sum"
+    trust_region: Region = field(default_factory=NoTrustRegion)
+    aggregation: Aggregation = "sequence_sum"
     constant: float | None = None
-    kl: KLPenalty | None = None
+    kl: InstanceOf[KLPenalty] | None = None
     old_logprobs: Literal["recomputed", "sampler"] = "sampler"
-    sampler_correction: SamplerCorrection | None = None
+    sampler_correction: InstanceOf[SamplerCorrection] | None = None
     selection: Selection | None = None
     entropy_bonus: float = 0.0
     reward_values: tuple[float, float] = (0.0, 1.0)
     format_bonus: float = 0.0
     reward_shaping: Literal["none", "overlong", "overlong_filter"] = "none"
     overlong_cache: int | None = None
-    prompt_filter: Literal["none", "drop_zero_variance", "resample_zero_variance"] = "none"
+    prompt_filter: PromptFilter | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
+        for name, value in fitted({f.name: getattr(self, f.name) for f in fields(self)}).items():
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "advantage", bound(self.advantage))
-        check_types({f.name: getattr(self, f.name) for f in fields(self)}, hints())
-        if self.ratio == "none" and not isinstance(self.trust_region, NoTrustRegion):
-            region = type(self.trust_region).__name__
-            raise ValueError(f'{region} needs ratio="token" or "sequence"')
+        region = self.trust_region
+        if self.ratio == "none" and not isinstance(region, NoTrustRegion):
+            name = getattr(region, "__name__", type(region).__name__)
+            raise ValueError(f'{name} needs ratio="token" or "sequence"')
         if self.sampler_correction is not None and self.old_logprobs != "recomputed":
             raise ValueError(
                 'sampler_correction compares two π_old: set old_logprobs="recomputed" '
@@ -88,26 +102,45 @@ class Method:
         return frozenset(needs_of(self.advantage).inputs)
 
     @property
-    def needs_token_rewards(self) -> bool:
+    def takes_token_rewards(self) -> bool:
         """Whether the advantage takes rewards (N, T), one per token."""
         return needs_of(self.advantage).token_rewards
 
     @property
-    def needs_critic(self) -> bool:
-        return "values" in self.needs
-
-    @property
-    def needs_greedy(self) -> bool:
-        return "greedy_rewards" in self.needs
-
-    @property
-    def needs_reference(self) -> bool:
-        return self.kl is not None and self.kl.beta > 0
-
-    @property
-    def needs_topk(self) -> int | None:
+    def top_k(self) -> int | None:
         """How many of the likeliest tokens `policy_loss` needs the divergence of, if any."""
         return getattr(self.trust_region, "top_k", None)
+
+    def requirements(self) -> frozenset[str]:
+        """What a trainer has to provide besides answers and their rewards: names of `REQUIREMENTS`.
+
+        A trainer that says what it provides refuses the rest by a difference of sets (`lacking`).
+        """
+        limit = self.aggregation == "constant" and self.constant is None
+        shaped = self.reward_shaping != "none" or self.reward_values != (0.0, 1.0)
+        wanted = {
+            "critic": "values" in self.needs,
+            "greedy": "greedy_rewards" in self.needs,
+            "lengths": bool(self.needs - {"rewards", "groups", "values", "greedy_rewards"}),
+            "token rewards": self.takes_token_rewards,
+            "memory": self.new_advantage() is not self.advantage,
+            "recomputed": self.old_logprobs == "recomputed",
+            "reference": self.kl is not None and self.kl.beta > 0,
+            "filter": self.prompt_filter is not None,
+            "groups": self.aggregation == "prompt_mean",
+            "limit": limit,
+            "top-k": self.top_k is not None,
+            "sampler's top-k": self.top_k is not None and self.old_logprobs == "sampler",
+            "selection": self.selection is not None,
+            "entropies": self.entropy_bonus != 0,
+            "shaping": shaped or self.format_bonus != 0,
+        }
+        return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
+
+    def lacking(self, provided: Collection[str]) -> list[str]:
+        """In words, what the method needs and a trainer that provides only this does not have."""
+        missing = self.requirements().difference(provided)
+        return [words for name, words in REQUIREMENTS.items() if name in missing]
 
     def new_advantage(self) -> Callable[..., Any]:
         """The estimator for one run: a stateful one is made afresh."""
@@ -125,7 +158,7 @@ class Method:
 
         Raises `ValueError` for a choice that no file can name, such as a lambda.
         """
-        return {f.name: WRITE.get(f.name, as_it_is)(getattr(self, f.name)) for f in fields(self)}
+        return {f.name: write(f.name, getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_dict(cls, spec: "str | Mapping[str, Any] | Method") -> "Method":
@@ -142,14 +175,25 @@ class Method:
             raise ValueError(f"a method is a name or a dictionary, got {spec!r}")
         given = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
         known = [f.name for f in fields(cls)]
-        check_keys(given, known, "a method")
+        for key in given:
+            if key not in known:
+                near = meant(key, known)
+                raise ValueError(f"a method has no {key!r}{near}: it has {', '.join(known)}")
         if given.keys() != set(known):  # not all fields: changes to a row
             given = changed_row(given)
-        return cls(**{key: READ.get(key, as_it_is)(value) for key, value in given.items()})
+        return cls(**fitted(given))
 
 
 # The rows that `Method.from_dict` knows by name; `methods`, the table, fills it.
 ROWS: dict[str, Method] = {}
+
+
+def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a method with their specs read and their types checked."""
+    values = {name: read(name, value) for name, value in given.items()}
+    if values.get("trust_region", ...) is None:
+        values["trust_region"] = NoTrustRegion()
+    return checked(Method, values)
 
 
 def changed_row(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,43 +204,8 @@ def changed_row(changes: Mapping[str, Any]) -> dict[str, Any]:
         return row | {key: merged(row[key], value) for key, value in changes.items()}
     if name and {"advantage", "paper"} <= changes.keys():
         return dict(changes)
+    near = meant(name, ROWS) if isinstance(name, str) else ""
     raise ValueError(
-        f"no method {name!r}: choose from {', '.join(ROWS)}; one of your own needs name, "
+        f"no method {name!r}{near}: choose from {', '.join(ROWS)}; one of your own needs name, "
         "advantage and paper"
     )
-
-
-def read_settings(cls: type, where: str) -> Callable[[Any], Any]:
-    """Reader of a dataclass's settings; anything but a dictionary stays as it is."""
-    return lambda spec: build(cls, spec, where) if isinstance(spec, Mapping) else spec
-
-
-def write_settings(choice: Any) -> dict[str, Any] | None:
-    return None if choice is None else settings(choice)
-
-
-def as_it_is(value: Any) -> Any:
-    return value
-
-
-@cache
-def hints() -> dict[str, Any]:
-    return get_type_hints(Method)
-
-
-WRITE: dict[str, Callable[[Any], Any]] = {
-    "advantage": write_estimator,
-    "trust_region": write_region,
-    "kl": write_settings,
-    "sampler_correction": write_settings,
-    "selection": write_selection,
-    "reward_values": list,
-}
-READ: dict[str, Callable[[Any], Any]] = {
-    "reward_values": lambda values: tuple(values) if isinstance(values, list) else values,
-    "advantage": read_estimator,
-    "trust_region": read_region,
-    "kl": read_settings(KLPenalty, "kl"),
-    "sampler_correction": read_settings(SamplerCorrection, "sampler_correction"),
-    "selection": read_selection,
-}

@@ -15,7 +15,11 @@ from functools import partial
 from rlbook.objectives import advantages as adv
 from rlbook.objectives.kl import KLPenalty
 from rlbook.objectives.method import ROWS, Method
+from rlbook.objectives.prompts import PromptFilter
+from rlbook.objectives.soft_regions import GeometricClip, SoftGate
 from rlbook.objectives.trust_regions import DivergenceMask, RatioClip, WeightClip
+
+__all__ = ["METHODS"]
 
 _ROWS = (
     Method("reinforce", "doi:10.1007/BF00992696", adv.no_baseline),
@@ -90,7 +94,7 @@ _ROWS = (
         aggregation="token_mean",
         reward_values=(-1.0, 1.0),
         reward_shaping="overlong",
-        prompt_filter="resample_zero_variance",
+        prompt_filter=PromptFilter(by="correct", resample=True),
         note="Eq. 8 is a mean per prompt, the official code a mean over the minibatch's tokens; "
         "the code also has a dual clip at 10.",
     ),
@@ -103,7 +107,7 @@ _ROWS = (
         trust_region=WeightClip(max=5.0),
         aggregation="prompt_mean",
         reward_shaping="overlong",
-        prompt_filter="resample_zero_variance",
+        prompt_filter=PromptFilter(by="correct", resample=True),
         note="The paper's cap 1 + ε_high is unpublished; 5 is among the caps ScaleRL tested.",
     ),
     Method(
@@ -117,12 +121,30 @@ _ROWS = (
         note="ScaleRL found 4e-3/5e-3 to work where the paper's values did not.",
     ),
     Method(
+        "gmpo",
+        "arXiv:2507.20673",
+        adv.group_normalize,
+        ratio="token",
+        old_logprobs="recomputed",
+        trust_region=GeometricClip(0.4, 0.4),
+        aggregation="sequence_mean",
+    ),
+    Method(
+        "sapo",
+        "arXiv:2511.20347",
+        adv.group_normalize,
+        ratio="token",
+        old_logprobs="recomputed",
+        trust_region=SoftGate(),
+        aggregation="sequence_mean",
+    ),
+    Method(
         "maxrl",
         "arXiv:2602.02710",
         adv.max_rl,
         aggregation="token_mean",
-        note="Rewards 0/1 only. Algorithm 1 averages over samples (token_sum); the language-model "
-        "runs average over tokens.",
+        note="Rewards 0/1 only. Algorithm 1 averages over samples (sequence_sum); the "
+        "language-model runs average over tokens.",
     ),
     Method(
         "dppo",
@@ -150,7 +172,7 @@ _ROWS = (
         trust_region=WeightClip(max=5.0),
         aggregation="prompt_mean",
         reward_values=(-1.0, 1.0),
-        prompt_filter="drop_zero_variance",
+        prompt_filter=PromptFilter(by="reward"),
         note="Caps 4, 5 and 8 made no significant difference; the main runs' value is unstated.",
     ),
     Method(
@@ -182,10 +204,3 @@ _ROWS = (
 
 METHODS: dict[str, Method] = ROWS
 METHODS |= {method.name: method for method in _ROWS}
-
-
-def find_method(name: str) -> Method:
-    """A row of `METHODS`; raises `ValueError` listing the rows there are."""
-    if name not in METHODS:
-        raise ValueError(f"no method {name!r}: choose from {', '.join(METHODS)}")
-    return METHODS[name]

@@ -21,16 +21,18 @@ from torch import Tensor
 from rlbook.objectives.kl import kl_estimate
 from rlbook.objectives.trust_regions import Surrogate
 
+__all__ = ["CovarianceClip", "CovarianceKL", "Selection", "TopEntropy"]
+
 
 @runtime_checkable
 class Selection(Protocol):
+    """Picks tokens of a batch, and changes what is learned where it picked."""
+
     def __call__(
         self, logp: Tensor, entropy: Tensor, advantages: Tensor, mask: Tensor, seed: int = 0
     ) -> Tensor: ...
 
-    def apply(
-        self, surrogate: Surrogate, selected: Tensor, logp: Tensor, logp_old: Tensor
-    ) -> Surrogate: ...
+    def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate: ...
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,8 @@ class TopEntropy:
     ) -> Bool[Tensor, "N T"]:
         return highest(entropy, mask, self.share)
 
-    def apply(
-        self, surrogate: Surrogate, selected: Tensor, logp: Tensor, logp_old: Tensor
-    ) -> Surrogate:
-        return only(surrogate, selected)
+    def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate:
+        return only(learned, chosen)
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,8 @@ class CovarianceClip:
         noise = torch.rand(mask.shape, generator=torch.Generator().manual_seed(seed))
         return highest(noise.to(logp.device), band, count_of(self.share, mask))
 
-    def apply(
-        self, surrogate: Surrogate, selected: Tensor, logp: Tensor, logp_old: Tensor
-    ) -> Surrogate:
-        return only(surrogate, ~selected)
+    def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate:
+        return only(learned, ~chosen)
 
 
 @dataclass(frozen=True)
@@ -111,13 +109,11 @@ class CovarianceKL:
     ) -> Bool[Tensor, "N T"]:
         return highest(token_covariance(logp, advantages, mask), mask, self.share)
 
-    def apply(
-        self, surrogate: Surrogate, selected: Tensor, logp: Tensor, logp_old: Tensor
-    ) -> Surrogate:
-        moved = (logp - logp_old).abs()
-        penalty = moved if self.kind == "abs" else kl_estimate(logp_old, logp, self.kind)
-        held = torch.where(selected, self.beta * penalty, 0.0)
-        return surrogate._replace(loss=surrogate.loss + held)
+    def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate:
+        moved = (logp - old).abs()
+        penalty = moved if self.kind == "abs" else kl_estimate(old, logp, self.kind)
+        held = torch.where(chosen, self.beta * penalty, 0.0)
+        return learned._replace(loss=learned.loss + held)
 
 
 def token_covariance(
@@ -149,14 +145,15 @@ def count_of(share: float, mask: Bool[Tensor, "N T"]) -> int:
     return max(int(share * int(mask.sum())), 1)
 
 
-def only(surrogate: Surrogate, learns: Bool[Tensor, "N T"]) -> Surrogate:
+def only(learned: Surrogate, learns: Bool[Tensor, "N T"]) -> Surrogate:
     """The surrogate with a gradient where `learns` is True alone."""
-    loss, keep, weight = surrogate
+    loss, keep, weight = learned
     loss = torch.where(learns, loss, loss.detach())
     return Surrogate(loss, keep & learns, torch.where(learns, weight, 0.0))
 
 
 def check_share(share: float) -> None:
+    """Require a share above 0 and at most 1."""
     if not 0 < share <= 1:
         raise ValueError(f"share is a part of all tokens, above 0 and at most 1, got {share}")
 

@@ -55,7 +55,7 @@ def check_rewards(
     check_same_shape(rewards=rewards, **others)
 
 
-def zero_masked(mask: Bool[Tensor, "N T"], *tensors: Tensor) -> tuple[Tensor, ...]:
+def zero_masked(mask: Bool[Tensor, "*shape"], *tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors with 0 wherever `mask` is False.
 
     Done on the *inputs* of a formula: masking only its result would still let a NaN in the

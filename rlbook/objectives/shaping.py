@@ -8,6 +8,8 @@ from rlbook.objectives.advantages import at_last_token
 from rlbook.objectives.kl import KLPenalty, kl_estimate
 from rlbook.objectives.shapes import check_tokens, zero_masked
 
+__all__ = ["overlong_penalty", "token_rewards"]
+
 
 def overlong_penalty(
     lengths: Int[Tensor, " N"], max_length: int, cache: int, floor: float | None = -1.0

@@ -1,23 +1,27 @@
 """Trust regions without a wall per token: weights that fade or turn round, and votes on answers.
 
-The same call as those of `trust_regions`, and the same law for the gradient,
-∂loss/∂log π_θ(y_t) = −weight_t · A_t. None of them is a row of the table; any row takes one:
+Called as those of `trust_regions` are, under the same law. GMPO and SAPO are rows of the table; any
+row takes one of the others:
 
-    replace(METHODS["grpo"], trust_region=SoftGate())
+    replace(METHODS["dppo"], trust_region=RatioWindow(0.2, 0.28))
     replace(METHODS["dppo"], trust_region=DivergencePenalty(0.15))
     replace(METHODS["gspo"], trust_region=SequenceMask(0.1))                           (sequence)
     replace(METHODS["gspo"], ratio="sequence_product", trust_region=SequenceGamma())
 
-The last two judge a whole answer and need its ratio: "sequence", or the product. Chapter 11.
+These last two judge a whole answer and need its ratio: "sequence", or the product. Chapter 11.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from rlbook.objectives.ratios import token_ratio
-from rlbook.objectives.trust_regions import RatioClip, Surrogate, require
+from rlbook.objectives.tokens import Tokens
+from rlbook.objectives.trust_regions import RatioClip, Weights
+
+__all__ = ["DivergencePenalty", "GeometricClip", "RatioWindow", "SequenceGamma"]
+__all__ += ["SequenceMask", "SoftGate", "TaperedWeight"]
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,17 @@ class SoftGate:
         if self.tau_low <= 0 or self.tau_high <= 0:
             raise ValueError(f"τ must be positive, got {self.tau_low} and {self.tau_high}")
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        ratio = require(ratio, "SoftGate")
-        tau = by_sign(advantages, self.tau_low, self.tau_high)
-        gate = torch.sigmoid(tau * (ratio - 1))
-        weight = (4 * gate * (1 - gate) * ratio).detach()
-        return Surrogate(-4 / tau * gate * advantages, everything(logp), weight)
+    def weigh(self, tokens: Tokens) -> Weights:
+        gate = self.gate(tokens)
+        return Weights(4 * gate * (1 - gate) * tokens.ratio, tokens.mask)
+
+    def loss(self, tokens: Tokens) -> Float[Tensor, "*shape"]:
+        tau = by_sign(tokens.advantages, self.tau_low, self.tau_high)
+        return -4 / tau * self.gate(tokens) * tokens.advantages
+
+    def gate(self, tokens: Tokens) -> Float[Tensor, "*shape"]:
+        tau = by_sign(tokens.advantages, self.tau_low, self.tau_high)
+        return torch.sigmoid(tau * (tokens.ratio - 1))
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,10 @@ class DivergencePenalty:
         if self.delta <= 0:
             raise ValueError(f"delta is a change of probability above 0, got {self.delta}")
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        ratio = require(ratio, "DivergencePenalty").detach()
-        change = (logp.exp() - logp_old.exp()).detach()
-        weight = ratio * (1 - advantages.sign() * change / self.delta)
-        return Surrogate(-weight * advantages * logp, everything(logp), weight)
+    def weigh(self, tokens: Tokens) -> Weights:
+        change = tokens.logp.exp() - tokens.logp_old.exp()
+        slope = 1 - tokens.advantages.sign() * change / self.delta
+        return Weights(tokens.ratio * slope, tokens.mask)
 
 
 @dataclass(frozen=True)
@@ -87,17 +81,30 @@ class TaperedWeight:
     token fades by itself. Source: TOPR, arXiv:2503.14286. Chapter 11.
     """
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        ratio = require(ratio, "TaperedWeight").detach()
-        weight = torch.where(advantages > 0, 1.0, ratio.clamp(max=1))
-        return Surrogate(-weight * advantages * logp, everything(logp), weight)
+    def weigh(self, tokens: Tokens) -> Weights:
+        weight = torch.where(tokens.advantages > 0, 1.0, tokens.ratio.clamp(max=1))
+        return Weights(weight, tokens.mask)
+
+
+@dataclass(frozen=True)
+class RatioWindow:
+    """GLM-5's double-sided mask: a token outside 1−low < ρ < 1+high teaches nothing; else ρ.
+
+    Whatever the sign of A, so that a token on its way back is stopped as well. The papers' ratio is
+    that to the sampler: old_logprobs="sampler". As the weight of π_old/μ instead it is IcePop's
+    (`SamplerCorrection`). Source: GLM-5, arXiv:2602.15763, §4.1.2.
+    """
+
+    low: float = 0.2
+    high: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.low < 0 or self.high < 0:
+            raise ValueError(f"low and high are distances from 1, got {self.low} and {self.high}")
+
+    def weigh(self, tokens: Tokens) -> Weights:
+        ratio = tokens.ratio
+        return Weights(ratio, (ratio > 1 - self.low) & (ratio < 1 + self.high))
 
 
 @dataclass(frozen=True)
@@ -118,19 +125,11 @@ class SequenceMask:
         if self.drift < 0:
             raise ValueError(f"drift is a mean log-ratio ≥ 0, got {self.drift}")
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        drifted = -require(ratio, "SequenceMask").detach().log() > self.drift
+    def weigh(self, tokens: Tokens) -> Weights:
+        drifted = -tokens.ratio.log() > self.drift
         clip = RatioClip(self.low, self.high)
-        inner = clip(logp, logp_old, token_ratio(logp, logp_old), advantages)
-        learns = ~(drifted & (advantages < 0))
-        return Surrogate(inner.loss * learns, inner.keep & learns, inner.weight * learns)
+        weight, keep = clip.weigh(replace(tokens, ratio=tokens.token_ratio))
+        return Weights(weight, keep & ~(drifted & (tokens.advantages < 0)))
 
 
 @dataclass(frozen=True)
@@ -147,26 +146,40 @@ class SequenceGamma:
     k_high: float = 2.0
     lambda_high: float = 3.0
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        whole = require(ratio, "SequenceGamma").detach()
+    def weigh(self, tokens: Tokens) -> Weights:
+        whole, advantages = tokens.ratio, tokens.advantages
         k = by_sign(advantages, self.k_low, self.k_high)
         rate = by_sign(advantages, self.lambda_low, self.lambda_high)
-        weight = (rate * (1 - whole) + k * whole.log()).exp()
-        return Surrogate(-weight * advantages * logp, everything(logp), weight)
+        return Weights((rate * (1 - whole) + k * whole.log()).exp(), tokens.mask)
+
+
+@dataclass(frozen=True)
+class GeometricClip:
+    """GMPO: a whole answer weighs the geometric mean of its tokens' clipped ratios.
+
+    The loss of each of its tokens is −A (Π_t ρ̃_t)^{1/|y|}, with log ρ_t clipped to [−low, high] on
+    the side on which PPO clips; the tokens that are clipped keep no gradient.
+    Source: GMPO, arXiv:2507.20673, Eq. 4; as verl's `geo_mean`. Chapter 11.
+    """
+
+    low: float = 0.4
+    high: float = 0.4
+
+    def __post_init__(self) -> None:
+        if self.low < 0 or self.high < 0:
+            raise ValueError(f"low and high are log-ratios ≥ 0, got {self.low} and {self.high}")
+
+    def weigh(self, tokens: Tokens) -> Weights:
+        moved, advantages = tokens.ratio.log(), tokens.advantages
+        stopped = torch.where(advantages > 0, moved > self.high, moved < -self.low)
+        clipped = torch.where(stopped, by_sign(advantages, -self.low, self.high), moved)
+        mean = clipped.sum(1, keepdim=True) / tokens.mask.sum(1, keepdim=True).clamp(min=1)
+        return Weights(mean.exp().expand_as(moved), ~stopped)
+
+    def loss(self, tokens: Tokens) -> Float[Tensor, "*shape"]:
+        return -self.weigh(tokens).weight * tokens.advantages
 
 
 def by_sign(advantages: Tensor, low: float, high: float) -> Tensor:
     """`high` where the advantage is positive, else `low`, in the precision of the advantages."""
     return torch.full_like(advantages, low).masked_fill(advantages > 0, high)
-
-
-def everything(logp: Tensor) -> Tensor:
-    """True for every token: no gradient is cut off."""
-    return torch.ones_like(logp, dtype=torch.bool)

@@ -9,100 +9,97 @@ the module: a file that you did not write can run code.
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from difflib import get_close_matches
+from functools import cache, partial
+from types import ModuleType
+from typing import Annotated, Any, Required, get_args, get_type_hints
+
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from rlbook.importing import import_name, name_of
-from rlbook.objectives import advantages
+from rlbook.objectives import advantages, selection, soft_regions, trust_regions
+from rlbook.objectives.aggregation import AGGREGATIONS
 from rlbook.objectives.estimators import UNDECLARED, BoundEstimator, needs_of
-from rlbook.objectives.selection import CovarianceClip, CovarianceKL, TopEntropy
-from rlbook.objectives.soft_regions import (
-    DivergencePenalty,
-    SequenceGamma,
-    SequenceMask,
-    SoftGate,
-    TaperedWeight,
-)
-from rlbook.objectives.trust_regions import DivergenceMask, NoTrustRegion, RatioClip, WeightClip
+from rlbook.objectives.kl import KLPenalty
+from rlbook.objectives.prompts import PromptFilter
+from rlbook.objectives.ratios import SamplerCorrection
+from rlbook.objectives.tokens import RATIOS
 
 Known = Mapping[str, Any]
-REGIONS: Known = {
-    region.__name__: region
-    for region in (
-        *(NoTrustRegion, RatioClip, WeightClip, DivergenceMask),
-        *(SoftGate, DivergencePenalty, TaperedWeight, SequenceMask, SequenceGamma),
-    )
+
+
+def defined_in(*modules: ModuleType, like: Callable[[Any], bool]) -> Known:
+    """What these modules define themselves and `like` accepts, by name."""
+    return {
+        name: thing
+        for module in modules
+        for name, thing in vars(module).items()
+        if getattr(thing, "__module__", "") == module.__name__ and like(thing)
+    }
+
+
+# The columns of a method that hold a choice, and the choices there are for each.
+KNOWN: Mapping[str, Known] = {
+    "advantage": defined_in(advantages, like=lambda thing: hasattr(thing, "needs")),
+    "ratio": RATIOS,
+    "trust_region": defined_in(
+        *(trust_regions, soft_regions),
+        like=lambda thing: is_dataclass(thing) and hasattr(thing, "weigh"),
+    ),
+    "aggregation": AGGREGATIONS,
+    "selection": defined_in(selection, like=is_dataclass),
 }
-SELECTIONS: Known = {one.__name__: one for one in (TopEntropy, CovarianceClip, CovarianceKL)}
-ADVANTAGES: Known = {
-    name: function
-    for name, function in vars(advantages).items()
-    if hasattr(function, "needs") and function.__module__ == advantages.__name__
+BY_NAME = ("ratio", "aggregation")  # a row goes on calling these by name
+NO_FLAG = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
+SETTINGS: Mapping[str, type] = {
+    "kl": KLPenalty,
+    "sampler_correction": SamplerCorrection,
+    "prompt_filter": PromptFilter,
 }
 
 
-def write_estimator(estimator: Callable[..., Any]) -> str | dict[str, Any]:
-    """Spec of an estimator; `ValueError` for one that no file can name."""
-    if not isinstance(estimator, partial):
-        return name_in(ADVANTAGES, estimator)
-    name = name_in(ADVANTAGES, estimator.func)
-    return {"type": name} | {k: plain(v, f"{name}.{k}") for k, v in estimator.keywords.items()}
-
-
-def read_estimator(spec: Any) -> Callable[..., Any]:
-    """The estimator of a spec, with its options bound; a callable is returned as it is."""
-    if callable(spec):
-        return spec
-    name, options = parts(spec, "advantage")
-    estimator = find(name, ADVANTAGES, "advantage")
-    if not callable(estimator):
-        raise ValueError(f"advantage {name!r} is a {type(estimator).__name__}, not a function")
-    if not options:
-        return estimator
-    return BoundEstimator(estimator, **checked(estimator, options, "advantage"))
-
-
-def write_region(region: Any) -> str | dict[str, Any]:
-    """Spec of a trust region with every setting; a function goes by its name alone."""
-    if is_dataclass(region) and not isinstance(region, type):
-        return {"type": name_in(REGIONS, type(region))} | settings(region)
-    if inspect.isfunction(region):
-        return name_in(REGIONS, region)
+def write(column: str, value: Any) -> Any:
+    """What a column of a method holds, JSON-safe; `ValueError` for what no file can name."""
+    if column in SETTINGS and value is not None:
+        return settings(value)
+    if column not in KNOWN or value is None or isinstance(value, str):
+        return plain(value, column)
+    if isinstance(value, partial):
+        name = name_in(KNOWN[column], value.func)
+        return {"type": name} | {k: plain(v, f"{name}.{k}") for k, v in value.keywords.items()}
+    if hasattr(value, "__qualname__"):
+        return name_in(KNOWN[column], value)
+    if is_dataclass(value) and column != "advantage":  # an advantage is a class, made afresh
+        return {"type": name_in(KNOWN[column], type(value))} | settings(value)
     raise ValueError(
-        f"{type(region).__name__} cannot be written to a file: make the trust region a "
-        "@dataclass(frozen=True) in a module"
+        f"{type(value).__name__} cannot be written to a file: make the {column} a function or a "
+        "@dataclass(frozen=True) at the top of a module"
     )
 
 
-def read_region(spec: Any) -> Any:
-    """The trust region of a spec; None is none, and anything but a spec is returned as it is."""
-    if spec is None:
-        return NoTrustRegion()
-    if not isinstance(spec, str | Mapping):
+def read(column: str, spec: Any) -> Any:
+    """The value of a spec in a column of a method; anything but a spec is returned as it is.
+
+    Raises `ValueError` for an unknown name or option, naming those there are.
+    """
+    if column in SETTINGS and isinstance(spec, Mapping):
+        return build(SETTINGS[column], spec, column)
+    if column not in KNOWN or not isinstance(spec, str | Mapping):
         return spec
-    name, options = parts(spec, "trust_region")
-    region = find(name, REGIONS, "trust_region")
-    if inspect.isclass(region):
-        return build(region, options, "trust_region")
+    name, options = parts(spec, column)
+    choice = find(name, KNOWN[column], column)
+    if not callable(choice):
+        raise ValueError(f"{column} {name!r} is a {type(choice).__name__}, not a function")
+    if column in BY_NAME and choice is KNOWN[column].get(name) and not options:
+        return name
+    if column == "advantage":
+        return BoundEstimator(choice, **checked(choice, options, column)) if options else choice
+    if inspect.isclass(choice):
+        return build(choice, options, column)
     if options:
-        raise ValueError(f"{name} is a function: options of a trust region need a dataclass")
-    return region
-
-
-def write_selection(selection: Any) -> dict[str, Any] | None:
-    """Spec of a selection of tokens with every setting; None is none."""
-    if selection is None:
-        return None
-    return {"type": name_in(SELECTIONS, type(selection))} | settings(selection)
-
-
-def read_selection(spec: Any) -> Any:
-    """The selection of a spec; anything but a spec is returned as it is."""
-    if not isinstance(spec, str | Mapping):
-        return spec
-    name, options = parts(spec, "selection")
-    return build(find(name, SELECTIONS, "selection"), options, "selection")
+        raise ValueError(f"{name} is a function: options of a {column} need a dataclass")
+    return choice
 
 
 def settings(choice: Any) -> dict[str, Any]:
@@ -115,12 +112,7 @@ def settings(choice: Any) -> dict[str, Any]:
 
 def build(cls: type, options: Mapping[str, Any], where: str) -> Any:
     """`cls(**options)`; `ValueError` for an unknown, missing or unsuitable option."""
-    options = checked(cls, options, where)
-    try:
-        inspect.signature(cls).bind(**options)
-    except TypeError as error:
-        raise ValueError(f"{where}: {cls.__name__} is {error}") from None
-    return cls(**options)
+    return cls(**checked(cls, options, where))
 
 
 def merged(row: Any, change: Any) -> Any:
@@ -147,9 +139,15 @@ def find(name: str, known: Known, where: str) -> Any:
     if name in known:
         return known[name]
     raise ValueError(
-        f"{where} {name!r} is unknown: choose from {', '.join(known)}, or give your own as "
-        "'package.module:name'"
+        f"{where} {name!r} is unknown{meant(name, known)}: choose from {', '.join(known)}, or give "
+        "your own as 'package.module:name'"
     )
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """The near misses among the known names, as a question."""
+    near = get_close_matches(name, known, n=2)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
 def imported(path: str) -> Any:
@@ -170,16 +168,14 @@ def name_in(known: Known, choice: Any) -> str:
         return name
     path = name_of(choice)
     # a notebook's cell that runs again makes a new object of the same name, and that is meant
-    if choice.__module__ != "__main__" and not is_at(path, choice):
-        raise ValueError(f"{path} is another object: define {choice!r} at the top of a module")
-    return path
-
-
-def is_at(path: str, choice: Any) -> bool:
+    if choice.__module__ == "__main__":
+        return path
     try:
-        return imported(path) is choice
+        if imported(path) is choice:
+            return path
     except ValueError:
-        return False
+        pass
+    raise ValueError(f"{path} is another object: define {choice!r} at the top of a module")
 
 
 def plain(value: Any, where: str) -> Any:
@@ -193,22 +189,45 @@ def plain(value: Any, where: str) -> Any:
     raise ValueError(f"{where} is a {type(value).__name__}: only numbers, text and lists of them")
 
 
-def checked(target: Any, options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Options of a function or class, known and of the right type; lists become tuples."""
-    allowed = option_names(target)
-    if allowed is not None:
-        check_keys(options, allowed, f"{where} {target.__name__}")
+def checked(target: Any, options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Options of a function or class as its annotations want them, checked by pydantic.
+
+    Raises `ValueError` for the first that is unknown, missing or of the wrong kind; `where` names
+    what they are options of.
+    """
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    check_types(options, hints_of(target), f"{where}.")
-    return options
-
-
-def hints_of(target: Any) -> dict[str, Any]:
-    """Annotations; none where one names what cannot be found from here."""
+    owner, prefix = (f"{where} {target.__name__}", f"{where}.") if where else ("", "")
     try:
-        return get_type_hints(target)
-    except (NameError, TypeError):
-        return {}
+        return options_of(target).validate_python(options)
+    except ValidationError as error:
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    name, said, names = str(first["loc"][0]), first["msg"], option_names(target) or []
+    if first["type"] == "extra_forbidden":
+        there = ", ".join(names) or "no options at all"
+        raise ValueError(f"{owner} has no {name!r}{meant(name, names)}: it has {there}")
+    if first["type"] == "missing" and len(first["loc"]) == 1:
+        raise ValueError(f"{owner} is missing {name!r}: it has {', '.join(names)}")
+    raise ValueError(f"{prefix}{name}: {said[0].lower()}{said[1:]}, got {options[name]!r}")
+
+
+@cache
+def options_of(target: Any) -> Any:
+    """The pydantic `TypeAdapter` of a target's options; of a class's none may be missing."""
+    hints, names = hints_of(target), option_names(target)
+    given = {name: hints.get(name, Any) for name in names or ()}
+    for name, hint in given.items():
+        if {int, float} & {hint, *get_args(hint)}:
+            given[name] = Annotated[hint, NO_FLAG]
+    if inspect.isclass(target):
+        for name, parameter in inspect.signature(target).parameters.items():
+            if parameter.default is parameter.empty:
+                given[name] = Required[given[name]]
+    make: Any = TypedDict
+    shape = make("Options", given, total=False)
+    shape.__pydantic_config__ = ConfigDict(
+        extra="allow" if names is None else "forbid", arbitrary_types_allowed=True
+    )
+    return TypeAdapter(shape)
 
 
 def option_names(target: Any) -> list[str] | None:
@@ -223,61 +242,9 @@ def option_names(target: Any) -> list[str] | None:
     return [p.name for p in parameters if p.name not in (*needs_of(target).inputs, "groups")]
 
 
-def check_keys(given: Collection[str], allowed: Collection[str], where: str) -> None:
-    """Require every key to be an allowed one."""
-    for key in given:
-        if key not in allowed:
-            raise ValueError(
-                f"{where} has no {key!r}: it has {', '.join(allowed) or 'no options at all'}"
-            )
-
-
-def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], prefix: str = "") -> None:
-    """Require every value to fit its annotation; annotations of other kinds are not judged."""
-    for name, value in values.items():
-        hint = hints.get(name, Any)
-        if fits(value, hint):
-            continue
-        if get_origin(hint) is Literal:
-            raise ValueError(f"{prefix}{name} must be one of {get_args(hint)}, got {value!r}")
-        wanted = " or ".join(map(kind_name, alternatives(hint)))
-        note = ": YAML reads 3e-4 as text, so write 3.0e-4" if is_number(value) else ""
-        raise ValueError(f"{prefix}{name} must be {wanted}, got {value!r}{note}")
-
-
-def fits(value: Any, hint: Any) -> bool:
-    return any(fits_one(value, option) for option in alternatives(hint))
-
-
-def fits_one(value: Any, hint: Any) -> bool:
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) is tuple:
-        items = get_args(hint)
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(items)
-            and all(map(fits_one, value, items))
-        )
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    if get_origin(hint) is Callable or getattr(hint, "_is_protocol", False):
-        return callable(value)
-    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
-
-
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def kind_name(hint: Any) -> str:
-    plain_type = isinstance(hint, type) and not get_args(hint)
-    return hint.__name__.replace("NoneType", "None") if plain_type else str(hint)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a text is a number."""
+def hints_of(target: Any) -> dict[str, Any]:
+    """Annotations; none where one names what cannot be found from here."""
     try:
-        return isinstance(value, str) and float(value) is not None
-    except ValueError:
-        return False
+        return get_type_hints(target, include_extras=True)
+    except (NameError, TypeError):
+        return {}

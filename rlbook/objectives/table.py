@@ -2,8 +2,11 @@
 
 from rlbook.objectives.estimators import describe
 from rlbook.objectives.method import Method
-from rlbook.objectives.methods import METHODS, find_method
+from rlbook.objectives.methods import METHODS
+from rlbook.objectives.prompts import PromptFilter
 from rlbook.objectives.trust_regions import NoTrustRegion
+
+__all__ = ["method_table", "method_table_markdown", "method_text"]
 
 SHORT = ("method", "advantage", "ratio", "trust region", "aggregation")
 
@@ -24,15 +27,16 @@ def method_table() -> list[dict[str, str]]:
 def row_text(method: Method) -> dict[str, str]:
     """Every choice of one method as text."""
     m, region, correction = method, method.trust_region, method.sampler_correction
-    limit = "limit" if m.constant is None else f"{m.constant:g}"
+    limit = f" ({'limit' if m.constant is None else f'{m.constant:g}'})"
+    limit = limit if m.aggregation == "constant" else ""
     cache = f" (last {m.overlong_cache} tokens)" if m.overlong_cache else ""
     return {
         "method": m.name,
         "paper": m.paper,
         "advantage": describe(m.advantage),
-        "ratio": m.ratio.replace("_", " "),
+        "ratio": describe(m.ratio).replace("_", " "),
         "trust region": "none" if isinstance(region, NoTrustRegion) else describe(region),
-        "aggregation": m.aggregation + (f" ({limit})" if m.aggregation == "constant" else ""),
+        "aggregation": describe(m.aggregation) + limit,
         "KL": f"{m.kl.kind} in {m.kl.where}, β={m.kl.beta:g}" if m.kl else "none",
         "old log-probs": m.old_logprobs if m.ratio != "none" or correction else "none",
         "sampler correction": describe(correction) if correction else "none",
@@ -41,14 +45,21 @@ def row_text(method: Method) -> dict[str, str]:
         "rewards": "{:g} / {:g}".format(*m.reward_values),
         "format bonus": f"{m.format_bonus:g}" if m.format_bonus else "none",
         "shaping": m.reward_shaping + cache,
-        "prompts": m.prompt_filter.replace("_", " "),
+        "prompts": filter_text(m.prompt_filter),
         "note": m.note,
     }
 
 
+def filter_text(prompts: PromptFilter | None) -> str:
+    """Which prompts learn, in words."""
+    if prompts is None:
+        return "all"
+    return f"differ by {prompts.by}" + (", resampled" if prompts.resample else "")
+
+
 def method_text(method: str | Method) -> str:
     """One method, a line per choice, with what it needs: what `rlbook methods NAME` prints."""
-    method = find_method(method) if isinstance(method, str) else method
+    method = Method.from_dict(method)
     lines = row_text(method) | {"needs": needs_text(method)}
     note = lines.pop("note")
     width = max(map(len, lines))
@@ -58,13 +69,14 @@ def method_text(method: str | Method) -> str:
 
 def needs_text(method: Method) -> str:
     """What a run of the method must provide beside samples and rewards."""
+    wanted = method.requirements()
     needed = {
         "several answers per prompt": "groups" in method.needs,
-        "one more greedy answer per prompt": method.needs_greedy,
-        "a critic": method.needs_critic,
-        "a reference model": method.needs_reference,
-        "recomputed log-probs": method.old_logprobs == "recomputed",
-        f"log-probs of the {method.needs_topk} likeliest tokens": method.needs_topk is not None,
+        "one more greedy answer per prompt": "greedy" in wanted,
+        "a critic": "critic" in wanted,
+        "a reference model": "reference" in wanted,
+        "recomputed log-probs": "recomputed" in wanted,
+        f"log-probs of the {method.top_k} likeliest tokens": "top-k" in wanted,
     }
     return ", ".join(thing for thing, wanted in needed.items() if wanted) or "nothing more"
 

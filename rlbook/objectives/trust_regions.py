@@ -1,24 +1,37 @@
 """Trust regions: what happens to a token whose probability has already moved?
 
-Each is called with (N, T) tensors `logp`, `logp_old`, `ratio`, `advantages`, `divergence` and
-returns a `Surrogate`. `ratio` may be per token or per sequence, or None where there is no
-importance ratio at all; `divergence`, for those that ask how far the whole distributions are
-apart, may be None. A region of your own is a frozen dataclass with the same call. Whatever the
-shape of the loss, its gradient is
+A region weighs tokens and says which of them keep their gradient. It is a frozen dataclass with
+`weigh`, or a plain function, of one record:
+
+    def weigh(self, tokens: Tokens) -> Weights: ...
+
+Whatever a paper's loss looks like, what trains is its gradient, and that is
 
     ∂loss/∂log π_θ(y_t) = −weight_t · A_t
 
 so a method is characterised by its weights, and widgets draw exactly what the trainer runs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlbook.objectives.shapes import check_same_shape
+from rlbook.objectives.divergences import binary_divergence
+from rlbook.objectives.tokens import Tokens
+
+__all__ = ["DivergenceMask", "NoTrustRegion", "RatioClip", "TrustRegion", "WeightClip"]
+__all__ += ["Region", "Surrogate", "Weights", "surrogate", "weigh"]
+
+
+class Weights(NamedTuple):
+    """Coefficient of A·∇log π of each token, and the tokens that keep their gradient."""
+
+    weight: Float[Tensor, "N T"]
+    keep: Bool[Tensor, "N T"]
 
 
 class Surrogate(NamedTuple):
@@ -31,34 +44,45 @@ class Surrogate(NamedTuple):
 
 @runtime_checkable
 class TrustRegion(Protocol):
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate: ...
+    """What weighs tokens: `weigh(tokens)` gives (weight, keep), (N, T) each.
+
+    A `loss(tokens)` (N, T) beside it states the value that its paper gives them, for the log alone.
+    """
+
+    def weigh(self, tokens: Tokens) -> Weights: ...
+
+
+Region = TrustRegion | Callable[[Tokens], Weights]
+
+
+def weigh(region: Region, tokens: Tokens) -> Weights:
+    """The weights that a region, an object or a function, gives; 0 for tokens it does not keep."""
+    weight, keep = (region.weigh if isinstance(region, TrustRegion) else region)(tokens)
+    return Weights(torch.where(keep, weight, 0.0).detach(), keep)
+
+
+def surrogate(region: Region, tokens: Tokens, logp: Float[Tensor, "*shape"]) -> Surrogate:
+    """loss = −sg(weight)·A·log π_θ per token, the one law of all regions; `logp` has the gradient.
+
+    A region with a `loss` lends it the value, not the gradient. A token that is not kept has the
+    gradient 0, exactly, and a kept one a finite one: ratios are bounded (`ratios.MAX_LOG_RATIO`).
+    """
+    weight, keep = weigh(region, tokens)
+    loss = -tokens.advantages * (weight * logp)
+    if hasattr(region, "loss"):
+        loss = region.loss(tokens) + (loss - loss.detach())
+    return Surrogate(loss, keep, weight)
 
 
 @dataclass(frozen=True)
 class NoTrustRegion:
-    """The plain policy gradient: −A log π on-policy, −A ρ where a ratio is given.
+    """The plain policy gradient: −A log π on-policy, weighed by ρ where a ratio is given.
 
     Source: Williams 1992; with a ratio PPO, arXiv:1707.06347, Eq. 6 (L^CPI). Chapter 02.
     """
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        loss = -advantages * (logp if ratio is None else ratio)
-        weight = torch.ones_like(logp) if ratio is None else ratio.detach()
-        return Surrogate(loss, torch.ones_like(logp, dtype=torch.bool), weight.detach())
+    def weigh(self, tokens: Tokens) -> Weights:
+        return Weights(tokens.ratio, tokens.mask)
 
 
 @dataclass(frozen=True)
@@ -80,25 +104,21 @@ class RatioClip:
         if self.dual is not None and self.dual <= 1:
             raise ValueError(f"dual is a bound on the ratio above 1, got {self.dual}")
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        ratio = require(ratio, "RatioClip")
-        clipped = ratio.clamp(1 - self.low, 1 + self.high)
-        loss = -torch.minimum(ratio * advantages, clipped * advantages)
+    def weigh(self, tokens: Tokens) -> Weights:
+        ratio, advantages = tokens.ratio, tokens.advantages
         too_high = (advantages > 0) & (ratio > 1 + self.high)
         too_low = (advantages < 0) & (ratio < 1 - self.low)
-        keep = ~(too_high | too_low)
         if self.dual is not None:
-            capped = torch.minimum(loss, -self.dual * advantages)
-            loss = torch.where(advantages < 0, capped, loss)
-            keep = keep & ~((advantages < 0) & (ratio > self.dual))
-        return Surrogate(loss, keep, torch.where(keep, ratio.detach(), 0.0))
+            too_high |= (advantages < 0) & (ratio > self.dual)
+        return Weights(ratio, ~(too_high | too_low))
+
+    def loss(self, tokens: Tokens) -> Float[Tensor, "*shape"]:
+        ratio, advantages = tokens.ratio, tokens.advantages
+        clipped = ratio.clamp(1 - self.low, 1 + self.high)
+        loss = -torch.minimum(ratio * advantages, clipped * advantages)
+        if self.dual is None:
+            return loss
+        return torch.where(advantages < 0, loss.minimum(-self.dual * advantages), loss)
 
 
 @dataclass(frozen=True)
@@ -121,28 +141,19 @@ class WeightClip:
                 "they are absolute, so write max=1.28 for an ε of 0.28"
             )
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        weight = require(ratio, "WeightClip").detach().clamp(self.min, self.max)
-        loss = -weight * advantages * logp
-        return Surrogate(loss, torch.ones_like(logp, dtype=torch.bool), weight)
+    def weigh(self, tokens: Tokens) -> Weights:
+        return Weights(tokens.ratio.clamp(self.min, self.max), tokens.mask)
 
 
 @dataclass(frozen=True)
 class DivergenceMask:
     """DPPO: stop a token that moves away from π_old where the *distributions* already differ.
 
-    Masked iff (A > 0, ρ > 1, D > high) or (A < 0, ρ < 1, D > low); loss −sg(min(ρ, cap)) A log π
-    on the rest. D is `binary_divergence` of the given `kind`, or the `divergence` (N, T) of the
-    call; with `top_k` it must be given, as `topk_divergence` of the `top_k` likeliest tokens and
-    the sampled one (`topk_tokens`). The paper's π_old is the sampler μ: pass its log-probs as
-    `logp_old`. `ratio_cap` truncates the weight (None: not at all, the paper's stability runs).
+    Masked iff (A > 0, ρ > 1, D > high) or (A < 0, ρ < 1, D > low); weight min(ρ, cap) on the rest.
+    D is `binary_divergence` of the given `kind`, or the `divergence` (N, T) of the tokens; with
+    `top_k` it must be given, as `topk_divergence` of the `top_k` likeliest tokens and the sampled
+    one (`topk_tokens`). The paper's π_old is the sampler μ: pass its log-probs as `logp_old`.
+    `ratio_cap` truncates the weight (None: not at all, the paper's stability runs).
     Source: DPPO, arXiv:2602.04879, Eqs. 12–16 and 23. Chapter 11.
     """
 
@@ -160,97 +171,16 @@ class DivergenceMask:
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k counts the likeliest tokens, at least 1, got {self.top_k}")
 
-    def __call__(
-        self,
-        logp: Tensor,
-        logp_old: Tensor,
-        ratio: Tensor | None,
-        advantages: Tensor,
-        divergence: Tensor | None = None,
-    ) -> Surrogate:
-        ratio = require(ratio, "DivergenceMask").detach()
-        if divergence is None and self.top_k is not None:
+    def weigh(self, tokens: Tokens) -> Weights:
+        moved, ratio, advantages = tokens.divergence, tokens.ratio, tokens.advantages
+        if moved is None and self.top_k is not None:
             raise ValueError(
                 f"DivergenceMask(top_k={self.top_k}) needs `divergence`: pass topk_divergence of "
                 "the tokens that topk_tokens lists, or set top_k=None"
             )
-        if divergence is None:
-            divergence = binary_divergence(logp.detach(), logp_old, self.kind)
-        too_high = (advantages > 0) & (ratio > 1) & (divergence > self.high)
-        too_low = (advantages < 0) & (ratio < 1) & (divergence > self.low)
-        keep = ~(too_high | too_low)
+        if moved is None:
+            moved = binary_divergence(tokens.logp, tokens.logp_old, self.kind)
+        too_high = (advantages > 0) & (ratio > 1) & (moved > self.high)
+        too_low = (advantages < 0) & (ratio < 1) & (moved > self.low)
         weight = ratio if self.ratio_cap is None else ratio.clamp(max=self.ratio_cap)
-        weight = torch.where(keep, weight, 0.0)
-        return Surrogate(-weight * advantages * logp, keep, weight)
-
-
-def require(ratio: Tensor | None, name: str) -> Tensor:
-    """The ratio, or a `ValueError` that says where to set it."""
-    if ratio is None:
-        raise ValueError(f'{name} needs an importance ratio: set ratio="token" or "sequence"')
-    return ratio
-
-
-def binary_divergence(
-    logp: Float[Tensor, "*shape"],
-    logp_old: Float[Tensor, "*shape"],
-    kind: Literal["tv", "kl"] = "tv",
-    eps: float = 1e-8,
-) -> Float[Tensor, "*shape"]:
-    """Divergence D(π_old ‖ π_θ) of "this token or any other", from the token's own probability.
-
-    tv: |μ − π|;  kl: μ log(μ/π) + (1−μ) log((1−μ)/(1−π)), in nats, with μ from `logp_old`.
-    A lower bound of the divergence of the full distributions. `eps` guards the logarithms of 1−μ
-    and 1−π. Source: DPPO, arXiv:2602.04879, Eqs. 13 and 14. Chapter 11.
-    """
-    check_same_shape(logp=logp, logp_old=logp_old)
-    p, p_old = logp.exp(), logp_old.exp()
-    if kind == "tv":
-        return (p_old - p).abs()
-    others = (1 - p_old) * ((1 - p_old + eps) / (1 - p + eps)).log()
-    return p_old * (logp_old - logp) + others
-
-
-ABSENT = -1e4  # log-probability of a token that is not there: exp gives exactly 0
-
-
-def topk_tokens(
-    logp_old: Float[Tensor, "... V"], ids: Int[Tensor, "..."], k: int
-) -> Int[Tensor, "... K"]:
-    """Ids of the k likeliest tokens under π_old and, last, of the sampled one: K = k + 1 columns.
-
-    Where the sampled token is among the k, the last id is −1: the list is the paper's set, each
-    token once. Source: DPPO, arXiv:2602.04879, Eq. 15. Chapter 11.
-    """
-    top = logp_old.topk(min(k, logp_old.shape[-1]), dim=-1).indices
-    sampled = ids[..., None].masked_fill((top == ids[..., None]).any(-1, keepdim=True), -1)
-    return torch.cat([top, sampled], dim=-1)
-
-
-def listed_logps(
-    logp: Float[Tensor, "... V"], listed: Int[Tensor, "... K"]
-) -> Float[Tensor, "... K"]:
-    """Log-probabilities of the tokens that `topk_tokens` lists; probability 0 for an id of −1."""
-    return logp.gather(-1, listed.clamp(min=0)).masked_fill(listed < 0, ABSENT)
-
-
-def topk_divergence(
-    logp: Float[Tensor, "N T K"],
-    logp_old: Float[Tensor, "N T K"],
-    kind: Literal["tv", "kl"] = "tv",
-    eps: float = 1e-12,
-) -> Float[Tensor, "N T"]:
-    """Divergence D(π_old ‖ π_θ) over K listed tokens and one bucket for all the others.
-
-    The list is meant to be the K most likely tokens under π_old *and* the sampled one, the same
-    tokens for both policies. tv: ½ Σ |μ − π|;  kl: Σ μ log(μ/π), nats. Tighter than
-    `binary_divergence`, still a lower bound. `eps` is the least mass of the bucket.
-    Source: DPPO, arXiv:2602.04879, Eqs. 15 and 16 (K = 20). Chapter 11.
-    """
-    check_same_shape(logp=logp, logp_old=logp_old)
-    p, p_old = logp.exp(), logp_old.exp()
-    rest, rest_old = ((1 - x.sum(-1)).clamp(min=eps) for x in (p, p_old))
-    if kind == "tv":
-        return 0.5 * ((p_old - p).abs().sum(-1) + (rest_old - rest).abs())
-    listed = (p_old * (logp_old - logp)).sum(-1)
-    return listed + rest_old * (rest_old / rest).log()
+        return Weights(weight, ~(too_high | too_low))

@@ -7,6 +7,8 @@ from torch import Tensor
 from rlbook.objectives.aggregation import Totals, aggregate
 from rlbook.objectives.shapes import check_tokens, zero_masked
 
+__all__ = ["value_loss"]
+
 
 def value_loss(
     values: Float[Tensor, "N T"],

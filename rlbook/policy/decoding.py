@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from transformers.models.llama.modeling_llama import (
         LlamaAttention,
         LlamaDecoderLayer,
-        LlamaMLP,
         LlamaRMSNorm,
     )
 
@@ -59,28 +58,29 @@ class Decoder:
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
         """Read the prompts, equal ones once; logits of each one's next token."""
-        different, copy_of = deduplicate(prompts)
-        ids, self.start = left_pad(different, self.model.device)
-        logits = self._forward(ids)
-        copy_of = copy_of.to(ids.device)
-        self.repeat(copy_of)
+        logits, copy_of = self.prefill_once(prompts)
+        self.take(copy_of)
         return logits[copy_of]
+
+    def prefill_once(
+        self, prompts: Sequence[Sequence[int]]
+    ) -> tuple[Float[Tensor, "R V"], Int[Tensor, " P"]]:
+        """Read the different prompts; each one's next logits, and the row that is each prompt's."""
+        different, row_of = deduplicate(prompts)
+        ids, self.start = left_pad(different, self.model.device)
+        return self._forward(ids), row_of.to(ids.device)
 
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         """Append one token per sequence; logits of the next."""
         return self._forward(token[:, None])
 
-    def repeat(self, rows: Int[Tensor, " B"]) -> None:
-        """Start B sequences as copies of the prefilled ones."""
-        for layer in self.layers:
-            layer.repeat(rows)
-        self.start = self.start[rows]
-
-    def keep(self, rows: Int[Tensor, " K"]) -> None:
-        """Go on with these rows only; row i becomes what row rows[i] was."""
-        for layer in self.layers:
-            layer.keep(rows)
-        self.start = self.start[rows]
+    def take(self, rows: Int[Tensor, " B"]) -> None:
+        """Go on with B rows; row i becomes what row rows[i] was. Those that stay cost nothing."""
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().squeeze(1)
+        if len(moved) or len(rows) < len(self.start):
+            for layer in self.layers:
+                layer.take(rows[moved], moved, len(rows))
+            self.start = self.start[rows]
 
     def join(self, other: "Decoder") -> None:
         """Append the rows of another decoder of this model, and drop columns that no row needs."""
@@ -109,10 +109,12 @@ class BufferedLayer(CacheLayerMixin):
 
     Room for the next `BLOCK` columns is allocated at once. Buffers much wider than what they hold
     would be slow to read: the gaps between one row's columns and the next row's defeat prefetching.
+    Rows that are free lie behind those in use, and new ones come with room for half as many again.
     """
 
     keys: Tensor
     values: Tensor
+    buffers: list[Tensor]  # keys and values with the rows that are free
     is_sliding = False
 
     def __init__(self) -> None:
@@ -120,7 +122,7 @@ class BufferedLayer(CacheLayerMixin):
         self.length = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        self._hold([key_states[:, :, :0], value_states[:, :, :0]], len(key_states))
         self.is_initialized = True
 
     def update(
@@ -129,35 +131,50 @@ class BufferedLayer(CacheLayerMixin):
         """Write new columns; views of all columns so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        start, self.length = self.length, self.length + key_states.shape[2]
-        if self.length > self.keys.shape[2]:
-            self.keys, self.values = self._widened(self.keys), self._widened(self.values)
-        self.keys[:, :, start : self.length] = key_states
-        self.values[:, :, start : self.length] = value_states
+        new = self._columns(key_states.shape[2])
+        self.keys[:, :, new] = key_states
+        self.values[:, :, new] = value_states
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def append(
+        self, key: Float[Tensor, "B heads head_dim"], value: Float[Tensor, "B heads head_dim"]
+    ) -> None:
+        """Write one column."""
+        new = self._columns(1).start
+        self.keys.select(2, new).copy_(key)
+        self.values.select(2, new).copy_(value)
+
+    def _columns(self, count: int) -> slice:
+        """So many more columns to be written."""
+        start, self.length = self.length, self.length + count
+        if self.length > (allocated := self.keys.shape[2]):
+            missing = self.width(self.length) - allocated
+            self._hold([F.pad(b, (0, 0, 0, missing)) for b in self.buffers], len(self.keys))
+        return slice(start, self.length)
 
     @staticmethod
     def width(length: int) -> int:
         """Columns allocated for `length` tokens."""
         return -(-length // BLOCK) * BLOCK
 
-    def _widened(self, old: Tensor) -> Tensor:
-        return F.pad(old, (0, 0, 0, self.width(self.length) - old.shape[2]))
+    def _hold(self, buffers: list[Tensor], rows: int) -> None:
+        self.buffers = buffers
+        self.keys, self.values = (buffer[:rows] for buffer in buffers)
 
-    def repeat(self, rows: Int[Tensor, " B"]) -> None:
-        self.keys, self.values = self.keys[rows], self.values[rows]
-
-    def keep(self, rows: Int[Tensor, " K"]) -> None:
-        place = torch.arange(len(rows), device=rows.device)
-        moved = rows != place
-        for buffer in (self.keys, self.values):
-            buffer[place[moved]] = buffer[rows[moved]]
-        self.keys, self.values = self.keys[: len(rows)], self.values[: len(rows)]
+    def take(self, source: Int[Tensor, " M"], target: Int[Tensor, " M"], rows: int) -> None:
+        """Go on with `rows` rows, of which `target` become what `source` were."""
+        buffers = self.buffers
+        if rows > len(buffers[0]):
+            buffers = [F.pad(b, (0, 0, 0, 0, 0, 0, 0, rows + rows // 2 - len(b))) for b in buffers]
+        for buffer in buffers:
+            buffer[target, :, : self.length] = buffer[source, :, : self.length]
+        self._hold(buffers, rows)
 
     def join(self, other: "BufferedLayer", columns: int) -> None:
         """Append another layer's rows, keeping the last `columns` columns of both."""
-        self.keys = self._stacked(self.keys, other.keys, other.length, columns)
-        self.values = self._stacked(self.values, other.values, other.length, columns)
+        keys = self._stacked(self.keys, other.keys, other.length, columns)
+        values = self._stacked(self.values, other.values, other.length, columns)
+        self._hold([keys, values], len(keys))
         self.length = columns
 
     def _stacked(self, above: Tensor, below: Tensor, length: int, columns: int) -> Tensor:
@@ -211,15 +228,19 @@ class LlamaDecoder(Decoder):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self.qkv: list[Tensor] = []  # one list for all `fresh` copies
+        self.qkv: list[Tensor] = []  # these lists are one for all `fresh` copies
+        self.gate_up: list[Tensor] = []
         self.follow_weights()
 
     @torch.no_grad()
     def follow_weights(self) -> None:
-        attention = [block.self_attn for block in self.blocks]
+        """Matrices that read the same input become one; queries are scaled by theirs."""
+        attention, mlps = zip(*((b.self_attn, b.mlp) for b in self.blocks), strict=True)
         self.qkv[:] = [
-            torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight]) for a in attention
+            torch.cat([a.q_proj.weight * a.scaling, a.k_proj.weight, a.v_proj.weight])
+            for a in attention
         ]
+        self.gate_up[:] = [torch.cat([m.gate_proj.weight, m.up_proj.weight]) for m in mlps]
 
     @property
     def blocks(self) -> "list[LlamaDecoderLayer]":
@@ -227,24 +248,29 @@ class LlamaDecoder(Decoder):
         return cast("list[LlamaDecoderLayer]", self.model.model.layers)
 
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Append one token per sequence; logits of the next."""
         body = self.model.model
         position = (self.length - self.start)[:, None]
         cos, sin = rotation(position * body.rotary_emb.inv_freq)
         hidden_columns = self._hidden_columns()
+        root = cos.new_tensor(body.norm.variance_epsilon**0.5)
         x = body.embed_tokens(token)
-        for block, qkv, cache in zip(self.blocks, self.qkv, self.layers, strict=True):
-            new = F.linear(norm(block.input_layernorm, x), qkv)
+        weights = zip(self.blocks, self.qkv, self.gate_up, self.layers, strict=True)
+        for block, qkv, gate_up, cache in weights:
+            new = F.linear(norm(block.input_layernorm, x, root), qkv)
             mixed = attend(block.self_attn, new, cos, sin, hidden_columns, cache)
-            x = x + F.linear(mixed, block.self_attn.o_proj.weight)
-            x = x + feed_forward(block.mlp, norm(block.post_attention_layernorm, x))
-        return F.linear(norm(body.norm, x), self.model.lm_head.weight)
+            x = torch.addmm(x, mixed, block.self_attn.o_proj.weight.T)
+            gate, up = F.linear(norm(block.post_attention_layernorm, x, root), gate_up).chunk(2, -1)
+            x = torch.addmm(x, F.silu(gate).mul_(up), block.mlp.down_proj.weight.T)
+        return F.linear(norm(body.norm, x, root), self.model.lm_head.weight)
 
-    def _hidden_columns(self) -> Float[Tensor, "B 1 1 C"]:
+    def _hidden_columns(self) -> Float[Tensor, "B_kv_heads 1 C"]:
         """0 where the cache holds a token, -inf at padding and at columns not yet written."""
         end = self.length + 1
         column = torch.arange(BufferedLayer.width(end), device=self.start.device)
         visible = (column >= self.start[:, None]) & (column < end)
-        return torch.where(visible, 0.0, -torch.inf)[:, None, None]
+        hidden = torch.where(visible, 0.0, -torch.inf).to(self.qkv[0].dtype)
+        return hidden.repeat_interleave(int(self.model.config.num_key_value_heads or 1), 0)[:, None]
 
 
 def attend(
@@ -252,21 +278,22 @@ def attend(
     qkv: Float[Tensor, "B heads_dim"],
     cos: Float[Tensor, "B 1 head_dim"],
     sin: Float[Tensor, "B 1 head_dim"],
-    hidden_columns: Float[Tensor, "B 1 1 C"],
+    hidden_columns: Float[Tensor, "B_kv_heads 1 C"],
     cache: BufferedLayer,
 ) -> Float[Tensor, "B D"]:
     """Attention of one new token per row to itself and the cached ones.
 
-    Query heads that share a key-value head form the third axis, (B, kv_heads, shared, head_dim).
+    Query heads that share a key-value head form the second axis, (B kv_heads, shared, head_dim).
     """
     rows, dim, shared = len(qkv), weights.head_dim, weights.num_key_value_groups
     kv_heads = qkv.shape[1] // dim // (shared + 2)
     qk, value = qkv.view(rows, -1, dim).split([(shared + 1) * kv_heads, kv_heads], dim=1)
     query, key = rotate(qk, cos, sin).split([shared * kv_heads, kv_heads], dim=1)
-    cache.update(key[:, :, None], value[:, :, None])
-    query = query.mul_(weights.scaling).reshape(rows, kv_heads, shared, dim)
-    scores = (query @ cache.keys.transpose(2, 3)).add_(hidden_columns)
-    return (scores.softmax(-1) @ cache.values).view(rows, -1)
+    cache.append(key, value)
+    keys, values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)
+    query = query.reshape(rows * kv_heads, shared, dim)
+    scores = torch.baddbmm(hidden_columns, query, keys.transpose(1, 2))
+    return torch.bmm(scores.softmax(-1), values).view(rows, -1)
 
 
 def rotation(
@@ -287,13 +314,15 @@ def rotate(
     return torch.addcmul(x * cos, other, sin)
 
 
-def feed_forward(weights: "LlamaMLP", x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-    gate = F.silu(F.linear(x, weights.gate_proj.weight))
-    return F.linear(gate.mul_(F.linear(x, weights.up_proj.weight)), weights.down_proj.weight)
+def norm(
+    weights: "LlamaRMSNorm", x: Float[Tensor, "B D"], root: Float[Tensor, ""]
+) -> Float[Tensor, "B D"]:
+    """x w / √(|x|² / D + ε) with `root` = √ε, in half the calls of `F.rms_norm`.
 
-
-def norm(weights: "LlamaRMSNorm", x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-    return F.rms_norm(x, x.shape[-1:], weights.weight, weights.variance_epsilon)
+    Folding w into the matrix behind it would save one more and no time that could be measured.
+    """
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
+    return (x / size.hypot_(root)).mul_(weights.weight)
 
 
 def left_pad(
@@ -312,13 +341,18 @@ def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Int[
     return [list(prompt) for prompt in position], torch.tensor(copy_of)
 
 
-def fill_holes(finished: Bool[Tensor, " B"]) -> Int[Tensor, " K"]:
-    """New row order: the last running rows move into the places of finished ones.
+def fill_holes(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
+    """An order in which K rows that go on from the ascending rows `parents` move least.
 
-    Only as many rows move as have finished, so dropping rows at every step costs little.
+    The first child of a row below K stays in its place; the others, last rows and further children,
+    move into the places that nobody stays in. Place i gets child order[i].
     """
-    alive = int((~finished).sum())
-    order = torch.arange(alive, device=finished.device)
-    running_tail = alive + (~finished[alive:]).nonzero().squeeze(1)
-    order[finished[:alive]] = running_tail
+    count = len(parents)
+    stays = parents < count
+    stays[1:] &= parents[1:] != parents[:-1]
+    free = torch.ones_like(stays)
+    free[parents[stays]] = False
+    order = torch.empty_like(parents)
+    order[parents[stays]] = stays.nonzero().squeeze(1)
+    order[free] = (~stays).nonzero().squeeze(1)
     return order

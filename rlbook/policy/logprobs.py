@@ -1,6 +1,7 @@
 """Log-probabilities of given tokens under the policy, with gradient."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlbook.objectives import listed_logps, topk_tokens
+from rlbook.policy.prefixes import last_states
 
 CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
 CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
@@ -39,15 +41,16 @@ def logprobs(
     """log π(ids[n, t] | ids[n, :t]) where `mask` is True, 0 elsewhere; differentiable.
 
     π = softmax(logits / temperature). Sequences start at column 0 and are padded on the right, so
-    causal attention alone keeps the padding out. Only masked positions pass the language-model
-    head, `chunk` of them at a time (by default as `chunk_rows` says). With `fp32_head` logits are
-    float32 whatever the model's dtype (ScaleRL, arXiv:2510.13786).
+    causal attention alone keeps the padding out; equal beginnings of rows are computed once where
+    the model allows it (see `rlbook.policy.prefixes`). Only masked positions pass the
+    language-model head, `chunk` of them at a time (by default as `chunk_rows` says). With
+    `fp32_head` logits are float32 whatever the model's dtype (ScaleRL, arXiv:2510.13786).
     Raises `ValueError` for mismatched shapes, a mask on column 0, or temperature ≤ 0.
     """
-    hidden, targets = _before_each_target(model, ids, mask, temperature)
+    hidden, targets, which = _before_each_target(model, ids, mask, temperature)
     head = _head_of(model, hidden, temperature, fp32_head)
     logp, _ = _ChunkedHead.apply(*head, targets, chunk, False)
-    return _scatter(logp, mask)
+    return _scatter(logp[which], mask)
 
 
 def token_stats(
@@ -65,14 +68,15 @@ def token_stats(
     The entropy carries a gradient only if `entropy_grad` asks for it (an entropy bonus). With
     `topk_ids` also the log-probabilities of those tokens, without gradient (see `topk_logprobs`).
     """
-    hidden, targets = _before_each_target(model, ids, mask, temperature)
+    hidden, targets, which = _before_each_target(model, ids, mask, temperature)
     head = _head_of(model, hidden, temperature, fp32_head)
     logp, entropy = _ChunkedHead.apply(*head, targets, chunk, True)
     entropy = entropy if entropy_grad else entropy.detach()
     topk = None
     if topk_ids is not None:
-        topk = _scatter(_listed_logprobs(head, topk_ids[mask], chunk), mask)
-    return TokenStats(_scatter(logp, mask), _scatter(entropy, mask), topk)
+        each = head._replace(hidden=head.hidden[which])
+        topk = _scatter(_listed_logprobs(each, topk_ids[mask], chunk), mask)
+    return TokenStats(_scatter(logp[which], mask), _scatter(entropy[which], mask), topk)
 
 
 @torch.no_grad()
@@ -86,13 +90,13 @@ def topk_logprobs(
     chunk: int | None = None,
 ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
     """The `topk_tokens` before each masked position, and their log-probabilities."""
-    hidden, targets = _before_each_target(model, ids, mask, temperature)
+    hidden, targets, which = _before_each_target(model, ids, mask, temperature)
     head, parts = _head_of(model, hidden, temperature, fp32_head), []
     for rows, logp in _distributions(head, chunk):
         listed = topk_tokens(logp, targets[rows], k)
         parts.append((listed, listed_logps(logp, listed)))
     listed, logps = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    return _scatter(listed, mask), _scatter(logps, mask)
+    return _scatter(listed[which], mask), _scatter(logps[which], mask)
 
 
 @torch.no_grad()
@@ -124,7 +128,7 @@ class _Head(NamedTuple):
 
     def slices(self, chunk: int | None) -> list[slice]:
         size = chunk or chunk_rows(len(self.weight), self.hidden.device.type)
-        return [slice(start, start + size) for start in range(0, len(self.hidden), size)]
+        return [slice(start, start + size) for start in range(0, max(1, len(self.hidden)), size)]
 
     def buffer(self, chunk: int | None) -> Float[Tensor, "chunk V"]:
         """Memory for the logits of one slice."""
@@ -157,9 +161,24 @@ def product(left: Float[Tensor, "A B"], right: Float[Tensor, "B C"], out: Tensor
 def add_product(
     total: Float[Tensor, "A C"], left: Float[Tensor, "A B"], right: Float[Tensor, "B C"]
 ) -> None:
-    """total += left @ right in the dtype of `total`, piece by piece: a second one can be large."""
+    """total += left @ right in the dtype of `total`; else piece by piece: a second one is large."""
+    if total.is_cuda and _adds_to_float32():
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+        return
     for piece, factor in zip(total.split(PIECE), left.split(PIECE), strict=True):
         piece += product(factor, right, torch.empty_like(piece))
+
+
+@cache
+def _adds_to_float32() -> bool:
+    """Whether a GPU adds products of bfloat16 to float32 sums: not every release of torch does."""
+    one = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16)
+    total = one.float()
+    try:
+        torch.addmm(total, one, one, out_dtype=torch.float32, out=total)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _distributions(
@@ -253,8 +272,11 @@ class _ChunkedHead(torch.autograd.Function):
 
 def _before_each_target(
     model: PreTrainedModel, ids: Int[Tensor, "N T"], mask: Bool[Tensor, "N T"], temperature: float
-) -> tuple[Float[Tensor, "M D"], Int[Tensor, " M"]]:
-    """Hidden state from which each masked token is predicted (M, D), and those tokens (M,)."""
+) -> tuple[Float[Tensor, "U D"], Int[Tensor, " U"], Int[Tensor, " M"]]:
+    """Hidden states from which masked tokens are predicted, those tokens, and whose each one is.
+
+    Equal tokens after one state are one prediction; `which` (M,) names that of each masked token.
+    """
     if ids.ndim != 2 or ids.shape != mask.shape:
         raise ValueError(
             f"ids and mask must share one shape (N, T), got {tuple(ids.shape)} and "
@@ -267,8 +289,11 @@ def _before_each_target(
     if mask[:, :1].any():
         raise ValueError("mask is True in column 0, but a sequence's first token has no context")
     require_plain_head(model)
-    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    return hidden[:, :-1][mask[:, 1:]], ids[mask]
+    hidden, node = last_states(model.base_model, ids, mask)
+    choices = int(ids.max()) + 1
+    pair = node[:, :-1][mask[:, 1:]] * choices + ids[mask]
+    predicted, which = pair.unique(return_inverse=True)
+    return hidden[predicted // choices], predicted % choices, which
 
 
 def _head_of(

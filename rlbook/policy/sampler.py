@@ -17,13 +17,15 @@ class Completion:
     """Sampled tokens, their log-probabilities, and why sampling ended.
 
     `finish_reason` is "stop" (the last token is an EOS token) or "length". `forced` marks tokens
-    that an engine put there instead of sampling them; their log-probability is 0.
+    that an engine put there instead of sampling them; their log-probability is 0. `versions[t]`
+    names the weights that wrote `token_ids[t]`, where they may have changed meanwhile.
     """
 
     token_ids: list[int]
     logps: list[float]
     finish_reason: Literal["stop", "length"]
     forced: list[bool] | None = field(default=None, kw_only=True)
+    versions: list[int] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def sample(
 
     Tokens are drawn from softmax(logits / temperature), the whole of it: no top-k, no top-p; the
     reported log-probabilities belong to that same distribution. Temperature 0 takes the most
-    probable token and reports log-probabilities at temperature 1. Equal prompts are computed once.
+    probable token and reports log-probabilities at temperature 1. Completions of one prompt that
+    have said the same so far are one row, computed once.
 
     Completion i uses the i-th row of one table of uniform numbers, drawn from `generator` (or from
     `seed`) before anything else. It therefore depends on the seed, on i and on `max_new_tokens`,
@@ -88,20 +91,23 @@ def sample(
     lengths = torch.full((count,), max_new_tokens, device=device)
 
     decoder = decoder_for(model)
-    logits = decoder.prefill(prompts)
-    rows = torch.arange(count, device=device)
+    logits, place = decoder.prefill_once(prompts)  # of every sequence, its row
+    rows, vocabulary = torch.arange(count, device=device), logits.shape[-1]
     for step in range(max_new_tokens):
-        token, logp = draw(logits, temperature, uniform[rows, step])
+        token, logp = draw(logits[place], temperature, uniform[rows, step])
         tokens[rows, step], logps[rows, step] = token, logp
         finished = torch.isin(token, stop)
         if finished.any():
             lengths[rows[finished]] = step + 1
-            kept = fill_holes(finished)
-            decoder.keep(kept)
-            rows, token = rows[kept], token[kept]
+            rows, token, place = (each[~finished] for each in (rows, token, place))
         if len(rows) == 0 or step + 1 == max_new_tokens:
             break
-        logits = decoder.step(token)
+        longer, prefix = torch.unique(place * vocabulary + token, return_inverse=True)
+        order = fill_holes(longer // vocabulary)
+        longer = longer[order]
+        decoder.take(longer // vocabulary)
+        place = torch.argsort(order)[prefix]
+        logits = decoder.step(longer % vocabulary)
     return _completions(tokens, logps, lengths, set(stop_ids))
 
 

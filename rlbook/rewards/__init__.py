@@ -3,6 +3,7 @@
 from rlbook.rewards.dpo import answer_logprobs, dpo_loss, implicit_reward, train_dpo
 from rlbook.rewards.entropy import EntropyFineTuning, token_entropy
 from rlbook.rewards.judges import habits_on_track, sums_on_track
+from rlbook.rewards.kl_reward import kl_of_answers
 from rlbook.rewards.label_free import (
     confidence,
     format_only,
@@ -14,7 +15,6 @@ from rlbook.rewards.label_free import (
     vote_metrics,
     wrong_labels,
 )
-from rlbook.rewards.leash import kl_of_answers
 from rlbook.rewards.length import KimiLength, L1Exact, L1Max, LengthCost
 from rlbook.rewards.preferences import Annotator, Misled, Preference, expert, sample_preferences
 from rlbook.rewards.process import PrimeCredit, SiblingCredit, Steps, VerdictCredit, VineCredit

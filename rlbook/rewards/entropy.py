@@ -5,12 +5,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlbook.policy import token_stats
-from rlbook.training import Batch, Trainer
-from rlbook.training.step import apply_gradients, warm_up
+from rlbook.training import Learner, TrainBatch, Trainer
+from rlbook.training.forward import as_policy
+from rlbook.training.step import apply_gradients
 
 
 def token_entropy(
-    model: PreTrainedModel, batch: Batch, temperature: float = 1.0
+    model: PreTrainedModel, batch: TrainBatch, temperature: float = 1.0
 ) -> Float[Tensor, ""]:
     """Mean entropy of the next-token distributions along sampled completions, in nats per token.
 
@@ -24,20 +25,26 @@ def token_entropy(
     return stats.entropy.sum() / batch.mask.sum()
 
 
-class EntropyFineTuning(Trainer):
-    """A trainer whose update descends `token_entropy` on its own samples; rewards are only logged.
+class EntropyDescent(Learner):
+    """A learner whose update descends `token_entropy`.
 
     Advantages, trust region and aggregation of the run's method are not used.
     """
 
-    def update(self, minibatch: Batch) -> dict[str, float]:
+    def update(self, minibatch: TrainBatch) -> dict[str, float]:
         """One step downhill in entropy."""
-        settings, optimizer = self.config.optimizer, self.optimizers["model"]
-        warm_up(optimizer, settings.lr, self.version, settings.warmup)
+        settings = self.config.optimizer
+        optimizer = self.warm("model", settings.lr)
         optimizer.zero_grad(set_to_none=True)
-        loss = token_entropy(self.model, minibatch, self.config.rollout.temperature)
+        loss = token_entropy(as_policy(self.model), minibatch, self.config.rollout.temperature)
         loss.backward()
         norm, skipped = apply_gradients(self.model, optimizer, settings.max_grad_norm)
         self.version += 1
         entropy = float(loss.detach())
         return {"entropy": entropy, "grad_norm": norm, "skipped_updates": skipped}
+
+
+class EntropyFineTuning(Trainer):
+    """A trainer that grows surer of its own samples (`EntropyDescent`); rewards are only logged."""
+
+    learner_class = EntropyDescent

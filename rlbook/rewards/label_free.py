@@ -116,6 +116,7 @@ def vote_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def groups_of(rollouts: Sequence[Rollout]) -> dict[int, list[Rollout]]:
+    """The rollouts of each group."""
     return group_by(rollouts, lambda r: r.group)
 
 

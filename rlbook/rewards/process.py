@@ -1,9 +1,9 @@
 """Credit for steps: rewards that say, token by token, what a completion's steps have changed.
 
 Each is a reward (`rlbook.training.Reward`) whose part `credit` is an advantage already, for the
-estimator `rlbook.objectives.token_credit`. They differ in what they believe a prefix to be worth:
-nothing but the final reward, a judge's word on the steps so far, answers sampled from there on, or
-a reward model that is a policy itself.
+estimator `rlbook.objectives.process.token_credit`. They differ in what they believe a prefix to be
+worth: nothing but the final reward, a judge's word on the steps so far, answers sampled from there
+on, or a reward model that is a policy itself.
 """
 
 import copy
@@ -11,15 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlbook.objectives import implicit_reward_loss, implicit_rewards, prime, step_gains
+from rlbook.objectives.process import implicit_reward_loss, implicit_rewards, prime, step_gains
 from rlbook.policy import logprobs
 from rlbook.tasks import Problem, Task
 from rlbook.training import Engine, Rollout, collate
-from rlbook.training.collect import decode, derive_seed, text_of
+from rlbook.training.rollouts import decode, derive_seed, text_of
 from rlbook.training.sft import descend
 
 Judge = Callable[[Problem, str], bool]
@@ -35,7 +36,8 @@ class Steps:
     @classmethod
     def after(cls, tokenizer: PreTrainedTokenizerBase, *tokens: str) -> "Steps":
         """Steps that end after these tokens; by default after `=` and `;`: a call, its result."""
-        return cls(frozenset(tokenizer.convert_tokens_to_ids(t) for t in tokens or ("=", ";")))
+        ids = cast(list[int], tokenizer.convert_tokens_to_ids(list(tokens or ("=", ";"))))
+        return cls(frozenset(ids))
 
     def starts(self, token_ids: Sequence[int]) -> list[int]:
         """Position of each step's first token."""

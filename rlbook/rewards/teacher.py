@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from rlbook.policy import logprobs
 from rlbook.training.batch import Rollout, collate
-from rlbook.training.step import in_micro_batches
+from rlbook.training.forward import LOCAL
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +24,9 @@ class TeacherReward:
     temperature: float = 1.0
     micro_batch_tokens: int = 8192
 
-    @torch.no_grad()
     def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, list[list[float]]]:
         batch = collate(rollouts).to(self.teacher.device)
-        logp = in_micro_batches(
-            lambda ids, mask: logprobs(self.teacher, ids, mask, self.temperature),
-            batch,
-            self.micro_batch_tokens,
-        )
+        logp = LOCAL.logprobs(self.teacher, batch, self.temperature, self.micro_batch_tokens)
         gaps = torch.where(batch.mask, logp - batch.logp_sampler, 0.0)
         starts = [len(r.prompt_ids) for r in rollouts]
         return {

@@ -1,40 +1,37 @@
 """Settings that are valid one by one and cannot work together: each line names fields and fix."""
 
-from collections.abc import Iterator
+from __future__ import annotations
 
-from rlbook.objectives import Method
-from rlbook.scale.sections import EvaluationConfig, GenerateConfig, LaunchConfig, TrainConfig
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rlbook.objectives import REQUIREMENTS
 from rlbook.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from rlbook.scale.config import EvaluationConfig, GenerateConfig, LaunchConfig, TrainConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEVICES = ("cpu", "cuda")
+# A critic would be a second sharded model in every update, checkpoint and budget; and a generator
+# reports the log-probs of its own tokens alone.
+PROVIDED = REQUIREMENTS.keys() - {"critic", "sampler's top-k"}
 DECIDED = {  # options of vLLM's server that follow from other settings
     *("model", "host", "port", "dtype", "max-num-seqs", "generation-config", "logprobs-mode"),
     *("weight-transfer-config", "middleware", "hf-overrides", "tensor-parallel-size"),
-    *("gpu-memory-utilization", "enable-scale-out", "async-scheduling"),
-    *("disable-uvicorn-access-log", "disable-log-stats"),
+    *("gpu-memory-utilization", "enable-scale-out", "disable-log-stats"),
+    "disable-uvicorn-access-log",
 }
 
 
 def run_conflicts(run: RunConfig) -> Iterator[str]:
     """What a run on one process may ask for and one on many may not."""
-    prompts, minibatches = run.rollout.prompts, run.optimizer.minibatches
-    if needs := unsupported(run.method):
+    if lacking := run.method.lacking(PROVIDED):
+        needs = " and ".join(lacking)
         yield f"method: {run.method.name} needs {needs}; train it with `rlbook train`"
-    if prompts % minibatches:
-        fitting = max(n for n in range(1, minibatches) if prompts % n == 0)
-        yield (
-            f"optimizer.minibatches {minibatches} does not divide rollout.prompts {prompts}: all "
-            f"updates need equally many prompts, set it to {fitting}"
-        )
-    if run.optimizer.epochs > 1:
-        yield (
-            f"optimizer.epochs {run.optimizer.epochs}: here every rollout is trained once, set it "
-            "to 1 or use `rlbook train`"
-        )
     if run.rollout.sync_every > 1:
         yield (
-            f"rollout.sync_every {run.rollout.sync_every}: here weights travel after every update, "
+            f"rollout.sync_every {run.rollout.sync_every}: here weights travel after every step, "
             "set it to 1 and bound the age of tokens by generate.max_staleness"
         )
     if run.model.device not in DEVICES:
@@ -42,18 +39,6 @@ def run_conflicts(run: RunConfig) -> Iterator[str]:
             f"model.device {run.model.device!r}: write cpu or cuda; CUDA_VISIBLE_DEVICES chooses "
             "among GPUs"
         )
-
-
-def unsupported(method: Method) -> str:
-    """What a method needs that the full-scale trainer does not carry; empty if nothing."""
-    needs = {
-        "a critic": method.needs_critic,
-        "greedy completions": method.needs_greedy,
-        "the likeliest tokens of π_old": method.needs_topk is not None,
-        "a selection of tokens": method.selection is not None,
-        "the gradient of the entropy": method.entropy_bonus != 0,
-    }
-    return " and ".join(name for name, needed in needs.items() if needed)
 
 
 def evaluation_conflicts(evaluation: EvaluationConfig) -> Iterator[str]:

@@ -9,8 +9,8 @@
 <run>/status.json           the trainer's version, and whether the run is done
 <run>/events.jsonl          a row per start, death and end of a process (launcher)
 <run>/processes.json        process ids by name (launcher)
-<run>/alive/<process>       its sign of life: see `rlbook.scale.process.Pulse`
-<run>/hold                  the version that generators keep for an evaluation (orchestrator)
+<run>/alive/<process>       its sign of life: see `rlbook.scale.process.Heartbeat`
+<run>/pinned                the generator that an evaluation has to itself (orchestrator)
 <run>/run_id                tells this run's weights from another's
 <run>/servers/<name>.json   a generator's URL, which it writes itself
 <run>/metrics.jsonl         a row per update (trainer)
@@ -81,8 +81,8 @@ class Layout:
         return self.root / "sent.json"
 
     @property
-    def hold(self) -> Path:
-        return self.root / "hold"
+    def pinned(self) -> Path:
+        return self.root / "pinned"
 
     def alive(self, name: str) -> Path:
         return self.root / "alive" / name
@@ -157,6 +157,7 @@ def publish_folder(final: Path, write: Callable[[Path], None], durable: bool = T
 
 
 def sync_to_disk(path: Path) -> None:
+    """Wait until a file or folder would outlive a loss of power."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -178,11 +179,18 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def damage(folder: Path) -> str | None:
-    """What is wrong with a folder's files; None if they are as they were written."""
+def damage(folder: Path, part: int = 0, parts: int = 1) -> str | None:
+    """What is wrong with a folder's files; None if they are as they were written.
+
+    Those who look together take every `parts`-th file each.
+    """
     known = read_json(folder / CHECKSUMS)
     if known is None:
         return f"no {CHECKSUMS}"
-    found = checksums(folder)
-    changed = [name for name, value in known.items() if found.get(name) != value]
+    names = sorted(known)[part::parts]
+    changed = [name for name in names if not unchanged(folder / name, known[name])]
     return f"changed or missing: {', '.join(changed)}" if changed else None
+
+
+def unchanged(path: Path, known: str) -> bool:
+    return path.is_file() and checksum(path) == known

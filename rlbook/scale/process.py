@@ -14,10 +14,10 @@ LAUNCHER = "RLBOOK_LAUNCHER"  # environment variable: process id of the launcher
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 LIBC = ctypes.CDLL(None)
 POLL_SECONDS = 0.5
-PULSE_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 
 
-class Pulse:
+class Heartbeat:
     """Signs of life in a file: its time of change, and how many seconds of silence to allow."""
 
     def __init__(self, path: Path, silence: float):
@@ -28,7 +28,7 @@ class Pulse:
         """Show life; cheap enough for every turn of a loop."""
         if time.monotonic() < self.due:
             return
-        self.due = time.monotonic() + PULSE_SECONDS
+        self.due = time.monotonic() + HEARTBEAT_SECONDS
         with suppress(OSError):  # a full disk must not end a process that could wait
             if self.silence != self.written:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,21 +37,41 @@ class Pulse:
             os.utime(self.path)
 
 
-def silent_too_long(path: Path, since: float, now: float, loading: float) -> float | None:
-    """Seconds since the last sign of life, if they are more than was allowed; otherwise None.
+class LifeSigns:
+    """The launcher's view of a `Heartbeat`: when it was last heard, on the launcher's own clock.
 
-    A process that has shown none `since` it was started may still be loading: it has as many
-    seconds as `loading` says.
+    Only changes of the file's time are looked at, never the time itself: machines' clocks differ.
     """
-    try:
-        last, allowed = path.stat().st_mtime, float(path.read_text())
-    except FileNotFoundError:
+
+    def __init__(self, path: Path):
+        self.path, self.changed, self.heard = path, 0, -math.inf
+        self.look(-math.inf)  # what is there already is a sign of an earlier life
+
+    def look(self, now: float) -> float:
+        """When the last change was seen."""
+        with suppress(OSError):
+            if (changed := self.path.stat().st_mtime_ns) != self.changed:
+                self.changed, self.heard = changed, now
+        return self.heard
+
+    def silence(self, since: float, now: float, loading: float) -> float | None:
+        """Seconds since the last sign of life, if they are more than was allowed; otherwise None.
+
+        A process that has shown none `since` it was started may still be loading: it has as many
+        seconds as `loading` says.
+        """
         last, allowed = since, loading
-    except (OSError, ValueError):  # being written
-        return None
-    if last <= since:
-        last, allowed = since, loading
-    return now - last if now - last > allowed else None
+        try:
+            if self.heard > since:
+                last, allowed = self.heard, float(self.path.read_text())
+        except (OSError, ValueError):  # being written
+            return None
+        return now - last if now - last > allowed else None
+
+
+def say(text: str) -> None:
+    """A line of this process's log, with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def die_with_parent() -> None:

@@ -33,16 +33,16 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
     """
     if resume:
         check_resume(layout, config)
-        reopen(layout, config.updates)
+        reopen(layout, config.steps)
     elif layout.config.exists():
         raise ValueError(
             f"{layout.root} already holds a run: continue it with --resume, or choose another "
-            "folder with --set run=…"
+            "folder with run=…"
         )
     layout.root.mkdir(parents=True, exist_ok=True)
     replace_text(layout.config, dump_config(config), mode=0o600)  # it holds the servers' secret
     shutil.rmtree(layout.servers, ignore_errors=True)  # those of an earlier start
-    layout.hold.unlink(missing_ok=True)
+    layout.pinned.unlink(missing_ok=True)
     if not layout.run_id.exists():
         replace_text(layout.run_id, secrets.token_hex(4))
 
@@ -60,7 +60,7 @@ def check_resume(layout: Layout, config: ScaleConfig) -> None:
         raise ValueError(
             f"the run in {layout.root} was started with other settings ({'; '.join(changed)}). "
             f"These may change: {', '.join(RESUMABLE)}. Resume {layout.config} without the others, "
-            "or start a new run with --set run=…"
+            "or start a new run with run=…"
         )
 
 

@@ -20,7 +20,16 @@ from rlbook.scaling.compute_curves import (
     fit_sigmoid_grid,
     published_curves,
 )
-from rlbook.scaling.pipeline import (
+from rlbook.scaling.seeds import (
+    Points,
+    bootstrap_common_asymptote,
+    bootstrap_seeds,
+    difference,
+    distinct_draws,
+    fit_common_asymptote,
+    open_end,
+)
+from rlbook.scaling.simulator import (
     Cluster,
     Lengths,
     PipelineRun,
@@ -33,15 +42,6 @@ from rlbook.scaling.pipeline import (
     scaling,
     simulate,
     split,
-)
-from rlbook.scaling.seeds import (
-    Points,
-    bootstrap_common_asymptote,
-    bootstrap_seeds,
-    difference,
-    distinct_draws,
-    fit_common_asymptote,
-    open_end,
 )
 
 __all__ = [

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -30,9 +30,13 @@ HIGHEST = 1.0  # that a pass rate can be, and so its asymptote
 class Curve(Protocol):
     """Reward as a function of compute."""
 
-    A: float
+    @property
+    def A(self) -> float: ...
 
     def __call__(self, compute: ArrayLike) -> np.ndarray: ...
+
+
+AnyCurve = TypeVar("AnyCurve", bound=Curve, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -102,10 +106,10 @@ class PowerLaw:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Generic[AnyCurve]):
     """A fitted curve, its sum of squared errors and the number of points it was fitted to."""
 
-    curve: Curve
+    curve: AnyCurve
     sse: float
     points: int
 
@@ -132,7 +136,7 @@ def fit_sigmoid(
     start: float = 0.0,
     stop: float = np.inf,
     A: float | None = None,
-) -> Fit:
+) -> Fit[Sigmoid]:
     """Least-squares sigmoid through the points with start ≤ C ≤ stop, 0 ≤ A ≤ 1 and B > 0.
 
     min over B, C_mid (and over A and R_0, where they are None) of Σ (R_i - R_{C_i})²
@@ -162,7 +166,7 @@ def fit_sigmoid_grid(
     asymptotes: ArrayLike = PAPER_ASYMPTOTES,
     midpoints: ArrayLike = PAPER_MIDPOINTS,
     iterations: int = 40,
-) -> Fit:
+) -> Fit[Sigmoid]:
     """The paper's procedure: for every A and C_mid on a grid fit B alone, keep the best triple.
 
     B ← B + Σ e d / Σ d²,  e = R - R_C,  d = ∂R_C / ∂B     (Gauss-Newton from B = 1, all pairs at
@@ -200,7 +204,7 @@ def fit_sigmoid_grid(
 
 def fit_saturating_power_law(
     compute: ArrayLike, reward: ArrayLike, start: float = 0.0, stop: float = np.inf
-) -> Fit:
+) -> Fit[SaturatingPowerLaw]:
     """Least-squares A - D / C^B with A ≤ 1; A and D in closed form for every B. Chapter 16.
 
     Source: the comparison of arXiv:2510.13786, appendix A.4.
@@ -223,7 +227,7 @@ def fit_saturating_power_law(
 
 def fit_power_law(
     compute: ArrayLike, reward: ArrayLike, R_0: float, start: float = 0.0, stop: float = np.inf
-) -> Fit:
+) -> Fit[PowerLaw]:
     """Least-squares R_0 + D C^B, D in closed form for every B. Chapter 16."""
     compute, reward = _points(compute, reward, start, stop, 2)
     reference = np.exp(np.log(compute).mean())
@@ -290,7 +294,7 @@ def bootstrap_sigmoid(
 class Extrapolation:
     """A curve fitted on the first part of a run against what the rest of the run measured."""
 
-    fit: Fit
+    fit: Fit[Curve]
     compute: Float[np.ndarray, " N"]
     predicted: Float[np.ndarray, " N"]
     observed: Float[np.ndarray, " N"]
@@ -307,12 +311,12 @@ class Extrapolation:
 
 
 def extrapolate(
-    fit: Callable[..., Fit],
+    fit: Callable[..., Fit[Curve]],
     compute: ArrayLike,
     reward: ArrayLike,
     stop: float,
     start: float = 0.0,
-    **settings,
+    **settings: Any,
 ) -> Extrapolation:
     """Fit on start ≤ C ≤ stop with `fit` (one of this module), predict every point with C > stop.
 
@@ -335,12 +339,12 @@ def compare_curves(
     `A` is the reward promised for unlimited compute; `rmse` is on the fitted points, `beyond`
     and `bias` on the later ones. Chapter 16.
     """
-    families = {
+    families: dict[str, tuple[Callable[..., Fit[Curve]], dict[str, float]]] = {
         "sigmoid": (fit_sigmoid, {"R_0": R_0}),
         "saturating power law": (fit_saturating_power_law, {}),
         "power law": (fit_power_law, {"R_0": R_0}),
     }
-    rows = []
+    rows: list[dict[str, float | str]] = []
     for name, (fit, settings) in families.items():
         for stop in stops:
             check = extrapolate(fit, compute, reward, stop, start, **settings)
@@ -373,7 +377,7 @@ def _linear_ends(
         height = (deviation @ reward) / np.maximum((deviation**2).sum(1), 1e-300)
         low = reward.mean() - height * rises.mean(1)
     elif A is None:
-        low = np.full(len(rises), float(R_0))
+        low = np.full(len(rises), R_0)
         height = (rises @ (reward - R_0)) / np.maximum((rises**2).sum(1), 1e-300)
     else:
         left = 1 - rises
@@ -387,7 +391,7 @@ def polish(
     reward: Float[np.ndarray, " N"],
     curve: Sigmoid,
     free: Sequence[str],
-) -> Fit:
+) -> Fit[Sigmoid]:
     """The local optimum next to `curve` over the parameters that `free` names, 0 ≤ A ≤ 1.
 
     C_mid stays within a factor of a thousand of the points: they tell nothing of any farther one.

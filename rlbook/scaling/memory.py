@@ -5,7 +5,7 @@ storage, so 32 billion parameters cost nothing.
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ class StateMemory:
 
     @property
     def total(self) -> int:
+        """Bytes of all three."""
         return self.weights + self.gradients + self.optimizer
 
     def __add__(self, other: "StateMemory") -> "StateMemory":
@@ -90,7 +91,9 @@ class PeakMemory(TorchDispatchMode):
         self.bytes = self.alive = 0
         self._known: set[int] = set()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+    def __torch_dispatch__(
+        self, func: Callable, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if is_tensor(t)}
         result = func(*args, **(kwargs or {}))
         for tensor in filter(is_tensor, tree_leaves(result)):
@@ -112,4 +115,5 @@ class PeakMemory(TorchDispatchMode):
 
 
 def is_tensor(value: object) -> bool:
+    """Whether a value is a tensor."""
     return isinstance(value, Tensor)

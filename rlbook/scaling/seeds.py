@@ -40,7 +40,9 @@ def pooled(runs: Recipe) -> Points:
     return Points(*(np.concatenate(parts) for parts in zip(*runs.values(), strict=True)))
 
 
-def fit_common_asymptote(recipes: Mapping[str, Recipe], R_0: float | None) -> dict[str, Fit]:
+def fit_common_asymptote(
+    recipes: Mapping[str, Recipe], R_0: float | None
+) -> dict[str, Fit[Sigmoid]]:
     """B and C_mid of every recipe with one A for all: the mean of those they have by themselves.
 
     How ScaleRL compares the efficiency of recipes whose A agree within `ASYMPTOTE_MARGIN`; while A

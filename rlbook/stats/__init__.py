@@ -3,7 +3,6 @@
 from rlbook.stats.intervals import (
     Interval,
     bootstrap_interval,
-    paired_bootstrap,
     t_interval,
     wilson_interval,
 )
@@ -14,7 +13,6 @@ __all__ = [
     "biased_pass_at_k",
     "bootstrap_interval",
     "exact_pass_at_k",
-    "paired_bootstrap",
     "pass_at_k",
     "pass_at_k_curve",
     "t_interval",

@@ -1,18 +1,19 @@
 """Best-of-n from N samples a problem: what the answer of the highest score is worth."""
 
-from collections.abc import Sequence
 from math import comb, log
 
 import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 
-def best_of_n_mean(scores: Sequence, values: Sequence, n: int) -> np.ndarray:
+def best_of_n_mean(scores: ArrayLike, values: ArrayLike, n: int) -> Float[np.ndarray, " problems"]:
     """Expected value of the sample with the highest score among n, for every problem.
 
     `scores` and `values` are (problems, N). Averages over all subsets of n of the N samples, so it
     is unbiased where taking the best of the first n would be noisy: the sample with i others below
     it is the best of comb(i, n − 1) subsets. Where the score is the value, 0 or 1, this is pass@n.
-    Returns (problems,). Raises `ValueError` unless 1 ≤ n ≤ N. Chapter 04.
+    Raises `ValueError` unless 1 ≤ n ≤ N. Chapter 04.
     """
     scores, values = np.asarray(scores, dtype=float), np.asarray(values, dtype=float)
     total = scores.shape[1]

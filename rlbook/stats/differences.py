@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import stdev
-
-import numpy as np
+from typing import Any
 
 from rlbook.extras import require
 from rlbook.stats.intervals import t_interval
@@ -13,7 +12,7 @@ Runs = Mapping[str, Mapping[int, float]]
 
 def paired_differences(
     runs: Runs, against: str, level: float = 0.95, arms: Sequence[str] | None = None
-) -> list[dict[str, float | str | bool]]:
+) -> list[dict[str, Any]]:
     """Every arm minus the arm `against`, seed by seed: mean, t interval, and whether it is real.
 
     `runs[arm][seed]` is the result of one run. The interval of each row has the given level by
@@ -28,7 +27,7 @@ def paired_differences(
 
     if against not in runs:
         raise ValueError(f"no arm {against!r}; there are {', '.join(runs)}")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for arm in arms or [name for name in runs if name != against]:
         seeds = sorted(runs[arm].keys() & runs[against].keys())
         if len(seeds) < 2:
@@ -49,30 +48,25 @@ def detectable_difference(
 ) -> float:
     """The true mean that a t test on as many pairs, with this scatter, finds with this power.
 
-    δ with P(|T| > t_{S−1, (1+level)/2}) = power, T noncentral t with S − 1 degrees of freedom and
-    noncentrality δ √S / s; s is the standard deviation of the S differences. A smaller true
+    δ with P(T² > F_level(1, S − 1)) = power, T² noncentral F with 1 and S − 1 degrees of freedom
+    and noncentrality δ² S / s²; s is the standard deviation of the S differences. A smaller true
     difference is more likely missed than that: what "no difference" has left open. Raises
     `ValueError` for fewer than two differences, and `ImportError` without scipy.
     """
     require("stats", "scipy")
     from scipy.optimize import brentq
-    from scipy.stats import chi2, norm, t
+    from scipy.special import fdtri, ncfdtr
 
     freedom = len(differences) - 1
     if freedom < 1:
         raise ValueError(f"power needs the scatter of at least 2 differences, got {freedom + 1}")
-    scatter = stdev(differences)
-    if scatter == 0:
-        return 0.0
-    # T = (Z + noncentrality) / √(V / freedom), V chi-squared: the mean over 4000 slices of V
-    slices = chi2.ppf((np.arange(4000) + 0.5) / 4000, freedom)
-    edges = t.ppf((1 + level) / 2, freedom) * np.sqrt(slices / freedom)
+    edge = fdtri(1, freedom, level)
 
-    def excess(noncentrality: float) -> float:
-        found = norm.sf(edges - noncentrality) + norm.cdf(-edges - noncentrality)
-        return found.mean() - power
+    def excess(shift: float) -> float:
+        return 1 - ncfdtr(1, freedom, shift**2, edge) - power
 
-    return float(brentq(excess, 0.0, 2 * edges.max() + 10) * scatter / len(differences) ** 0.5)
+    shift = brentq(excess, 0.0, 2 * edge**0.5 + 10)
+    return float(shift * stdev(differences) / len(differences) ** 0.5)
 
 
 def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:

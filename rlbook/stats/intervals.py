@@ -47,7 +47,8 @@ def bootstrap_interval(
 
     `values` is (N, ...); a row (a prompt, say) is drawn whole, with replacement, so everything
     measured on it stays together. Mean is the statistic of the data itself. Same seed, same
-    interval. Raises `ValueError` for fewer than two rows. Source: Efron 1979.
+    interval. How hard a prompt is cancels in the interval of `after - before`, rows of two
+    policies on the same prompts. Raises `ValueError` for fewer than two rows. Source: Efron 1979.
     """
     values = _rows(values, "rows")
     rng = np.random.default_rng(seed)
@@ -55,24 +56,6 @@ def bootstrap_interval(
     draws = np.stack([statistic(values[pick], axis=0) for pick in picks])
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return Interval(statistic(values, axis=0), low, high)
-
-
-def paired_bootstrap(
-    before: ArrayLike, after: ArrayLike, level: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> Interval:
-    """Interval of the mean difference `after - before` between two policies on the same prompts.
-
-    Both are (N, ...), row i on prompt i. How hard a prompt is cancels in the difference, which is
-    why a paired interval can be far narrower than two separate ones. Raises `ValueError` for
-    different shapes.
-    """
-    before, after = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
-    if before.shape != after.shape:
-        raise ValueError(
-            f"pairs need one shape, got {before.shape} and {after.shape}: "
-            "evaluate both policies on the same prompts"
-        )
-    return bootstrap_interval(after - before, np.mean, level, resamples, seed)
 
 
 def wilson_interval(successes: ArrayLike, trials: ArrayLike, level: float = 0.95) -> Interval:

@@ -42,10 +42,14 @@ class Task(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """One or two words for tables."""
+        ...
 
     @property
-    def levels(self) -> tuple[int, ...]: ...
+    def levels(self) -> tuple[int, ...]:
+        """Levels of difficulty, the easiest first."""
+        ...
 
     def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
         """`n` problems: a pure function of the arguments."""

@@ -139,17 +139,17 @@ def read(source: Path | HubSource) -> tuple[list[Problem], list[Problem]]:
 def read_folder(folder: Path) -> tuple[list[Problem], list[Problem]]:
     """The two parts of a local file or folder."""
     if folder.is_file():
-        return divide(read_jsonl(folder))
+        return divide(read_problems(folder))
     train = folder / "train.jsonl"
     if not train.is_file():
         found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
         raise FileNotFoundError(f"{folder} has no train.jsonl (it has: {found})")
     tests = [folder / f"{name}.jsonl" for name in HELD_OUT_SPLITS]
     test = next((path for path in tests if path.is_file()), None)
-    return (read_jsonl(train), read_jsonl(test)) if test else divide(read_jsonl(train))
+    return (read_problems(train), read_problems(test)) if test else divide(read_problems(train))
 
 
-def read_jsonl(path: Path) -> list[Problem]:
+def read_problems(path: Path) -> list[Problem]:
     """Problems of a JSONL file; blank lines are skipped."""
     return unique(problem_of(row, where) for where, row in json_rows(path))
 
@@ -270,7 +270,7 @@ def _require_datasets() -> ModuleType:
         import datasets
     except ImportError:
         raise ImportError(
-            "data sets from the hub need the datasets library: pip install 'rlbook[datasets]' "
+            "data sets from the hub need the datasets library: pip install -e '.[datasets]' "
             "(a local JSONL file needs nothing)"
         ) from None
     return datasets

@@ -57,11 +57,13 @@ def all_problems() -> list[Problem]:
 
 
 def problem_of(a: int, b: int) -> Problem:
+    """The sum of a number of two digits and one of one, behind the example."""
     level = WITH_CARRY if a % 10 + b >= 10 else WITHOUT_CARRY
     return Problem(id=f"{a}+{b}", prompt=f"{EXAMPLE}{a} + {b} =", answer=str(a + b), level=level)
 
 
 def of_levels(problems: Sequence[Problem], levels: Sequence[int] | None) -> list[Problem]:
+    """The problems of these levels; raises `ValueError` for other levels."""
     levels = LEVELS if levels is None else tuple(levels)
     if not levels or not set(levels) <= set(LEVELS):
         raise ValueError(f"few-shot sums have the levels {LEVELS}, got {levels}")

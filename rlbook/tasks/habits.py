@@ -56,6 +56,7 @@ class Worked:
 
 
 def applied(value: int, sign: str, term: int) -> int:
+    """value + term or value − term."""
     return value + term if sign == "+" else value - term
 
 
@@ -69,6 +70,7 @@ def chain(start: int, *terms: tuple[str, int]) -> Steps:
 
 
 def plain(rng: random.Random) -> Worked:
+    """a ± b ± c; the habit takes the last two terms first."""
     a, b, c = rng.randint(10, 60), rng.randint(1, 9), rng.randint(1, 9)
     s, t = rng.choice("+-"), rng.choice("+-")
     tail = applied(b, t, c)
@@ -77,6 +79,7 @@ def plain(rng: random.Random) -> Worked:
 
 
 def bracket(rng: random.Random) -> Worked:
+    """a − (b ± c); the habit drops the bracket."""
     a, b, c, s = rng.randint(10, 60), rng.randint(1, 9), rng.randint(1, 9), rng.choice("+-")
     inside = applied(b, s, c)
     right = ((f"{b}{s}{c}", inside), (f"{a}-{inside}", a - inside))
@@ -84,23 +87,27 @@ def bracket(rng: random.Random) -> Worked:
 
 
 def double_minus(rng: random.Random) -> Worked:
+    """a − −b ± c; the habit takes two minus signs for one."""
     a, b, c, s = rng.randint(10, 60), rng.randint(1, 9), rng.randint(1, 9), rng.choice("+-")
     return Worked(f"{a}--{b}{s}{c}", chain(a, ("+", b), (s, c)), chain(a, ("-", b), (s, c)))
 
 
 def precedence(rng: random.Random) -> Worked:
+    """a + b · c; the habit goes from left to right."""
     a, b, c = rng.randint(1, 9), rng.randint(2, 9), rng.randint(2, 9)
     right = ((f"{b}*{c}", b * c), (f"{a}+{b * c}", a + b * c))
     return Worked(f"{a}+{b}*{c}", right, ((f"{a}+{b}", a + b), (f"{a + b}*{c}", (a + b) * c)))
 
 
 def power(rng: random.Random) -> Worked:
+    """a + b²; the habit doubles b."""
     a, b = rng.randint(1, 40), rng.randint(3, 9)
     right = ((f"{b}*{b}", b * b), (f"{a}+{b * b}", a + b * b))
     return Worked(f"{a}+{b}^2", right, ((f"{b}*2", 2 * b), (f"{a}+{2 * b}", a + 2 * b)))
 
 
 def square(rng: random.Random) -> Worked:
+    """(a + b)²; the habit squares each."""
     a, b = rng.randint(1, 8), rng.randint(1, 8)
     total, parts = a + b, a * a + b * b
     wrong = ((f"{a}*{a}", a * a), (f"{b}*{b}", b * b), (f"{a * a}+{b * b}", parts))

@@ -109,7 +109,11 @@ def _draw_term(rng: random.Random, total: int) -> int:
 
 
 def strategy_of(completion: str, finished: bool = True) -> str:
-    """The strategy a completion follows (see `rlbook.tiny.demonstrations`), or "truncated"."""
+    """The strategy a completion follows, by its thought, or "truncated".
+
+    "direct" has none; "verbose" begins with `so `, "careful" with `check `; a "ramble" says
+    `again `, a "terse" one just writes the steps; "broken" is what has another form.
+    """
     if not finished:
         return "truncated"
     match = re.fullmatch(r"<think>([^<]*)</think><answer>[^<]+</answer>\s*", completion)

@@ -16,10 +16,11 @@ class Rollout:
     """One completion with its full provenance.
 
     `logps[t]` is the sampler's log-probability of `token_ids[t]`; `versions[t]` is the number of
-    optimizer steps its weights had taken. `rewards` keeps the parts of the reward by name,
-    `token_rewards` those that come per token. `forced[t]` marks a token that was put there, not
-    sampled: it is context, never trained on. `answer` is what the verifier took as the answer
-    (`Verdict.answer`), None if it found none that counts.
+    updates its weights had taken (of steps, in `rlbook.scale`). `rewards` keeps the parts of the
+    reward by name, `token_rewards` those that come per token. `forced[t]` marks a token that was
+    put there, not sampled: it is context, never trained on. `answer` is what the verifier took as
+    the answer (`Verdict.answer`), None if it found none that counts. `greedy_reward` is what the
+    greedy answer to the same prompt earned, where the method compares with it (ReMax).
     """
 
     problem: Problem
@@ -36,6 +37,7 @@ class Rollout:
     token_rewards: dict[str, list[float]] = field(default_factory=dict)
     forced: list[bool] | None = None
     answer: str | None = None
+    greedy_reward: float | None = None
 
     @property
     def reward(self) -> float:
@@ -49,17 +51,19 @@ class Rollout:
 
     @property
     def truncated(self) -> bool:
+        """Whether the limit ended it."""
         return self.finish_reason == "length"
 
 
 @dataclass(frozen=True)
-class Collated:
+class SampledBatch:
     """Right-padded tensors of N rollouts; every (N, T) tensor is aligned to the token itself.
 
     `mask` is True on the completion's sampled tokens; `logp_sampler` holds the log-probabilities
     that the sampler reported; `rewards` the reward per completion, `token_rewards` what is earned
     token by token besides (None: nothing); `finished` is False for a truncated completion;
-    `versions` counts the updates of the weights that sampled each token.
+    `versions` counts the updates of the weights that sampled each token; `greedy_rewards` what the
+    greedy answer to each prompt earned (None: nobody asked for one).
     """
 
     ids: Int[Tensor, "N T"]
@@ -70,11 +74,13 @@ class Collated:
     finished: Bool[Tensor, " N"]
     versions: Int[Tensor, "N T"]
     token_rewards: Float[Tensor, "N T"] | None = None
+    greedy_rewards: Float[Tensor, " N"] | None = None
 
     def __len__(self) -> int:
         return self.ids.shape[0]
 
     def to(self, device: torch.device | str) -> Self:
+        """The same on another device."""
         return self._map(lambda tensor: tensor.to(device))
 
     def select(self, rows: Int[Tensor, " R"]) -> Self:
@@ -84,10 +90,10 @@ class Collated:
             lambda tensor: tensor[rows] if tensor.ndim == 1 else tensor[rows][:, :width]
         )
 
-    def prepared(self, **computed: Any) -> "Batch":
-        """The `Batch` with these tensors besides; the sampler's log-probs are the old ones."""
+    def prepared(self, **computed: Any) -> "TrainBatch":
+        """The `TrainBatch` with these tensors besides; the sampler's log-probs are the old ones."""
         given = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Batch(**{"logp_old": self.logp_sampler} | given | computed)
+        return TrainBatch(**{"logp_old": self.logp_sampler} | given | computed)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -95,8 +101,8 @@ class Collated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch(Collated):
-    """A `Collated` with all that the loss needs; `mask` is True on the tokens to train.
+class TrainBatch(SampledBatch):
+    """A `SampledBatch` with all that the loss needs; `mask` is True on the tokens to train.
 
     `logp_old` are the log-probabilities the ratio is taken to; `advantages` (N,) or (N, T). The
     others are None where the method has no use for them: `logp_ref` under the reference,
@@ -124,7 +130,7 @@ class Batch(Collated):
         return self.rewards if dense is None else self.rewards + dense.sum(1)
 
 
-def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Collated:
+def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> SampledBatch:
     """Rollouts as right-padded tensors, prompt and completion contiguous from column 0."""
     if not rollouts:
         raise ValueError("collate needs at least one rollout")
@@ -133,6 +139,7 @@ def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Collated:
     mask = torch.zeros(n, width, dtype=torch.bool)
     logps, dense = torch.zeros(2, n, width)
     versions = torch.zeros(n, width, dtype=torch.long)
+    greedy = [r.greedy_reward for r in rollouts]
     for row, r in enumerate(rollouts):
         start, stop = len(r.prompt_ids), len(r.prompt_ids) + r.length
         ids[row, :stop] = torch.tensor(r.prompt_ids + r.token_ids)
@@ -141,7 +148,7 @@ def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Collated:
         versions[row, start:stop] = torch.tensor(r.versions)
         for part in r.token_rewards.values():
             dense[row, start:stop] += torch.tensor(part)
-    return Collated(
+    return SampledBatch(
         ids,
         mask,
         logps,
@@ -150,6 +157,7 @@ def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> Collated:
         finished=torch.tensor([not r.truncated for r in rollouts]),
         versions=versions,
         token_rewards=dense if any(r.token_rewards for r in rollouts) else None,
+        greedy_rewards=None if None in greedy else torch.tensor(greedy),
     )
 
 
@@ -159,7 +167,7 @@ def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
     return (mask * columns).amax(dim=1)
 
 
-def micro_batch_rows(batch: Collated, max_tokens: int) -> Iterator[Int[Tensor, " R"]]:
+def micro_batch_rows(batch: SampledBatch, max_tokens: int) -> Iterator[Int[Tensor, " R"]]:
     """Row indices of slices of similar length, each at most `max_tokens` padded (one row at least).
 
     Sorting by length removes most padding; the summed gradient does not depend on the slicing
@@ -185,7 +193,7 @@ def pack(lengths: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def minibatches(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
+def minibatches(batch: TrainBatch, count: int, seed: int) -> Iterator[TrainBatch]:
     """Shuffled minibatches of whole groups, as equal in number of groups as `count` allows.
 
     Raises `ValueError` if there are fewer groups than minibatches.

@@ -1,6 +1,7 @@
 """Everything that decides a run, as data: one `RunConfig` for notebook, shell and cluster."""
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -18,12 +19,23 @@ from pydantic import (
 
 from rlbook.objectives import METHODS, Method
 from rlbook.training.sinks import SinkName
+from rlbook.verbs import read_settings
 
 
 class Section(BaseModel):
     """Settings that belong together: typed, checked, never changed in place."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in cls.model_fields:
+                fields = cls.model_fields
+                there_are = f": there are {', '.join(fields)}"
+                raise ValueError(unknown(name, {field: field for field in fields}) + there_are)
+        return given
 
 
 class ModelConfig(Section):
@@ -125,7 +137,7 @@ class RunConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _in_sections(cls, given: Any) -> Any:
+    def _known(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
         if "tensorboard" in given:
@@ -151,6 +163,11 @@ class RunConfig(Section):
         """The method with what only a run can know: its generation limit."""
         return self.method.resolved(self.rollout.max_new_tokens)
 
+    @property
+    def batch_size(self) -> int:
+        """Completions trained per step, at most."""
+        return self.rollout.prompts * self.rollout.group_size
+
     def replace(self, **changes: Any) -> Self:
         """A copy with these settings changed, checked as a whole; names as in the constructor."""
         settings = {name: getattr(self, name) for name in type(self).model_fields}
@@ -168,15 +185,11 @@ class RunConfig(Section):
 def in_sections(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by section, those that were given without one moved to theirs.
 
-    Raises `ValueError` for a setting given twice; unknown names stay for pydantic to refuse.
+    Raises `ValueError` for a setting that is given twice, or that there is not.
     """
     placed = {name: value for name, value in given.items() if name in kind.model_fields}
     for name in given.keys() - placed.keys():
-        home = find_section(kind, name)
-        if home is None:
-            placed[name] = given[name]
-            continue
-        section, field = home
+        section, field = home_of(kind, name)
         inside = dict(placed.get(section) or {})
         if field in inside and not isinstance(placed[section], Section):
             raise ValueError(f"{section}.{field} is given twice, as {name} too")
@@ -184,13 +197,36 @@ def in_sections(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, An
     return placed
 
 
-def find_section(kind: type[BaseModel], name: str) -> tuple[str, str] | None:
-    """Section and field that `name`, written without its section, means."""
-    sections = {
+def home_of(kind: type[BaseModel], name: str) -> tuple[str, str]:
+    """Section and field that `name`, written without its section, means.
+
+    Raises `ValueError` naming what comes near where no section has it.
+    """
+    if home := find_section(kind, name):
+        return home
+    dotted = {f: f"{s}.{f}" for s, fields in sections_of(kind).items() for f in fields.model_fields}
+    known = {name: name for name in kind.model_fields} | dotted
+    raise ValueError(unknown(name, known) + f": there are {', '.join(kind.model_fields)}")
+
+
+def unknown(name: str, known: Mapping[str, str]) -> str:
+    """That there is no such setting, and which names come near."""
+    near = [known[one] for one in get_close_matches(name, known, cutoff=0.7)]
+    return f"no setting {name!r}" + (f", did you mean {' or '.join(near)}?" if near else "")
+
+
+def sections_of(kind: type[BaseModel]) -> dict[str, type["Section"]]:
+    """The sections of a run's settings, in their order."""
+    return {
         section: field.annotation
         for section, field in kind.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
     }
+
+
+def find_section(kind: type[BaseModel], name: str) -> tuple[str, str] | None:
+    """Section and field that `name`, written without its section, means."""
+    sections = sections_of(kind)
     for section, fields in sections.items():
         if name in fields.model_fields:
             return section, name
@@ -205,10 +241,10 @@ Kind = TypeVar("Kind", bound=RunConfig)
 
 def load_config(
     path: str | Path,
-    overrides: Sequence[str] = (),
+    settings: Sequence[str] = (),
     kind: type[Kind] = RunConfig,  # type: ignore[assignment]
 ) -> Kind:
-    """The settings in a YAML file, with `section.field=value` overrides (YAML values).
+    """The settings in a YAML file, changed by words `section.field=value`.
 
     Raises `ValueError` naming file, field and fix.
     """
@@ -221,12 +257,24 @@ def load_config(
         raise ValueError(f"{path} is not YAML: {error}") from None
     if not isinstance(document, dict):
         raise ValueError(f"{path}: expected sections such as `optimizer:`, got {document!r}")
-    for override in overrides:
-        apply_override(document, override)
     try:
-        return kind(**{name: value for name, value in document.items() if value is not None})
+        document = in_sections(kind, {k: v for k, v in document.items() if v is not None})
+        return kind(**changed(document, settings, kind))
     except ValidationError as error:
-        raise ValueError(f"{path}: {explain(error, kind)}") from None
+        raise ValueError(f"{path}: {explain(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def with_settings(config: Kind, settings: Sequence[str]) -> Kind:
+    """The same run with words `section.field=value` changed; a section may be left out.
+
+    Raises `ValueError` for a setting that there is not, and one that is given twice.
+    """
+    try:
+        return type(config)(**changed(config.to_dict(), settings, type(config)))
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
 
 
 def dump_config(config: RunConfig) -> str:
@@ -234,42 +282,54 @@ def dump_config(config: RunConfig) -> str:
     return yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-def apply_override(document: dict[str, Any], override: str) -> None:
-    """Write `section.field=value` into a document."""
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ValueError(f"override {override!r}: write section.field=value")
-    *sections, field = key.replace("-", "_").split(".")
-    for depth, name in enumerate(sections):
-        inner = document.get(name)
-        if depth == 0 and name == "method" and isinstance(inner, str):
-            inner = {"name": inner}
-        inner = {} if inner is None else inner
-        if not isinstance(inner, dict):
-            raise ValueError(f"override {override!r}: {name} is not a section")
-        document[name] = inner
-        document = inner
-    document[field] = yaml.safe_load(value)
+def changed(
+    document: dict[str, Any], settings: Sequence[str], kind: type[BaseModel]
+) -> dict[str, Any]:
+    """A document of settings with some written over; a method's choices go into its row."""
+    given: dict[str, Any] = {}
+    for word in settings:
+        ((name, value),) = read_settings([word]).items()
+        first, *deeper = name.split(".")
+        path = name if first in kind.model_fields else ".".join([*home_of(kind, first), *deeper])
+        if path in given:
+            raise ValueError(f"{path} is given twice: {given[path]!r} and {value!r}; give it once")
+        given[path] = value
+    for path in sorted(given, key=lambda path: path.count(".")):  # a row before its changes
+        *sections, field = path.split(".")
+        inside = document
+        for name in sections:
+            inner = inside.get(name, {})
+            if name == "method" and not isinstance(inner, Mapping):
+                inner = {"name": inner}
+            if name == "method" and "name" not in inner:
+                inner = {"name": kind.model_fields["method"].default.name}
+            if inner is not None and not isinstance(inner, str | Mapping):
+                raise ValueError(f"{path}: {name} is {inner!r}, which has no fields")
+            inside[name] = {"type": inner} if isinstance(inner, str) else dict(inner or {})
+            inside = inside[name]
+        inside[field] = given[path]
+    return document
 
 
-def explain(error: ValidationError, kind: type[BaseModel] = RunConfig) -> str:
-    """Validation errors as one line: field, what is wrong, what exists."""
+def explain(error: ValidationError) -> str:
+    """Validation errors as one line: field, and what is wrong."""
     lines = []
     for problem in error.errors():
         field = ".".join(map(str, problem["loc"]))
         message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            known = ", ".join(fields_beside(problem["loc"], kind))
-            message = "unknown field" + (f" (there are {known})" if known else "")
         lines.append(f"{field}: {message}" if field else message)
     return "; ".join(lines)
 
 
-def fields_beside(location: tuple[int | str, ...], kind: type[BaseModel]) -> list[str]:
-    """Names of the fields that a mistyped one could have meant."""
-    section: Any = kind
-    for name in location[:-1]:
-        section = section.model_fields[name].annotation
-        if not hasattr(section, "model_fields"):
-            return []
-    return list(section.model_fields)
+def settings_text(kind: type[BaseModel]) -> str:
+    """Every setting with its default, a line each, for a command's help."""
+    lines = []
+    for section, fields in {"": kind, **sections_of(kind)}.items():
+        for name, field in fields.model_fields.items():
+            if section or name not in sections_of(kind):
+                default = getattr(field.default, "name", field.default)
+                dotted = f"{section}.{name}" if section else name
+                lines.append(f"  {f'{dotted}={default}':<36} {field.description or ''}".rstrip())
+    return "settings, as section.field=value (a section may be left out where that is clear):\n" + (
+        "\n".join(lines)
+    )

@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlbook.policy.prefixes import last_states
+
 
 class Critic(nn.Module):
     """V(s_t) for the state before token t: the policy's trunk, copied, with a scalar head.
@@ -25,8 +27,8 @@ class Critic(nn.Module):
 
     def forward(self, ids: Int[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
         """Values aligned to tokens: entry (n, t) sees ids[n, :t] only; 0 where `mask` is False."""
-        hidden = self.trunk(ids, use_cache=False).last_hidden_state
-        before_token = self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)[:, :-1]
+        hidden, node = last_states(self.trunk, ids, mask)
+        before_token = self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)[node[:, :-1]]
         values = nn.functional.pad(before_token, (1, 0))
         return torch.where(mask, values, torch.zeros_like(values))
 

@@ -10,9 +10,7 @@ from rlbook.objectives import Method, policy_loss
 from rlbook.policy import Sampler, logprobs
 from rlbook.tasks import Task
 from rlbook.training.batch import collate, minibatches
-from rlbook.training.collect import collect_rollouts, derive_seed
-
-PLAIN = {"rewards", "groups"}
+from rlbook.training.rollouts import collect_rollouts, derive_seed
 
 
 def train(
@@ -36,7 +34,7 @@ def train(
     """
     check_plain(method)
     engine = Sampler(model, tokenizer.eos_token_id)
-    optimizer = AdamW(model.parameters(), lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = AdamW(model.parameters(), lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     for step in range(steps):
         problems = task.sample(derive_seed(seed, step, "prompts", 0), prompts)
         noise = derive_seed(seed, step, "rollouts", 0)
@@ -52,27 +50,9 @@ def train(
 
 
 def check_plain(method: Method) -> None:
-    """Raise `ValueError` if the method needs more than the loop has."""
-    limit = method.aggregation == "constant" and method.constant is None
-    shaped = method.reward_values != (0.0, 1.0) or method.format_bonus
-    wants = {
-        f"{', '.join(sorted(method.needs - PLAIN))} for its advantages": method.needs - PLAIN,
-        "rewards per token": method.needs_token_rewards,
-        "a fresh estimator (it remembers earlier batches)": (
-            method.new_advantage() is not method.advantage
-        ),
-        "log-probs recomputed by the trainer": method.old_logprobs == "recomputed",
-        "a reference model": method.needs_reference,
-        "a prompt filter": method.prompt_filter != "none",
-        "groups in its aggregation": method.aggregation == "prompt_mean",
-        "the generation limit as its constant": limit,
-        "further tokens for its trust region": method.needs_topk,
-        "a selection of tokens": method.selection is not None,
-        "the entropies of its tokens": method.entropy_bonus,
-        "shaped rewards": shaped or method.reward_shaping != "none",
-    }
-    if missing := [want for want, wanted in wants.items() if wanted]:
+    """Raise `ValueError` if the method needs more than answers and their rewards."""
+    if lacking := method.lacking(()):
         raise ValueError(
-            f"the loop of chapter 02 lacks what {method.name} needs: {missing[0]}; "
+            f"the loop of chapter 02 lacks what {method.name} needs: {lacking[0]}; "
             "use rlbook.training.Trainer"
         )

@@ -8,7 +8,8 @@ From the rollouts of a step (`rollout_metrics`)
     length              mean completion length in tokens, EOS included
     length_right/wrong  the same over correct / other completions
     truncated           share stopped by the token limit
-    zero_variance       share of groups whose rewards are all equal
+    equal_rewards       share of groups whose completions all earned the same reward
+    all_right_or_wrong  share of groups whose completions are all right or all wrong
     share_<strategy>    share of completions the task labels with that strategy
     staleness           mean number of optimizer steps since a token's behaviour policy
     completions, tokens how many were sampled, those a prompt filter dropped included
@@ -27,13 +28,13 @@ From its updates (`update_metrics`, means over the step's optimizer updates unle
     value_loss          of the critic (critic methods)
 
 From updates on rollouts of several policy versions (`rlbook.scale`)
-    staleness_min/mean/max  updates between a trained token's sampling and its training
+    staleness_min/mean/max  versions, one a step, between a trained token's sampling and training
     mismatch_fresh      mean |log π_θ − log μ| of trained tokens with staleness 0, μ being the
                         sampler as it reported itself: what its arithmetic does differently
     mismatch_stale      the same of stale tokens: the updates since they were sampled, too
 
 From the full-scale trainer
-    learning_rate       of the update, warm-up included
+    learning_rate       mean over the step's updates, warm-up included
     tokens_per_second   completion tokens of the batch / seconds since the update before
     trainer_idle        share of these seconds spent waiting for a batch
     train_seconds       seconds of the update: reading the batch, forward and backward passes
@@ -48,7 +49,7 @@ From the orchestrator of a full-scale run, for everything since its last batch
     groups_in_flight    mean over time, held-out problems included
     generator_idle      share of the generators' time without a request: n requests keep n busy
     trained_groups      in this batch, after the filter
-    rejected            groups a filter on right and wrong answers kept from training
+    rejected            groups that the prompt filter kept from training
     late                groups that had become too old for the bound on staleness
     empty_batches       full batches in which no group passed the filter
     failed_requests     asked again; refused_requests: left out
@@ -62,13 +63,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
 from statistics import fmean
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rlbook.objectives import Loss, summarize
 from rlbook.policy import TokenStats
-from rlbook.training.batch import Batch, Rollout
+from rlbook.training.batch import Rollout, TrainBatch
 
 
 def rollout_metrics(
@@ -87,7 +89,8 @@ def rollout_metrics(
         "length_right": mean(r.length for r in right),
         "length_wrong": mean(r.length for r in wrong),
         "truncated": mean(r.truncated for r in rollouts),
-        "zero_variance": zero_variance_share(rollouts),
+        "equal_rewards": uniform_share(rollouts, "reward"),
+        "all_right_or_wrong": uniform_share(rollouts, "correct"),
         "staleness": mean(version - v for r in rollouts for v in r.versions),
         "completions": len(rollouts),
         "tokens": sum(r.length for r in rollouts),
@@ -100,14 +103,19 @@ def rollout_metrics(
     return metrics
 
 
-def zero_variance_share(rollouts: Sequence[Rollout]) -> float:
-    """Share of groups in which every completion earned the same reward."""
+def uniform_share(rollouts: Sequence[Rollout], by: Literal["correct", "reward"]) -> float:
+    """Share of groups whose completions do not differ in `by`: those that a filter drops."""
     groups = group_by(rollouts, lambda r: r.group).values()
-    return mean(len({r.reward for r in group}) == 1 for group in groups)
+    return mean(not differ(group, by) for group in groups)
+
+
+def differ(rollouts: Iterable[Rollout], by: Literal["correct", "reward"]) -> bool:
+    """Whether these completions differ in correctness, or in their rewards."""
+    return len({getattr(rollout, by) for rollout in rollouts}) > 1
 
 
 @torch.no_grad()
-def step_sums(loss: Loss, stats: TokenStats, micro: Batch) -> dict[str, Tensor]:
+def step_sums(loss: Loss, stats: TokenStats, micro: TrainBatch) -> dict[str, Tensor]:
     """What one micro-batch adds to the metrics of its update: sums, counts and extremes."""
     sums = {"loss": loss.loss.detach(), "entropy_sum": stats.entropy.detach().sum(), **loss.sums}
     if micro.staleness is None:
@@ -160,6 +168,7 @@ def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def group_by(items: Iterable, key: Callable) -> dict:
+    """Lists of items by what `key` says of them."""
     groups = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)

@@ -4,9 +4,14 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlbook.tasks import Problem, Task
+from rlbook.tasks import HeldOut, Problem, Task, held_out_problems
 from rlbook.training.batch import Rollout
-from rlbook.training.config import DataConfig
+from rlbook.training.config import RunConfig
+
+
+def derive_seed(seed: int, *path: object) -> int:
+    """An independent stream for every (seed, path): nothing to save, nothing to restore."""
+    return random.Random("/".join(map(str, (seed, *path)))).getrandbits(62)
 
 
 class PromptPool:
@@ -62,9 +67,11 @@ class PromptPool:
         return {key for key in self.memory if (self.pass_rate(key) or 0.0) >= self.retire_at}
 
     def state(self) -> dict[str, Any]:
+        """What a resumed run goes on from, JSON-safe."""
         return {"drawn": self.drawn, "memory": self.memory}
 
     def load(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
         self.drawn, self.memory = state["drawn"], dict(state["memory"])
 
     def _upcoming(self) -> Iterator[Problem]:
@@ -86,9 +93,49 @@ class PromptPool:
         return self._shuffled[1]
 
 
-def prompt_pool(task: Task, data: DataConfig, seed: int = 0) -> PromptPool | None:
-    """The pool a run's settings ask for: `data.pool` problems of the task, or None."""
-    if data.pool is None:
+class InOrder(PromptPool):
+    """Problems in the order given, in every epoch: a longer list goes on where a shorter ended."""
+
+    def _order(self, epoch: int) -> list[str]:
+        return list(self.problems)
+
+
+def prompt_pool(task: Task, config: RunConfig) -> PromptPool | None:
+    """The `training_pool` of a run that asks for one; None: new problems in every step."""
+    if config.data.pool is None:
         return None
-    problems = {p.id: p for p in task.sample(seed, data.pool, data.levels)}
-    return PromptPool(list(problems.values()), seed, data.retire_at)
+    if isinstance(task, HeldOut):  # which trains on others anyway
+        return training_pool(task, config, [])
+    held_out = held_out_problems(task, config.evaluation.prompts, config.data.levels)
+    return training_pool(task, config, held_out)
+
+
+def training_pool(task: Task, config: RunConfig, held_out: Sequence[Problem]) -> PromptPool:
+    """The run's training problems, without those it is evaluated on.
+
+    Raises `ValueError` if there are no others.
+    """
+    data, kept = config.data, {problem.prompt for problem in held_out}
+    problems = training_problems(task, config)
+    fresh = [p for p in problems if p.prompt not in kept]
+    if not fresh:
+        raise ValueError(
+            f"data.pool: all {len(problems)} training problems of {task.name} are held out for "
+            "evaluation: enlarge data.pool, or lower evaluation.prompts"
+        )
+    return (InOrder if data.pool is None else PromptPool)(fresh, config.seed, data.retire_at)
+
+
+def training_problems(task: Task, config: RunConfig) -> list[Problem]:
+    """The different problems that training draws from: `data.pool` of them.
+
+    Without it, those that `Trainer` asks, step by step; what filters cost beyond them is made up
+    for by asking the first ones again.
+    """
+    data, prompts = config.data, config.rollout.prompts
+    if data.pool is not None:
+        problems = task.sample(config.seed, data.pool, data.levels)
+    else:
+        seeds = [derive_seed(config.seed, step, "prompts", 0) for step in range(config.steps)]
+        problems = [p for seed in seeds for p in task.sample(seed, prompts, data.levels)]
+    return list({p.id: p for p in problems}.values())

@@ -1,12 +1,31 @@
 """Is it the same run? What a resumed run may change, and how it names what differs."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from rlbook.importing import name_of
+from rlbook.training.checkpoint import read_state
 from rlbook.training.config import RunConfig
 
 RESUMABLE = ("steps", "sinks", "evaluation", "model.device")
+
+
+def saved_run(
+    folder: Path, config: RunConfig | None, seams: dict[str, Any]
+) -> tuple[RunConfig, dict[str, Any]]:
+    """Settings and state of the run saved in `folder`, which `config` and `seams` may go on with.
+
+    Raises `ValueError` naming what differs, and for the folder of a full-scale run.
+    """
+    state = read_state(folder)
+    if "given" not in state:
+        raise ValueError(
+            f"{folder} is a full-scale run: go on with `rlbook scale {folder} --resume`"
+        )
+    saved = RunConfig(**state["config"])
+    check_same_run(saved, config or saved, state["given"], described(seams))
+    return saved, state
 
 
 def check_same_run(
@@ -61,6 +80,7 @@ def described(seams: dict[str, Any]) -> dict[str, str]:
 
 
 def label_of(thing: Any) -> str:
+    """`module:name` of a function or class, of an object its class's."""
     thing = thing[0] if isinstance(thing, tuple) else thing  # of a policy, the model
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     try:

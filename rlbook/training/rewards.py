@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from rlbook.importing import import_name
 from rlbook.objectives import Method, overlong_penalty
 from rlbook.training.batch import Rollout
+from rlbook.training.config import RunConfig
 
 Part = Sequence[float] | Sequence[Sequence[float]]
 
@@ -61,11 +62,18 @@ def verifier_reward(method: Method) -> VerifierReward:
     return VerifierReward(right, wrong, method.format_bonus)
 
 
-def rewards_of(method: Method, limit: int, reward: Reward | None = None) -> tuple[Reward, ...]:
-    """All rewards of a run: `reward` in place of the verifier's word, and the method's shaping."""
-    shaping = (OverlongPenalty(limit, method.overlong_cache),)
-    answer = verifier_reward(method) if reward is None else reward
-    return (answer, *(shaping if method.reward_shaping == "overlong" else ()))
+def rewards_of(config: RunConfig, own: Reward | None = None) -> tuple[Reward, ...]:
+    """All rewards of a run: what an answer is worth, then the method's shaping.
+
+    The first is `own`, or what `data.reward` names, or what the method gives for the verifier's
+    word.
+    """
+    method, name = config.method, config.data.reward
+    if own is None:
+        own = get_reward(name) if name else verifier_reward(method)
+    if method.reward_shaping != "overlong":
+        return (own,)
+    return own, OverlongPenalty(config.rollout.max_new_tokens, method.overlong_cache)
 
 
 def get_reward(name: str) -> Reward:
@@ -82,27 +90,43 @@ def get_reward(name: str) -> Reward:
 def give_rewards(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:
     """Write the parts of every reward into the rollouts.
 
-    Raises `ValueError` naming the reward and the part whose values are not one per rollout, or one
-    per token.
+    Raises `ValueError` naming the reward, and the part and rollout whose values are not a number
+    per rollout, or one per token.
     """
     for rollout in rollouts:
         rollout.rewards, rollout.token_rewards = {}, {}
     for reward in rewards:
-        for name, values in reward(rollouts).items():
-            _give(rollouts, name, values, reward)
+        parts, source = reward(rollouts), reward_name(reward)
+        if not isinstance(parts, Mapping):
+            raise ValueError(
+                f"reward {source} returned {parts!r}: return {{part: one value per rollout}}, "
+                'such as {"brevity": [-0.01 * r.length for r in rollouts]}'
+            )
+        for name, values in parts.items():
+            _give(rollouts, name, values, source)
 
 
-def _give(rollouts: Sequence[Rollout], name: str, values: Part, reward: Reward) -> None:
-    source = getattr(reward, "__name__", type(reward).__name__)
+def reward_name(reward: Reward) -> str:
+    """What messages call a reward: the name of the function or of its class."""
+    return getattr(reward, "__name__", type(reward).__name__)
+
+
+def _give(rollouts: Sequence[Rollout], name: str, values: Any, source: str) -> None:
     if rollouts and name in rollouts[0].rewards | rollouts[0].token_rewards:
         raise ValueError(f"two rewards give a part {name!r}: rename the one of {source}")
-    if len(values) != len(rollouts):
+    if not hasattr(values, "__len__") or len(values) != len(rollouts):
+        count = len(values) if hasattr(values, "__len__") else f"{values!r} as its"
         raise ValueError(
-            f"reward {source}: part {name!r} has {len(values)} values for {len(rollouts)} rollouts"
+            f"reward {source}: part {name!r} has {count} values for {len(rollouts)} rollouts"
         )
-    for rollout, value in zip(rollouts, values, strict=True):
+    for number, (rollout, value) in enumerate(zip(rollouts, values, strict=True)):
+        if value is None:
+            raise ValueError(
+                f"reward {source}: part {name!r} is None for rollout {number}, of "
+                f"{rollout.problem.id}: give every rollout a number, 0.0 where there is nothing"
+            )
         if not isinstance(value, Sequence):
-            rollout.rewards[name] = float(value)  # type: ignore[arg-type]  # a union of sequences
+            rollout.rewards[name] = float(value)
         elif len(value) == rollout.length:
             rollout.token_rewards[name] = [float(v) for v in value]
         else:

@@ -5,8 +5,9 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
+
+from rlbook.jsonl import parse_rows, read_jsonl, read_lines
 
 
 class RunLog:
@@ -42,26 +43,6 @@ class RunLog:
         """End the log and write it once more as `metrics.csv`."""
         self._file.close()
         write_csv(self.path.with_suffix(".csv"), read_jsonl(self.path))
-
-
-def read_jsonl(path: Path) -> list[dict]:
-    """Rows of a run log; lines that are none are left out: a killed run leaves half a line."""
-    return parse_rows(read_lines(path))
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines of a text file; none if there is no file."""
-    return path.read_text(errors="replace").splitlines() if path.is_file() else []
-
-
-def parse_rows(lines: Iterable[str]) -> list[dict]:
-    """The lines that hold a JSON object, as dictionaries."""
-    rows = []
-    for line in lines:
-        with suppress(json.JSONDecodeError):
-            row = json.loads(line)
-            rows += [row] if isinstance(row, dict) else []
-    return rows
 
 
 def write_csv(path: Path, rows: Iterable[dict]) -> None:

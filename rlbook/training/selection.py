@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.metrics import group_by, mean
+from rlbook.training.metrics import group_by
 
 
 def right_answers(
@@ -23,12 +23,6 @@ def right_answers(
         right = list({r.text: r for r in reversed(members) if r.correct}.values())[::-1]
         kept += sorted(right, key=lambda r: r.length if shortest else 0)[:most]
     return kept
-
-
-def pass_rates(rollouts: Iterable[Rollout]) -> dict[str, float]:
-    """Share of right answers of every problem, by its id."""
-    groups = group_by(rollouts, lambda r: r.problem.id)
-    return {key: mean(r.correct for r in members) for key, members in groups.items()}
 
 
 def difficulty_window(

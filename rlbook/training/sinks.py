@@ -10,93 +10,11 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 SinkName = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+Service = tuple[Callable[[dict[str, float], int], Any], Callable[[], Any]]  # log at a step, close
 PROJECT = "rlbook"
-UPDATE = "update"  # the axis of W&B's charts
-
-
-class Sink(Protocol):
-    def log(self, values: dict[str, float], step: int) -> None:
-        """Numbers that belong to an update; steps of different logs come in any order."""
-
-    def close(self) -> None: ...
-
-
-class TensorBoard:
-    """Event files in `<run>/tensorboard`."""
-
-    def __init__(self, folder: Path):
-        self.writer = library("torch.utils.tensorboard", "tensorboard").SummaryWriter(
-            folder / "tensorboard"
-        )
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class WandB:
-    """A run of Weights & Biases."""
-
-    def __init__(self, folder: Path):
-        name = name_of(folder)
-        self.run = library("wandb").init(
-            project=PROJECT, name=name, id=name, resume="allow", dir=str(folder)
-        )
-        self.run.define_metric("*", step_metric=UPDATE)  # its own steps may not go back
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self.run.log({**values, UPDATE: step})
-
-    def close(self) -> None:
-        self.run.finish()
-
-
-class Trackio:
-    """A run of Trackio."""
-
-    def __init__(self, folder: Path):
-        self.trackio = library("trackio")
-        self.trackio.init(project=PROJECT, name=name_of(folder), resume="allow")
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self.trackio.log(values, step=step)
-
-    def close(self) -> None:
-        self.trackio.finish()
-
-
-class MLflow:
-    """A run of MLflow, whose id is kept in the run's folder."""
-
-    def __init__(self, folder: Path):
-        self.mlflow, known = library("mlflow"), folder / "mlflow_run"
-        self.mlflow.set_experiment(PROJECT)
-        if known.exists():
-            self.mlflow.start_run(run_id=known.read_text())
-        else:
-            run = self.mlflow.start_run(run_name=name_of(folder))
-            known.write_text(run.info.run_id)
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        allowed = {re.sub(r"[^\w./: -]", "_", name): value for name, value in values.items()}
-        self.mlflow.log_metrics(allowed, step=step)
-
-    def close(self) -> None:
-        self.mlflow.end_run()
-
-
-SINKS: dict[SinkName, Callable[[Path], Sink]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WandB,
-    "trackio": Trackio,
-    "mlflow": MLflow,
-}
 
 
 class Sinks:
@@ -104,7 +22,7 @@ class Sinks:
 
     def __init__(self, names: Sequence[SinkName], folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        self.sinks = [SINKS[name](folder) for name in names]
+        self.services = [SERVICES[name](folder) for name in names]
 
     def __call__(self, log: str, row: Mapping[str, Any]) -> None:
         """The finite numbers in a row of a log; `row["set"]` becomes part of their names."""
@@ -112,14 +30,65 @@ class Sinks:
         values = {
             f"{prefix}/{name}": float(value)
             for name, value in row.items()
-            if name != "step" and is_number(value)
+            if name != "step" and isinstance(value, int | float) and math.isfinite(value)
         }
-        for sink in self.sinks:
-            sink.log(values, row["step"])
+        for send, _ in self.services:
+            send(values, row["step"])
 
     def close(self) -> None:
-        for sink in self.sinks:
-            sink.close()
+        """Tell every service that the run has ended."""
+        for _, finish in self.services:
+            finish()
+
+
+def tensorboard(folder: Path) -> Service:
+    """Event files in `<run>/tensorboard`."""
+    writer = library("torch.utils.tensorboard").SummaryWriter(folder / "tensorboard")
+
+    def log(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return log, writer.close
+
+
+def wandb(folder: Path) -> Service:
+    """A run of Weights & Biases."""
+    own = {"name": name_of(folder), "id": name_of(folder), "dir": str(folder)}
+    run = library("wandb").init(project=PROJECT, resume="allow", **own)
+    run.define_metric("*", step_metric="update")  # its own steps may not go back
+    return lambda values, step: run.log({**values, "update": step}), run.finish
+
+
+def trackio(folder: Path) -> Service:
+    """A run of Trackio."""
+    service = library("trackio")
+    service.init(project=PROJECT, name=name_of(folder), resume="allow")
+    return lambda values, step: service.log(values, step=step), service.finish
+
+
+def mlflow(folder: Path) -> Service:
+    """A run of MLflow, whose id is kept in the run's folder."""
+    service, known = library("mlflow"), folder / "mlflow_run"
+    service.set_experiment(PROJECT)
+    if known.exists():
+        service.start_run(run_id=known.read_text())
+    else:
+        known.write_text(service.start_run(run_name=name_of(folder)).info.run_id)
+
+    def log(values: dict[str, float], step: int) -> None:
+        allowed = {re.sub(r"[^\w./: -]", "_", name): value for name, value in values.items()}
+        service.log_metrics(allowed, step=step)
+
+    return log, service.end_run
+
+
+SERVICES: dict[SinkName, Callable[[Path], Service]] = {
+    "tensorboard": tensorboard,
+    "wandb": wandb,
+    "trackio": trackio,
+    "mlflow": mlflow,
+}
 
 
 def name_of(folder: Path) -> str:
@@ -130,16 +99,12 @@ def name_of(folder: Path) -> str:
     return known.read_text()
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def library(module: str, package: str = "") -> Any:
+def library(module: str) -> Any:
     """A module, or an `ImportError` that says what to install."""
     try:
         return import_module(module)
     except ImportError as error:
-        package = package or module
+        package = module.rpartition(".")[2]
         raise ImportError(
             f"sinks: {package} is not installed: pip install {package}, or leave it out"
         ) from error

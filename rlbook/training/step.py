@@ -1,85 +1,28 @@
 """One optimizer update: the same function in a notebook and on a cluster."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, cast
+from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
 
 from rlbook.objectives import Loss, Method, Totals, policy_loss, topk_divergence, totals_of
 from rlbook.objectives import value_loss as clipped_value_loss
-from rlbook.policy import TokenStats, logprobs, token_stats
-from rlbook.training.batch import Batch, Collated, micro_batch_rows
+from rlbook.policy import TokenStats
+from rlbook.training.batch import TrainBatch
 from rlbook.training.config import OptimizerConfig
 from rlbook.training.critic import Critic
+from rlbook.training.forward import LOCAL, LocalProcess
 from rlbook.training.metrics import step_metrics, step_sums
-
-
-class LocalProcess:
-    """Where a step runs: here, all of it. `rlbook.scale.train.parallel.Ranks` shares it out."""
-
-    def slices(self, batch: Batch, max_tokens: int) -> Iterator[Batch]:
-        """The micro-batches that this process runs."""
-        for rows in micro_batch_rows(batch, max_tokens):
-            yield batch.select(rows)
-
-    def token_stats(
-        self, model: nn.Module, micro: Batch, temperature: float, entropy_grad: bool = False
-    ) -> TokenStats:
-        """Log-probabilities and entropies of a micro-batch's trained tokens.
-
-        The log-probabilities carry a gradient, the entropies only if `entropy_grad` asks for it.
-        """
-        return token_stats(
-            as_policy(model),
-            micro.ids,
-            micro.mask,
-            temperature,
-            entropy_grad=entropy_grad,
-            topk_ids=micro.topk_ids,
-        )
-
-    @torch.no_grad()
-    def logprobs(
-        self, model: nn.Module, batch: Batch | Collated, temperature: float, max_tokens: int
-    ) -> Float[Tensor, "N T"]:
-        """Log-probabilities of a batch's tokens, without gradient."""
-        return in_micro_batches(
-            lambda ids, mask: logprobs(as_policy(model), ids, mask, temperature), batch, max_tokens
-        )
-
-    def gather(self, parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-        """The `step_sums` of every process's micro-batches, from those of this one."""
-        return parts
-
-
-LOCAL = LocalProcess()
-
-
-def as_policy(model: nn.Module) -> PreTrainedModel:
-    """The model of a single process is the policy itself; only ranks wrap theirs."""
-    return cast(PreTrainedModel, model)
-
-
-def in_micro_batches(
-    compute: Callable[[Tensor, Tensor], Tensor], batch: Batch | Collated, max_tokens: int
-) -> Float[Tensor, "N T"]:
-    """(N, T) result of `compute(ids, mask)`, evaluated slice by slice."""
-    result = torch.zeros_like(batch.logp_sampler)
-    for rows in micro_batch_rows(batch, max_tokens):
-        micro = batch.select(rows)
-        result[rows, : micro.ids.shape[1]] = compute(micro.ids, micro.mask)
-    return result
 
 
 def train_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    batch: Batch,
+    batch: TrainBatch,
     method: Method,
     *,
     temperature: float = 1.0,
@@ -98,8 +41,10 @@ def train_step(
     totals = totals or totals_of(batch.mask, batch.groups)
     optimizer.zero_grad(set_to_none=True)
     parts = []
-    for micro in parallel.slices(batch, micro_batch_tokens):
-        stats = parallel.token_stats(model, micro, temperature, **entropy_of(method))
+    for _, micro in parallel.micro_batches(batch, micro_batch_tokens):
+        stats = parallel.token_stats(
+            model, micro, temperature, method.entropy_bonus != 0, micro.topk_ids
+        )
         loss = batch_loss(method, stats, micro, totals)
         loss.loss.backward()
         parts.append(step_sums(loss, stats, micro))
@@ -111,7 +56,7 @@ def train_step(
 def critic_step(
     critic: Critic,
     optimizer: torch.optim.Optimizer,
-    batch: Batch,
+    batch: TrainBatch,
     *,
     clip: float | None = 0.2,
     micro_batch_tokens: int = 8192,
@@ -124,8 +69,7 @@ def critic_step(
     totals = totals_of(batch.mask, batch.groups)
     optimizer.zero_grad(set_to_none=True)
     total = 0.0
-    for rows in micro_batch_rows(batch, micro_batch_tokens):
-        micro = batch.select(rows)
+    for _, micro in LOCAL.micro_batches(batch, micro_batch_tokens):
         if micro.values_old is None or micro.returns is None:
             raise ValueError("the critic learns from values_old and returns; this batch has none")
         values = critic(micro.ids, micro.mask)
@@ -139,14 +83,14 @@ def critic_step(
 def adamw(
     model: nn.Module, settings: OptimizerConfig, lr: float | None = None, **options: bool
 ) -> torch.optim.AdamW:
-    """The run's optimizer for a model, at `lr` or the policy's learning rate."""
+    """The run's optimizer for a model, at `lr` or the policy's learning rate; fused by default."""
     return torch.optim.AdamW(
         model.parameters(),
         lr=settings.lr if lr is None else lr,
         betas=settings.betas,
         eps=settings.eps,
         weight_decay=settings.weight_decay,
-        **options,
+        **(options or {"fused": True}),
     )
 
 
@@ -177,6 +121,7 @@ def apply_gradients(
 
 
 def norm_of(gradients: Iterable[Tensor]) -> Tensor:
+    """‖g‖ over all parameters."""
     return nn.utils.get_total_norm(list(gradients))
 
 
@@ -197,12 +142,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def entropy_of(method: Method) -> dict[str, bool]:
-    """What the log-prob pass has to do besides: entropies with a gradient, for a bonus."""
-    return {"entropy_grad": True} if method.entropy_bonus else {}
-
-
-def batch_loss(method: Method, stats: TokenStats, batch: Batch, totals: Totals) -> Loss:
+def batch_loss(method: Method, stats: TokenStats, batch: TrainBatch, totals: Totals) -> Loss:
     """`policy_loss` of a batch whose tokens have these log-probabilities now."""
     return policy_loss(
         method,
@@ -220,7 +160,9 @@ def batch_loss(method: Method, stats: TokenStats, batch: Batch, totals: Totals) 
     )
 
 
-def divergence_of(method: Method, stats: TokenStats, batch: Batch) -> Float[Tensor, "N T"] | None:
+def divergence_of(
+    method: Method, stats: TokenStats, batch: TrainBatch
+) -> Float[Tensor, "N T"] | None:
     """D(π_old ‖ π_θ) over the listed tokens, where the method's trust region asks for it."""
     if batch.topk_logp_old is None or stats.topk is None:
         return None

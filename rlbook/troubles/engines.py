@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import Completion, Sampler
 from rlbook.tasks.sums import terms_in
+from rlbook.training.rollouts import decode
 
 
 class StartsLost:
@@ -51,7 +52,7 @@ class StartsLost:
 
     def lost_start(self, prompt: Sequence[int]) -> list[int]:
         """Token ids of the first step of a sum, stuck, and of the first "hmm "."""
-        first, second, *_ = terms_in(self.tokenizer.decode(prompt, skip_special_tokens=True))
+        first, second, *_ = terms_in(decode(self.tokenizer, list(prompt)))
         text = f"<think>{first}{second:+d}=?;hmm "
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
@@ -72,18 +73,26 @@ class RoughSampler:
     """Samples from a rounded copy of the policy, as an engine in low precision does.
 
     With 4 or 5 bits a weight, the probabilities of its tokens and the trainer's agree about as well
-    as in a production engine after its repairs. Chapter 11.
+    as in a production engine after its repairs. With `exact_head` the head stays as it is: what
+    a head in full precision repairs, and what not. Chapters 11 and 16.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, bits: int = 4):
-        self.tokenizer, self.bits = tokenizer, bits
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, bits: int = 4, exact_head: bool = False):
+        self.tokenizer, self.bits, self.exact_head = tokenizer, bits, exact_head
         self.sampler: Sampler | None = None
 
     def load_weights(self, model: PreTrainedModel) -> None:
         """Sample from a rounded copy of these weights from now on."""
-        self.sampler = Sampler(rounded(model, self.bits), self.tokenizer.eos_token_id)
+        copy = rounded(model, self.bits)
+        if self.exact_head:
+            copy.get_output_embeddings().load_state_dict(model.get_output_embeddings().state_dict())
+        self.sampler = Sampler(copy, self.tokenizer.eos_token_id)
 
     def generate(self, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
+        """What the rounded copy samples; `settings` are those of `Sampler.generate`.
+
+        Raises `ValueError` before the first weights.
+        """
         if self.sampler is None:
             raise ValueError("a RoughSampler has no weights yet: call load_weights(model) first")
         return self.sampler.generate(prompts, **settings)

@@ -1,6 +1,6 @@
 """One choice, shared by all prompts: what one prompt gains, another one pays."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Int
@@ -22,15 +22,18 @@ class OpeningTask(SumsTask):
     name = "one opening for all"
 
     def sample(self, seed: int, n: int, levels: Any = None) -> list[Problem]:
+        """Sums as `SumsTask` draws them, `<think>` behind the prompt."""
         return [
             Problem(p.id, p.prompt + OPENING, p.answer, p.level)
             for p in super().sample(seed, n, levels)
         ]
 
     def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
+        """The verdict on `<think>` and the completion together."""
         return super().verify(problem, OPENING + completion, finished)
 
     def label(self, problem: Problem, completion: str, finished: bool = True) -> str:
+        """The strategy of `<think>` and the completion together."""
         return super().label(problem, OPENING + completion, finished)
 
 
@@ -44,7 +47,7 @@ def shared_choice(
     """
     model, tokenizer = policy
     model.requires_grad_(False)
-    token = tokenizer.convert_tokens_to_ids(OPENING)
+    token = cast(int, tokenizer.convert_tokens_to_ids(OPENING))
     offset = SharedOffset(model.config.hidden_size, token).to(model.device, model.dtype)
     model.base_model.add_module("shared_offset", offset)
     model.base_model.register_forward_hook(offset.add, with_kwargs=True)

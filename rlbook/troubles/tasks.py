@@ -21,6 +21,7 @@ class RareOpening(SumsTask):
         self.opening = opening
 
     def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
+        """Right is what opens with `<think>` and the rare token, whatever the sum."""
         verdict = super().verify(problem, completion, finished)
         right = completion.startswith(f"<think>{self.opening}")
         return replace(verdict, correct=right, reason="ok" if right else "wrong")
@@ -41,10 +42,12 @@ class Unsolvable(SumsTask):
         self.share = share
 
     def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+        """Sums, some of which have the answer 100."""
         problems = super().sample(seed, n, levels)
         return [replace(p, answer="100") if self.hopeless(p) else p for p in problems]
 
     def hopeless(self, problem: Problem) -> bool:
+        """Whether a problem is one of those, by its id."""
         return random.Random(f"unsolvable {problem.id}").random() < self.share
 
 
@@ -57,6 +60,7 @@ class LostIsWrong(SumsTask):
     name = "lost is wrong"
 
     def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
+        """The verdict on the sum, but wrong where the completion has said "hmm "."""
         verdict = super().verify(problem, completion, finished)
         lost = verdict.correct and is_lost(completion)
         return replace(verdict, correct=False, reason="wrong") if lost else verdict

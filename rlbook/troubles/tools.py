@@ -3,12 +3,14 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import Completion, Sampler
 from rlbook.tasks.arithmetic import value_of
+from rlbook.training.rollouts import decode
 
 SLIPS = (-10, -2, -1, 1, 2, 10)
 MAX_CALLS = 16
@@ -23,9 +25,10 @@ class Turns:
     token_ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     forced: list[bool] = field(default_factory=list)
-    finish_reason: str = ""
+    finish_reason: Literal["", "stop", "length"] = ""
 
     def write(self, token_ids: Sequence[int], logps: Sequence[float], forced: bool) -> None:
+        """Add tokens: the policy's own, or `forced` ones, which the tool wrote."""
         self.token_ids += token_ids
         self.logps += logps
         self.forced += [forced] * len(token_ids)
@@ -47,7 +50,7 @@ class Calculator:
         if not 0 <= wrong <= 1:
             raise ValueError(f"wrong is a probability, got {wrong}")
         self.tokenizer, self.wrong = tokenizer, wrong
-        self.call = tokenizer.convert_tokens_to_ids("=")
+        self.call = cast(int, tokenizer.convert_tokens_to_ids("="))
         self.sampler = Sampler(model, [tokenizer.eos_token_id, self.call])
 
     def generate(
@@ -101,7 +104,7 @@ class Calculator:
 
     def result(self, token_ids: Sequence[int], noise: torch.Generator) -> list[int]:
         """Tokens of the result of the call that ends these tokens."""
-        written = self.tokenizer.decode(token_ids[-CALL_TOKENS:-1])
+        written = decode(self.tokenizer, list(token_ids[-CALL_TOKENS:-1]))
         value = value_of(re.split(r"[^0-9+*-]", written)[-1])
         said = "?" if value is None else str(value)
         if value is not None and self.wrong:
@@ -112,8 +115,10 @@ class Calculator:
 
 
 def finished(turns: Turns) -> Completion:
-    reason = "stop" if turns.finish_reason == "stop" else "length"
-    return Completion(turns.token_ids, turns.logps, reason, forced=turns.forced)
+    """The turns as one completion."""
+    return Completion(
+        turns.token_ids, turns.logps, turns.finish_reason or "length", forced=turns.forced
+    )
 
 
 @dataclass(frozen=True)
@@ -122,5 +127,6 @@ class Unmasked:
 
     engine: Calculator
 
-    def generate(self, prompts: Sequence[Sequence[int]], **settings) -> list[Completion]:
+    def generate(self, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
+        """The engine's completions, all tokens as if the policy had chosen them."""
         return [replace(c, forced=None) for c in self.engine.generate(prompts, **settings)]

@@ -4,12 +4,10 @@ from rlbook.extras import require
 
 require("figures", "anywidget", "ipywidgets", "matplotlib", "pandas")
 
-from rlbook.viz.clip import clip_explorer, clip_figure
-from rlbook.viz.curves import compare_bars, learning_curves, load_results
-from rlbook.viz.evidence import scorecard
+from rlbook.viz.curves import compare_bars, learning_curves
 from rlbook.viz.live import LivePlot
-from rlbook.viz.masks import MASKS, Mask, mask_atlas, mask_lab
-from rlbook.viz.samples import SampleBrowser, show_samples
+from rlbook.viz.masks import MASKS, Mask, mask_lab
+from rlbook.viz.samples import show_samples
 from rlbook.viz.style import (
     METHOD_COLOURS,
     colour_of,
@@ -26,19 +24,13 @@ __all__ = [
     "Explorer",
     "LivePlot",
     "Mask",
-    "SampleBrowser",
     "choice",
-    "clip_explorer",
-    "clip_figure",
     "colour_of",
     "compare_bars",
     "label_line",
     "label_lines",
     "learning_curves",
-    "load_results",
-    "mask_atlas",
     "mask_lab",
-    "scorecard",
     "setup",
     "show_samples",
     "slider",

@@ -7,35 +7,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rlbook.manifest import READ_MARK, check_table, sha256
-from rlbook.paths import data_dir
 from rlbook.stats import t_interval
-from rlbook.viz.live import in_notebook
 from rlbook.viz.style import ARM_COLOURS, CYCLE, METHOD_COLOURS, label_lines
-
-
-def load_results(name: str) -> pd.DataFrame:
-    """Table `data/results/<name>.csv` of a reference experiment: a row per arm, seed and step.
-
-    "bench/<part>" is a benchmark's, "<name>_eval" has a row per run, "<name>_sweep" one per run of
-    what was tried before. The table is the one that its manifest records: `ValueError` if it is
-    not, `FileNotFoundError` that lists the tables there are if there is none. In a notebook its
-    hash is printed, so that a test can tell a page drawn from another table than the committed one.
-    """
-    folder = data_dir() / "results"
-    path = folder / f"{name}.csv"
-    if not path.is_file():
-        tables = (p.relative_to(folder).with_suffix("") for p in folder.rglob("*.csv"))
-        found = ", ".join(sorted(p.as_posix() for p in tables)) or "none"
-        experiment = name.removesuffix("_eval").removesuffix("_sweep")
-        raise FileNotFoundError(
-            f"no results {name!r} (there are: {found}); "
-            f"`python -m rlbook experiments {experiment}` makes them"
-        )
-    check_table(path)
-    if in_notebook():
-        print(READ_MARK.format(table=f"{name}.csv", sha=sha256(path)[:12]))
-    return pd.read_csv(path)
 
 
 def learning_curves(
@@ -105,7 +78,7 @@ def compare_bars(
         ax.plot(runs, np.full(len(runs), row), "o", ms=5, color=colour, alpha=0.45, mew=0)
         if len(runs) > 1:
             mean, *ends = t_interval(runs, level)
-            ax.plot(np.clip(ends, *within), [row, row], color=colour, lw=2.5)
+            ax.plot(np.clip(np.array(ends, dtype=float), *within), [row, row], color=colour, lw=2.5)
             ax.plot(mean, row, "o", ms=9, color=colour, mec="white", mew=1.2, zorder=4)
     ax.set_yticks(range(len(names)), list(names))
     ax.set_ylim(len(names) - 0.5, -0.5)

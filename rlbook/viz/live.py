@@ -45,7 +45,7 @@ class LivePlot:
         self.history: dict[str, list[Mapping[str, float]]] = {}
         self.drawn = 0
         self.expected: dict[str, int] = {}
-        self._handle = None
+        self._handle: Any = None
 
     def __enter__(self) -> "LivePlot":
         return self
@@ -114,6 +114,7 @@ class LivePlot:
             self.show(force=True)
 
     def png(self, progress: str = "") -> bytes:
+        """`figure` as PNG."""
         with mpl.rc_context(STYLE):
             return png_bytes(self.figure(progress))
 
@@ -132,6 +133,7 @@ class LivePlot:
         return fig
 
     def draw_panel(self, ax, metric: str) -> None:
+        """The curves of one metric, a labelled line per run."""
         free = iter(CYCLE * (len(self.history) + 1))
         known = {**METHOD_COLOURS, **self.colours}
         lines = []
@@ -182,6 +184,7 @@ def eta(label: str, done: int, total: int | None, seconds: float) -> str:
 
 
 def in_notebook() -> bool:
+    """Whether this runs in the kernel of a notebook."""
     try:
         from IPython import get_ipython
     except ImportError:

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rlbook.manifest import manifest
-from rlbook.scale.launch.report import RunRecord, key_figures, read_run
 from rlbook.scale.layout import Layout
+from rlbook.viz.run_record import RunRecord, key_figures, read_run
 from rlbook.viz.style import BAD, CYCLE, GOOD, STYLE, label_lines
 
 
@@ -53,7 +53,7 @@ PANELS = (
     ),
     Panel(
         "Filtered and masked",
-        {"clip_fraction": "tokens masked", "zero_variance": "groups without spread"},
+        {"clip_fraction": "tokens masked", "equal_rewards": "groups of equal rewards"},
         note="Shares that contribute no gradient.",
     ),
     Panel("Entropy", {"entropy": "nats per token"}),
@@ -195,12 +195,14 @@ def process_figure(record: RunRecord) -> Figure:
 
 
 def new_axes(height: float = 2.6) -> tuple[Figure, Axes]:
+    """A figure that can be measured without a window."""
     figure = Figure(figsize=(5.4, height))
     FigureCanvasAgg(figure)  # labels are placed by measuring
     return figure, figure.add_subplot()
 
 
 def finish(ax: Axes) -> None:
+    """Whole updates below, and lines named where they end."""
     ax.set_xlabel("updates")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.margins(x=0.02)
@@ -225,6 +227,7 @@ def figure_html(title: str, image: str, remark: str) -> str:
 
 
 def table_html(rows: dict) -> str:
+    """Names and values, a row each."""
     cells = (
         f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>"
         for name, value in rows.items()

@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import ipywidgets as W
-
+from rlbook.jsonl import read_jsonl
 from rlbook.scale.layout import Layout
-from rlbook.training.runlog import read_jsonl
 from rlbook.viz.style import BAD, GOOD, MUTED, readable
 from rlbook.viz.texts import INDENT, WIDTH, Piece, Span, TextPanel, panel, wrapped
 
@@ -32,47 +30,6 @@ def show_samples(
     return samples_panel(chosen(read_samples(run), verdict, updates)[-limit:])
 
 
-class SampleBrowser(W.VBox):
-    """The answers of a run, one after the other: a filter by verdict, a range of updates, a place.
-
-    `rows` are those that the filters leave, `panel` is the text that is shown. Where no kernel
-    runs, the last answers are shown as they were.
-    """
-
-    def __init__(self, run: str | Path, limit: int = 3):
-        self.samples, self.limit = read_samples(run), limit
-        steps = [row["step"] for row in self.samples]
-        span = {"min": min(steps), "max": max(steps)}
-        self.verdict = W.ToggleButtons(options=VERDICTS, description="verdict")
-        self.updates = W.IntRangeSlider(value=tuple(span.values()), **span, description="updates")
-        self.place = W.BoundedIntText(value=1, min=1, max=1, description="answer")
-        self.text = W.HTML()
-        for control in (self.verdict, self.updates):
-            control.observe(self._filter, names="value")
-        self.place.observe(self._show, names="value")
-        self._filter()
-        super().__init__([self.verdict, self.updates, self.place, self.text])
-
-    @property
-    def panel(self) -> TextPanel:
-        first = self.place.value - 1
-        return samples_panel(self.rows[first : first + self.limit])
-
-    def _filter(self, change: Any = None) -> None:
-        self.rows = chosen(self.samples, self.verdict.value, self.updates.value)
-        self.place.max = max(1, len(self.rows))
-        self.place.value = max(1, len(self.rows) - self.limit + 1)
-        self._show()
-
-    def _show(self, change: Any = None) -> None:
-        self.text.value = self.panel.html
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        data = super()._repr_mimebundle_(**kwargs)
-        bundle = data[0] if isinstance(data, tuple) else data
-        return {**bundle, "text/plain": self.panel.plain, "text/html": self.panel.html}
-
-
 def read_samples(run: str | Path) -> list[dict]:
     """Rows of a run's `samples.jsonl`. Raises `FileNotFoundError` if there are none."""
     path = Layout(Path(run)).log("samples")
@@ -95,6 +52,7 @@ def chosen(
 
 
 def verdict_of(row: dict) -> Verdict:
+    """In one word: right, wrong or cut off."""
     if row["correct"]:
         return "right"
     return "cut off" if row["truncated"] else "wrong"

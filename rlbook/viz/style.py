@@ -4,6 +4,7 @@ import platform
 import random
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -13,10 +14,12 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
+from rlbook.objectives import METHODS
+
 INK, MUTED, FAINT = "#222222", "#6b6b6b", "#d9d9d9"
 GOOD, BAD = "#0072B2", "#D55E00"
 
-# Methods that share a figure stay apart for deuteranopes and protanopes too (tests/viz).
+# Methods that share a figure stay apart for deuteranopes and protanopes too (tests/rlbook/viz).
 METHOD_COLOURS = {
     "reinforce": "#6b6b6b",
     "reinforce_batch_mean": "#56B4E9",
@@ -134,7 +137,7 @@ FAMILY_COLOURS = {
 }
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#6b6b6b", "#56B4E9", "#332288")
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "figure.figsize": (7.2, 3.4),
     "figure.dpi": 110,
     "savefig.dpi": 110,
@@ -220,9 +223,12 @@ def inline_png() -> None:
 def colour_of(name: str, default: str | None = None) -> str:
     """The book's colour of a method (`METHOD_COLOURS`) or an arm (`ARM_COLOURS`), or `default`.
 
+    A row of the table that has none of its own gets one of `CYCLE`, always the same.
     Raises `ValueError` for an unknown name without a default.
     """
     colour = METHOD_COLOURS.get(name) or ARM_COLOURS.get(name) or default
+    if colour is None and name in METHODS:
+        colour = CYCLE[list(METHODS).index(name) % len(CYCLE)]
     if colour is None:
         raise ValueError(
             f"no colour for {name!r}; methods: {', '.join(METHOD_COLOURS)}; "
@@ -236,7 +242,7 @@ def readable(colour: str, contrast: float = 4.5) -> str:
     rgb = np.array(to_rgb(colour))
     while 1.05 / (luminance(rgb) + 0.05) < contrast:
         rgb = rgb * 0.95
-    return to_hex(rgb)
+    return to_hex(rgb.tolist())
 
 
 def luminance(rgb: np.ndarray) -> float:
@@ -251,7 +257,7 @@ def label_line(line: Line2D, text: str | None = None, dy: float = 0.0) -> Annota
     `dy` moves it up, in points. Raises `ValueError` for a line without a finite point.
     """
     x, y = last_point(line)
-    return line.axes.annotate(
+    return cast(Axes, line.axes).annotate(
         text or str(line.get_label()),
         (x, y),
         xytext=(6, dy),
@@ -278,6 +284,7 @@ def label_lines(
 
 
 def last_point(line: Line2D) -> tuple[float, float]:
+    """The last finite point of a line; raises `ValueError` if it has none."""
     xy = np.asarray(line.get_xydata(), dtype=float)
     xy = xy[np.isfinite(xy).all(axis=1)]
     if not len(xy):

@@ -4,6 +4,7 @@ import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.policy import logprobs
 from rlbook.tasks import Problem
 from rlbook.training import Rollout, collate
-from rlbook.training.collect import decode
+from rlbook.training.rollouts import decode
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, readable
 
 WIDTH = 96  # characters of an answer before it goes on in the next line
@@ -148,10 +149,12 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, rollout: Rollout) -> list[st
 
 
 def as_list(rollouts: Rollout | Sequence[Rollout]) -> list[Rollout]:
+    """One rollout or several, as a list."""
     return [rollouts] if isinstance(rollouts, Rollout) else list(rollouts)
 
 
 def right_of(rollouts: Sequence[Rollout]) -> str:
+    """How many are right, in words."""
     return f"{sum(r.correct for r in rollouts)} of {len(rollouts)} right"
 
 
@@ -159,7 +162,7 @@ def push_rows(
     push: Sequence[float] | Sequence[Sequence[float]], rollouts: Sequence[Rollout]
 ) -> list[list[float]]:
     """The push as one row of finite numbers per rollout, each as long as its tokens."""
-    rows = [push] if np.ndim(push[0]) == 0 else push
+    rows = cast(Sequence[Sequence[float]], [push] if np.ndim(push[0]) == 0 else push)
     wanted, given = [r.length for r in rollouts], [len(row) for row in rows]
     if wanted != given:
         raise ValueError(f"push needs a number per token, rows of {wanted}, got {given}")
@@ -188,11 +191,13 @@ def pushed_pieces(
 
 
 def heading(problem: Problem, remark: str = "") -> list[Span]:
+    """A problem with its answer, and a remark."""
     prompt = Span(problem.prompt.strip(), bold=True)
     return [prompt, Span(f"  ({problem.answer})    {remark}", MUTED)]
 
 
 def legend_of(rows: Sequence[Sequence[float]], name: str) -> list[Span]:
+    """The range of a push and what its marks mean."""
     values = np.concatenate(rows)
     text = f"{name} of a token: {values.min():+.2g} to {values.max():+.2g}; marked from a third of"
     up, down = Span("+ up", background=tint(0.7)), Span("- down", background=tint(-0.7))
@@ -235,6 +240,7 @@ def wrapped(pieces: Sequence[Piece], width: int) -> Iterator[list[Piece]]:
 
 
 def rejoined(characters: Sequence[tuple[Piece, str]]) -> list[Piece]:
+    """Characters put together again to pieces."""
     groups = groupby(characters, key=lambda pair: id(pair[0]))
     parts = [list(members) for _, members in groups]
     return [
@@ -243,6 +249,7 @@ def rejoined(characters: Sequence[tuple[Piece, str]]) -> list[Piece]:
 
 
 def sign(strength: float) -> str:
+    """The mark under a character: + or − where the push is strong, else a blank."""
     if abs(strength) < MARKED:
         return " "
     return "+" if strength > 0 else "-"
@@ -254,7 +261,7 @@ def tint(strength: float) -> str:
     if share < 0.02:
         return ""
     colour = np.array(to_rgb(GOOD if strength > 0 else BAD))
-    return to_hex(1 - share + share * colour)
+    return to_hex((1 - share + share * colour).tolist())
 
 
 def panel(lines: Sequence[Sequence[Span]]) -> TextPanel:
@@ -269,6 +276,7 @@ def panel(lines: Sequence[Sequence[Span]]) -> TextPanel:
 
 
 def span_html(span: Span) -> str:
+    """A span as HTML; its text is escaped."""
     text = html.escape(span.text)
     if span.bold:
         text = f"<b>{text}</b>"

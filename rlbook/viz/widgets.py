@@ -74,6 +74,7 @@ class Explorer(W.VBox):
 
     @property
     def values(self) -> dict[str, Any]:
+        """The value of every control."""
         return {name: control.value for name, control in self.controls.items()}
 
     def figure(self) -> Figure:
@@ -85,6 +86,7 @@ class Explorer(W.VBox):
         return fig
 
     def png(self) -> bytes:
+        """`figure` as PNG."""
         with mpl.rc_context(STYLE):
             return png_bytes(self.figure())
 
@@ -103,6 +105,7 @@ class Explorer(W.VBox):
 
 
 def image_layout(figsize: tuple[float, float]) -> W.Layout:
+    """A picture in its own size, narrower only where the page is."""
     width = figsize[0] * STYLE["savefig.dpi"]  # one pixel of the picture to one of the screen
     return W.Layout(width=f"{width:.0f}px", flex="0 0 auto", max_width="100%")
 

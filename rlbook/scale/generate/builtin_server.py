@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -28,7 +28,7 @@ from rlbook.scale.generate.continuous import ContinuousSampler
 from rlbook.scale.generate.engine import VersionedCompletion
 from rlbook.scale.generate.protocol import RELOAD_ROUTE, WEIGHTS_VARIABLE, requested_folder
 from rlbook.scale.generate.registry import own_host, publish
-from rlbook.scale.generate.sampler_thread import SamplerThread
+from rlbook.scale.generate.stepper import Stepper
 from rlbook.scale.process import die_with_parent
 
 TOKEN_VARIABLE = "RLBOOK_TOKEN"
@@ -42,6 +42,8 @@ class BadRequest(ValueError):
 
 
 class Strict(BaseModel):
+    """A body whose fields are all known and of their own type."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
@@ -68,6 +70,8 @@ class Generation(Strict):
 
 
 class Label(Strict):
+    """Body of /update_weight_version: what clients shall call the present weights."""
+
     new_version: str
 
 
@@ -75,11 +79,16 @@ class Server:
     """The routes; `labels[v]` is what clients call the weights that the sampler knows as v."""
 
     def __init__(self, sampler: ContinuousSampler):
-        self.thread = SamplerThread(sampler)
-        self.labels = [FRESH_LABEL]
-        self.thread.start()
+        self.stepper, self.labels = Stepper(sampler), [FRESH_LABEL]
+
+    async def live(self, app: web.Application) -> AsyncIterator[None]:
+        """Steps are taken for as long as the application runs."""
+        self.stepping = asyncio.create_task(self.stepper.run())
+        yield
+        self.stepping.cancel()
 
     def routes(self) -> list[web.RouteDef]:
+        """The part of vLLM's interface that rollouts and weight updates need."""
         return [
             web.get("/health", self.health),
             web.get("/weight_info", self.weight_info),
@@ -92,30 +101,42 @@ class Server:
         ]
 
     async def health(self, request: web.Request) -> web.Response:
-        return web.Response(status=200 if self.thread.is_alive() else 503)
+        """200 while the sampler lives, 503 after."""
+        return web.Response(status=503 if self.stepping.done() else 200)
 
     async def weight_info(self, request: web.Request) -> web.Response:
+        """What the present weights are called."""
         return web.json_response({"weight_version": self.labels[-1]})
 
     async def is_paused(self, request: web.Request) -> web.Response:
-        return web.json_response({"is_paused": self.thread.paused})
+        """Whether sampling stands still for an update."""
+        return web.json_response({"is_paused": self.stepper.paused})
 
     async def pause(self, request: web.Request) -> web.Response:
+        """Stop between two tokens; requests stay, and so does the cache unless asked otherwise."""
         if request.query.get("mode") != "keep":
             raise BadRequest("mode: this server can only keep running requests: pause?mode=keep")
         clear = request.query.get("clear_cache", "true")
         if clear not in ("true", "false"):
             raise BadRequest(f"clear_cache: expected true or false, got {clear!r}")
-        await self.ask(lambda: self.thread.pause(clear == "true"))
+        async with self.stepper as sampler:
+            self.stepper.paused = True
+            if clear == "true":
+                sampler.clear_cache()
         return web.json_response({"status": "paused"})
 
     async def resume(self, request: web.Request) -> web.Response:
-        await self.ask(self.thread.resume)
+        """Go on with every request where it stood."""
+        async with self.stepper:
+            self.stepper.paused = False
         return web.json_response({"status": "resumed"})
 
     async def update_label(self, request: web.Request) -> web.Response:
+        """Name the present weights."""
         label = (await read_body(request, Label)).new_version
-        await self.ask(lambda: self.rename(label))
+        async with self.stepper as sampler:
+            self.labels.append(label)
+            sampler.version = len(self.labels) - 1
         return web.json_response({"success": True, "new_version": label})
 
     async def reload(self, request: web.Request) -> web.Response:
@@ -125,37 +146,29 @@ class Server:
         except ValueError as error:
             raise BadRequest(str(error)) from None
         tensors = await asyncio.to_thread(read_folder, Path(folder))
-        await self.ask(lambda: self.thread.sampler.load_weights(tensors, len(self.labels) - 1))
+        async with self.stepper as sampler:
+            await asyncio.to_thread(sampler.load_weights, tensors, len(self.labels) - 1)
         return web.json_response({"results": [None]})
 
     async def generate(self, request: web.Request) -> web.Response:
+        """`n` completions of a prompt, each token with its log-prob and its weights' name."""
         body = await read_body(request, Generation)
-        asked = body.sampling_params
-        if asked.n > self.thread.sampler.slots:
-            raise BadRequest(
-                f"sampling_params.n: this server has {self.thread.sampler.slots} slots"
-            )
+        asked, slots = body.sampling_params, self.stepper.sampler.slots
+        if asked.n > slots:
+            raise BadRequest(f"sampling_params.n: this server has {slots} slots")
         arguments = asked.n, body.token_ids, asked.max_tokens, asked.temperature
         try:
-            futures = await self.ask(lambda: self.thread.add(*arguments))
+            futures = await self.stepper.add(*arguments)
         except ValueError as error:
             raise BadRequest(f"token_ids, sampling_params.max_tokens: {error}") from None
-        completions = await asyncio.gather(*map(asyncio.wrap_future, futures))
+        completions = await asyncio.gather(*futures)
         choices = [self.choice(*numbered) for numbered in enumerate(completions)]
         return web.json_response(
             {"request_id": uuid4().hex, "output_mode": "tokens", "choices": choices}
         )
 
-    async def ask(self, action: Callable[[], Any]) -> Any:
-        """The result of what the sampler's thread does between two steps."""
-        return await asyncio.wrap_future(self.thread.ask(action))
-
-    def rename(self, label: str) -> None:
-        """Give the present weights another name; called inside the sampler's thread."""
-        self.labels.append(label)
-        self.thread.sampler.version = len(self.labels) - 1
-
     def choice(self, index: int, completion: VersionedCompletion) -> dict:
+        """A completion in the reply; `weight_versions` are spans [start, end) of tokens."""
         tokens = zip(completion.token_ids, completion.logps, strict=True)
         return {
             "index": index,
@@ -235,7 +248,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 def make_app(sampler: ContinuousSampler, token: str | None = None) -> web.Application:
     """The server as an aiohttp application. Chapter 17."""
     app = web.Application(middlewares=[guard(token), errors_as_json])
-    app.add_routes(Server(sampler).routes())
+    server = Server(sampler)
+    app.cleanup_ctx.append(server.live)
+    app.add_routes(server.routes())
     return app
 
 
@@ -276,6 +291,7 @@ def parse(arguments: Sequence[str], token: str | None) -> argparse.Namespace:
 
 
 def main() -> None:
+    """The server process: on an address that is its own, until it is told to end."""
     token = os.environ.get(TOKEN_VARIABLE)
     asked = parse(sys.argv[1:], token)
     die_with_parent()

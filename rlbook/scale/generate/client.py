@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -19,6 +20,7 @@ from rlbook.scale.generate.engine import (
     VersionedCompletion,
     all_of,
     labelled_version,
+    pause_after,
     weight_label,
 )
 from rlbook.scale.generate.protocol import (
@@ -32,15 +34,10 @@ from rlbook.scale.layout import Layout
 
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
 SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent
+SERVER_SILENCE = 120.0  # seconds after which it counts as hung, unless it is sent weights
 LOOK_SECONDS = 1.0  # between two looks into the registry
 KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # gone within 40 s
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 RETRYABLE = (408, 429)
-
-
-def pause_after(failures: int) -> float:
-    """Seconds to leave a server in peace after so many failures in a row."""
-    return min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
 
 
 class GeneratorClient:
@@ -56,6 +53,7 @@ class GeneratorClient:
     ):
         self.where, self.run_id, self.timeout = where, run_id, timeout
         self.url, self.look_at = str(where).rstrip("/"), 0.0
+        self.name = where.stem if isinstance(where, Path) else self.url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.heard = 0.0  # when it last answered, on the monotonic clock
 
@@ -173,6 +171,7 @@ class GeneratorClient:
         await self._call("POST", "/update_weights", json={"update_info": info})
 
     async def finish_update(self) -> None:
+        """End the update; all weights announced have come."""
         await self._call("POST", "/finish_weight_update")
 
     async def _label(self) -> str:
@@ -234,11 +233,16 @@ class HTTPEngine:
 
     def __init__(self, clients: Sequence[GeneratorClient]):
         self.clients = list(clients)
-        self._running = Counter()
+        self.aside: str | None = None
+        self._running: Counter[str] = Counter()
         self._silent: dict[str, asyncio.Task] = {}  # by URL: asks until the server is heard again
 
+    def only(self, generator: str) -> "HTTPEngine":
+        """One generator by itself."""
+        return HTTPEngine([client for client in self.clients if client.name == generator])
+
     async def admitted(self) -> list[tuple[GeneratorClient, int]]:
-        """The servers that hold weights of this run, with their versions.
+        """The servers to ask, which hold weights of this run, with their versions.
 
         One that accepts connections and does not answer holds up the others once, for `SILENCE`
         seconds; then it is left out until it answers again.
@@ -248,7 +252,8 @@ class HTTPEngine:
         asked = [client for client in self.clients if client.url not in self._silent]
         versions = await asyncio.gather(*map(self._version_of, asked))
         pairs = zip(asked, versions, strict=True)
-        return [(client, version) for client, version in pairs if version is not None]
+        having = [(client, version) for client, version in pairs if version is not None]
+        return [pair for pair in having if pair[0].name != self.aside] or having
 
     async def _version_of(self, client: GeneratorClient) -> int | None:
         try:
@@ -268,59 +273,46 @@ class HTTPEngine:
                     break
         del self._silent[url]
 
-    async def versions(self) -> set[int]:
-        """Those in use; none if no server is admitted."""
-        return {version for _, version in await self.admitted()}
+    async def versions(self) -> dict[str, int]:
+        """Those in use, by generator; none if no server is admitted."""
+        return {client.name: version for client, version in await self.admitted()}
 
     async def complete(
-        self,
-        prompt: list[int],
-        n: int,
-        *,
-        max_new_tokens: int,
-        temperature: float,
-        version: int | None = None,
+        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
     ) -> list[VersionedCompletion]:
         """`n` completions of one prompt, each a request of its own; all to one server.
 
         It keeps the prompt's keys and values for all of them. A completion that fails is asked
-        once more, of whoever is the least busy then; its siblings are not. With a `version` only
-        servers with those weights are asked.
+        once more, of whoever is the least busy then; its siblings are not.
         """
-        limits = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        client, at = await self.least_busy(version)
+        limits: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        client, version = await self.least_busy()
         with self.busy(client, n):
             if temperature == 0:  # they are all alike
-                return await client.complete_at(at, prompt, n, **limits)
-            return await all_of(self._one(client, at, prompt, limits, version) for _ in range(n))
+                return await client.complete_at(version, prompt, n, **limits)
+            return await all_of(self._one(client, version, prompt, limits) for _ in range(n))
 
     async def _one(
-        self,
-        client: GeneratorClient,
-        at: int,
-        prompt: list[int],
-        limits: dict,
-        version: int | None,
+        self, client: GeneratorClient, version: int, prompt: list[int], limits: dict
     ) -> VersionedCompletion:
         try:
-            (written,) = await client.complete_at(at, prompt, 1, **limits)
+            (written,) = await client.complete_at(version, prompt, 1, **limits)
         except GenerationFailed:
-            client, at = await self.least_busy(version)
+            client, version = await self.least_busy()
             with self.busy(client, 1):
-                (written,) = await client.complete_at(at, prompt, 1, **limits)
+                (written,) = await client.complete_at(version, prompt, 1, **limits)
         return written
 
-    async def least_busy(self, version: int | None = None) -> tuple[GeneratorClient, int]:
+    async def least_busy(self) -> tuple[GeneratorClient, int]:
         """The admitted server with the fewest completions to write, and its version."""
-        admitted = await self.admitted()
-        if fitting := [pair for pair in admitted if version in (None, pair[1])]:
-            return min(fitting, key=lambda pair: self._running[pair[0].url])
+        if admitted := await self.admitted():
+            return min(admitted, key=lambda pair: self._running[pair[0].url])
         servers = ", ".join(client.url for client in self.clients)
-        which = "weights of this run" if version is None else f"version {version} of this run"
-        raise GenerationFailed(f"no generator has {which}: {servers or 'no URLs'}")
+        raise GenerationFailed(f"no generator has weights of this run: {servers or 'no URLs'}")
 
     @contextmanager
     def busy(self, client: GeneratorClient, n: int) -> Iterator[None]:
+        """Count `n` completions as this server's for as long as the block lasts."""
         url = client.url
         self._running[url] += n
         try:

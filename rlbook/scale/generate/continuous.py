@@ -32,6 +32,7 @@ class Row:
     versions: list[int] = field(default_factory=list)
 
     def append(self, token: int, logp: float, version: int) -> None:
+        """Take in the next token, its log-probability and the version that wrote it."""
         self.tokens.append(token)
         self.logps.append(logp)
         self.versions.append(version)
@@ -135,7 +136,7 @@ class ContinuousSampler:
         if joining := self._admit():
             decoder = self._template.fresh()
             logits.append(decoder.prefill([row.prompt for row in joining]))
-            if self._running:
+            if self._running and self._decoder is not None:
                 self._decoder.join(decoder)
             else:
                 self._decoder = decoder
@@ -162,20 +163,21 @@ class ContinuousSampler:
                 raise FloatingPointError(
                     "the policy's logits are not finite: its weights have diverged"
                 )
-            for row, *sampled in zip(rows, token.tolist(), logp.tolist(), strict=True):
-                row.append(*sampled, self.version)
+            for row, one, its_logp in zip(rows, token.tolist(), logp.tolist(), strict=True):
+                row.append(one, its_logp, self.version)
 
     @torch.inference_mode()
     def _drop(self, leaving: list[bool]) -> None:
         """Take rows out of the batch."""
         if not any(leaving):
             return
-        kept = fill_holes(torch.tensor(leaving))
+        staying = (~torch.tensor(leaving)).nonzero().squeeze(1)
+        kept = staying[fill_holes(staying)]
         self._running = [self._running[place] for place in kept.tolist()]
         if not self._running:
             self._decoder = None
         elif self._decoder is not None:
-            self._decoder.keep(kept.to(self.model.device))
+            self._decoder.take(kept.to(self.model.device))
 
 
 @torch.no_grad()

@@ -2,19 +2,25 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, cast
 
 from rlbook.policy import Completion
 
 Result = TypeVar("Result")
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to leave a server in peace after so many failures in a row."""
+    return min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
 
 
 @dataclass(frozen=True)
 class VersionedCompletion(Completion):
-    """A completion sampled while weights may have changed: `versions[t]` wrote `token_ids[t]`."""
+    """A completion of which every token's weights are known."""
 
-    versions: list[int]
+    versions: list[int] = field()
 
 
 class GenerationFailed(RuntimeError):
@@ -34,28 +40,27 @@ async def all_of(work: Iterable[Awaitable[Result]]) -> list[Result]:
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return results
+    return cast(list[Result], results)
 
 
 class AsyncEngine(Protocol):
-    """Completes token prompts with the newest weights it has; many requests at a time."""
+    """Completes token prompts with the weights its generators have; many requests at a time.
+
+    The generator whose name is `aside` is asked nothing as long as another one can do the work.
+    """
+
+    aside: str | None
 
     async def complete(
-        self,
-        prompt: list[int],
-        n: int,
-        *,
-        max_new_tokens: int,
-        temperature: float,
-        version: int | None = None,
+        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
     ) -> list[VersionedCompletion]:
-        """`n` completions of one prompt, begun by weights of `version` if one is named.
+        """`n` completions of one prompt. Raises `GenerationFailed` or `RequestRefused`."""
 
-        Raises `GenerationFailed`, also if nobody has those, or `RequestRefused`.
-        """
+    async def versions(self) -> dict[str, int]:
+        """Of the weights in use, by generator; without those that have none of this run."""
 
-    async def versions(self) -> set[int]:
-        """Of the weights in use; empty if there are none yet, or those of another run."""
+    def only(self, generator: str) -> "AsyncEngine":
+        """One generator by itself."""
 
 
 def weight_label(run_id: str, version: int | None) -> str:

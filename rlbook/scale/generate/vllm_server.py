@@ -78,6 +78,7 @@ class Guard:
             await self.app(scope, receive, send)
 
     def knows_secret(self, scope) -> bool:
+        """Whether a request carries the run's secret; takes equally long either way."""
         given = dict(scope["headers"]).get(b"authorization", b"")
         return secrets.compare_digest(given, self.expected)
 
@@ -132,6 +133,7 @@ def end_server(reason: str) -> NoReturn:
 
 
 async def refuse(send, status: int, reason: str) -> None:
+    """Answer a request with an error instead of passing it on."""
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})
@@ -147,6 +149,7 @@ def register() -> None:
 
 
 def main() -> None:
+    """vLLM's own server, on a free port that the run folder then names."""
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     os.environ[STARTED_BY_US] = "1"

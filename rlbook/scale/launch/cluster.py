@@ -6,6 +6,7 @@ and NCCL. So all machines see that folder, under the same path.
 """
 
 import fcntl
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -103,6 +105,7 @@ def interface_of(host: str) -> str | None:
 
 
 def seen(path: Path) -> str | None:
+    """The text of a file, None where this machine does not see it."""
     try:
         return path.read_text()
     except OSError:
@@ -129,10 +132,10 @@ class RemoteProcess:
     def ended(self) -> int:
         """Its exit code, or `LOST` with Ray's reason in its log."""
         try:
-            return ray.get(self.end)
+            return int(ray.get(self.end))
         except NotShared as error:
             self.code = LOST  # whoever ends the run is told only once
-            raise ValueError(error.cause) from None
+            raise ValueError(getattr(error, "cause", error)) from None
         except RayError as error:
             with suppress(OSError), self.log.open("a") as log:
                 log.write(f"{error}\n")
@@ -148,7 +151,9 @@ class RemoteProcess:
     def wait(self, seconds: float) -> int:
         if not answered(self.end, seconds):
             raise subprocess.TimeoutExpired(str(self.log), seconds)
-        return self.poll()
+        if self.code is None:
+            self.code = self.ended()
+        return self.code
 
 
 def answered(reference: ray.ObjectRef, seconds: float) -> bool:
@@ -165,7 +170,7 @@ def cluster(commands: Iterable[Command], config: Path) -> Iterator[Start]:
     asked_to_stop = signal.getsignal(signal.SIGTERM)
     try:
         address = os.environ.get("RAY_ADDRESS", "auto")
-        ray.init(address, log_to_driver=False, logging_level="warning")
+        ray.init(address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise ValueError(
             "no Ray cluster here: `ray start --head` on this machine, and "
@@ -207,7 +212,7 @@ def start_there(
 ) -> list[RemoteProcess]:
     """Start a command; Ray runs it as soon as there are machines for all its processes."""
     text, group = config.read_text(), reserved[command.name]
-    hosts = [
+    hosts: list[Any] = [  # handles of the actor: Ray has no types for them
         ray.remote(Host)
         .options(
             num_cpus=bundle["CPU"],

@@ -12,7 +12,7 @@ from rlbook.scale.generate.builtin_server import TOKEN_VARIABLE
 from rlbook.scale.generate.registry import ENTRY_VARIABLE
 from rlbook.scale.launch.processes import Command
 from rlbook.scale.layout import Layout
-from rlbook.training.collect import derive_seed
+from rlbook.training.rollouts import derive_seed
 
 
 def run_commands(config: ScaleConfig, layout: Layout) -> list[Command]:
@@ -65,12 +65,14 @@ def builtin_server(config: ScaleConfig, index: int) -> tuple[list[str], dict[str
 
 
 def orchestrator(config: ScaleConfig, layout: Layout) -> Command:
+    """The command of the process that asks, judges and makes batches."""
     argv = [sys.executable, "-m", "rlbook.scale.rollout.orchestrator", str(layout.root)]
     cpus = 1 + config.generate.verifiers
     return Command("orchestrator", argv, {"OMP_NUM_THREADS": "1"}, finishes=True, cpus=cpus)
 
 
 def trainer(config: ScaleConfig, layout: Layout) -> Command:
+    """The command of the ranks that learn."""
     argv = [sys.executable, "-m", "rlbook.scale.train.trainer", str(layout.root)]
     ranks, gpus = config.train.processes, int(config.model.device == "cuda")
     return Command("trainer", argv, cpu_threads(config), finishes=True, ranks=ranks, gpus=gpus)

@@ -1,4 +1,4 @@
-"""`rlbook scale --dry-run`: what a run needs, and what speaks against it."""
+"""`rlbook scale --dry-run`: what a run needs, what speaks against it, and what this machine has."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,22 +6,26 @@ from transformers import AutoTokenizer
 
 from rlbook.policy.loading import policy_source
 from rlbook.scale.config import ScaleConfig
+from rlbook.scale.launch.machine import this_machine
 from rlbook.scale.plan.budget import Budget, Prompts
-from rlbook.scale.plan.budget_table import table
 from rlbook.scale.plan.fit import check, impossible
 from rlbook.scale.plan.shape import ModelShape, described_shape, model_shape
+from rlbook.scale.plan.table import as_text, table
 from rlbook.scale.rollout.evaluate import named_set, untrained
-from rlbook.scale.rollout.tickets import training_problems
 from rlbook.tasks import Problem, get_task, held_out_problems
-from rlbook.training.collect import encode
+from rlbook.training.pool import training_problems
 from rlbook.training.rewards import get_reward
+from rlbook.training.rollouts import encode
 
 
 def dry_run(config: ScaleConfig) -> str:
-    """The budget as text. Raises `ValueError` naming fields and fixes if it cannot work."""
+    """The budget as text, and this machine beside it.
+
+    Raises `ValueError` naming fields and fixes if the run cannot work, on whatever machine.
+    """
     budget = Budget(config, measure_shape(config), measure_prompts(config))
     check(budget)
-    return table(budget)
+    return f"{table(budget)}\n\n{as_text(this_machine(budget))}"
 
 
 def check_start(config: ScaleConfig) -> None:
@@ -76,12 +80,13 @@ def measure_prompts(config: ScaleConfig) -> Prompts:
 
 def problems_of(config: ScaleConfig) -> list[Problem]:
     """The training problems. Raises `ValueError` if there are too few, or too few held out."""
-    data, task, needed = config.data, get_task(config.data.task), config.prompts_per_update
+    data, task, needed = config.data, get_task(config.data.task), config.rollout.prompts
+    task.sample(config.seed, 1)  # data that cannot be read say so here
     problems = training_problems(task, config)
     if len(problems) < needed:
         raise ValueError(
-            f"data.pool: only {len(problems)} different prompts for updates on {needed} "
-            "(rollout.prompts / optimizer.minibatches): raise data.pool, or choose more data.levels"
+            f"data.pool: only {len(problems)} different prompts for batches of {needed} "
+            "(rollout.prompts): raise data.pool, or choose more data.levels"
         )
     if config.evaluation.every:
         held_out_problems(task, config.evaluation.prompts, data.levels)

@@ -5,9 +5,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout, read_json, write_json
-from rlbook.training.runlog import read_jsonl
 from rlbook.training.sinks import Sinks
 
 LOGS = ("metrics", "rollouts", "eval")

@@ -47,7 +47,9 @@ class Command:
 class Process(Protocol):
     """A process that a command has started, on whatever machine."""
 
-    pid: int | None  # on this machine
+    @property
+    def pid(self) -> int | None:
+        """On this machine."""
 
     def begun(self) -> bool:
         """Whether it runs, or has run: it may wait for a machine first."""
@@ -55,10 +57,10 @@ class Process(Protocol):
     def poll(self) -> int | None:
         """Exit code, as of `subprocess.Popen`, or `LOST`; None while it runs."""
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number: int, /) -> None:
         """To the process and all that it has started."""
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float, /) -> int:
         """Exit code. Raises `subprocess.TimeoutExpired`."""
 
 

@@ -3,23 +3,22 @@
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-import torch
-
 from rlbook.extras import require
+from rlbook.scale.batch_log import spool_end
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
 from rlbook.scale.launch.dry_run import check_start
 from rlbook.scale.launch.forward import forwarding
+from rlbook.scale.launch.machine import gpu_problem
 from rlbook.scale.launch.processes import Command, Start, start_here
 from rlbook.scale.launch.progress import ProgressLine
 from rlbook.scale.launch.rollback import roll_back
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
 from rlbook.scale.layout import Layout, read_json
 from rlbook.scale.run_folder import one_launcher, open_run
-from rlbook.scale.spool import spool_end
 
 
 def scale(config: ScaleConfig, resume: bool = False, rollback: int | None = None) -> int:
@@ -29,10 +28,10 @@ def scale(config: ScaleConfig, resume: bool = False, rollback: int | None = None
     try:
         status = launch(config, resume, rollback)
     except TooManyDeaths as error:
-        say(f"{error}\nstopped at {reached(layout)} of {config.updates}{goes_on}")
+        say(f"{error}\nstopped at {reached(layout)} of {config.steps}{goes_on}")
         return 1
     except Interrupted:
-        say(f"stopped at {reached(layout)} of {config.updates}{goes_on}")
+        say(f"stopped at {reached(layout)} of {config.steps}{goes_on}")
         return 130
     failed = (spool_end(layout) or {}).get("failed", False)
     say(f"{'stopped' if failed else 'done'}: {ending(layout, status)} in {layout.root}")
@@ -43,10 +42,16 @@ class Interrupted(Exception):
     """The launcher was asked to stop: SIGINT or SIGTERM."""
 
 
-def launch(config: ScaleConfig, resume: bool = False, rollback: int | None = None) -> dict:
+def launch(
+    config: ScaleConfig,
+    resume: bool = False,
+    rollback: int | None = None,
+    tick: Callable[[Supervisor], object] = lambda supervisor: None,
+) -> dict:
     """Run to the end, whatever dies on the way; returns the trainer's last status.
 
-    With `rollback` an existing run goes on from its checkpoint of that update.
+    With `rollback` an existing run goes on from its checkpoint of that update. `tick` is called
+    after every look at the processes.
     Raises `TooManyDeaths` naming the process and the end of its log, `Interrupted` on a signal
     (both leave a folder that `resume` continues), and `ValueError` for what cannot start.
     Chapter 17.
@@ -60,12 +65,18 @@ def launch(config: ScaleConfig, resume: bool = False, rollback: int | None = Non
             roll_back(layout, rollback)
         open_run(layout, config, resume or rollback is not None)
         announce(config, layout)
-        progress = ProgressLine(layout, config.updates)
+        progress = ProgressLine(layout, config.steps)
         with (
             forwarding(config, layout) as forward,
             Supervisor(commands, layout, config.launch, start) as supervisor,
         ):
-            supervisor.watch(lambda: is_done(layout), lambda one: (progress(one), forward()))
+
+            def each_turn(one: Supervisor) -> None:
+                progress(one)
+                forward()
+                tick(one)
+
+            supervisor.watch(lambda: is_done(layout), each_turn)
         progress.end()
     return read_json(layout.status)
 
@@ -89,13 +100,14 @@ def machines(
 
 
 def reached(layout: Layout) -> str:
+    """How far a run has come, in words."""
     return f"update {read_json(layout.status, {}).get('version', 0)}"
 
 
 def ending(layout: Layout, status: dict) -> str:
-    """How many updates were made, and why if there should have been more."""
+    """How many steps were made, and why if there should have been more."""
     end = spool_end(layout)
-    return f"{status['version']} updates" + (f" ({end['reason']})" if end else "")
+    return f"{status['version']} steps" + (f" ({end['reason']})" if end else "")
 
 
 def say(text: str) -> None:
@@ -103,23 +115,14 @@ def say(text: str) -> None:
 
 
 def check_machine(config: ScaleConfig) -> None:
-    """Raises `ValueError` if this machine has fewer GPUs than it is to use.
+    """Raises `ValueError` if this machine has fewer GPUs than it is to use, or smaller ones.
 
     For one of several machines `ImportError` without Ray, which sees to the others.
     """
     if config.launch.engine == "ray":
         return require("cluster", "ray")
-    if config.model.device != "cuda":
-        return
-    generate, training = config.generate, config.train.processes
-    generating = generate.count * generate.tensor_parallel
-    if config.gpus > (found := torch.cuda.device_count()):
-        raise ValueError(
-            f"model.device is cuda and this machine has {found} GPUs for {generating} of "
-            f"generators and {training} of trainers: lower generate.count or train.processes, "
-            "set generate.colocated, take several machines with launch.engine ray, or train a "
-            "tiny model with model.device cpu"
-        )
+    if problem := gpu_problem(config):
+        raise ValueError(problem)
 
 
 def is_done(layout: Layout) -> bool:
@@ -129,7 +132,7 @@ def is_done(layout: Layout) -> bool:
 
 def announce(config: ScaleConfig, layout: Layout) -> None:
     say(
-        f"{layout.root}: {config.updates} updates of {config.method.name} on "
+        f"{layout.root}: {config.steps} steps of {config.method.name} on "
         f"{config.model.policy}; {config.generate.count} generators ({chosen_engine(config)}), "
         f"{config.train.processes} trainer processes; logs in {layout.logs}"
     )

@@ -13,7 +13,7 @@ from subprocess import TimeoutExpired
 from rlbook.scale.config import LaunchConfig
 from rlbook.scale.launch.processes import Command, Process, Start, describe_exit, start_here
 from rlbook.scale.layout import Layout, write_json
-from rlbook.scale.process import silent_too_long
+from rlbook.scale.process import LifeSigns
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by every recent death
 POLL_SECONDS = 0.2
@@ -36,7 +36,8 @@ class Watched:
         self.deaths: list[float] = []  # times, on the monotonic clock
         self.failed: list[int] = []  # ranks that ended the command by themselves
         self.start_at = self.started = 0.0
-        self.finished = False
+        self.finished, self.life = False, LifeSigns(layout.alive(self.name))
+        self.witness = LifeSigns(layout.alive(command.witness)) if command.witness else None
 
     def due(self, now: float) -> bool:
         """Whether it is time to start the command."""
@@ -122,6 +123,7 @@ class Supervisor:
 
     @property
     def deaths(self) -> int:
+        """How often a process of the run has died."""
         return sum(len(one.deaths) for one in self.watched)
 
     def watch(
@@ -155,22 +157,23 @@ class Supervisor:
                 self.restart_or_leave_out(one)
         for one in self.watched:
             if one.due(time.monotonic()) and (one.command.finishes or not done):
-                one.started, one.processes = time.time(), self.start(one.command, one.logs)
+                one.started, one.processes = time.monotonic(), self.start(one.command, one.logs)
                 self.record(one, "start", pid=one.processes[0].pid)
         self.tell()
         return done
 
     def silence(self, one: Watched) -> float | None:
-        """Seconds without a sign of life, if those are too many; none before all of it runs."""
-        now, witness = time.time(), one.command.witness
+        """Seconds without a sign of life, if those are too many; none before all of it runs.
+
+        They end where its witness was last heard: a dead one hears nobody.
+        """
+        now = time.monotonic()
+        one.life.look(now)
         if not all(process.begun() for process in one.processes):
             one.started = now
-        with suppress(OSError):
-            now = self.layout.alive(witness).stat().st_mtime if witness else now
-            return silent_too_long(
-                self.layout.alive(one.name), one.started, now, self.limits.loading
-            )
-        return None
+        if one.witness:
+            now = one.witness.look(now)
+        return one.life.silence(one.started, now, self.limits.loading)
 
     def restart_or_leave_out(self, one: Watched) -> None:
         """Plan its restart. One death too many ends the run, unless others can do its work."""

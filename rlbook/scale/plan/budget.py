@@ -1,11 +1,12 @@
 """What a run needs before it is started: memory, seconds, staleness, GPU-hours.
 
 Memory is counted. Times follow from arithmetic and memory bandwidth, with shares and floors that
-were set so that published runs come out (`rlbook.scale.plan.published` compares). Measure a decode
+were set so that published runs come out (appendix Operations compares). Measure a decode
 step and an update early in a run and put them into `budget.decode_seconds` and
 `budget.update_seconds`. Chapter 17.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,11 +16,13 @@ from rlbook.policy.logprobs import chunk_rows
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.plan.shape import ModelShape
 from rlbook.scaling.compute_curves import Sigmoid
-from rlbook.scaling.pipeline import Cluster, Lengths, PipelineRun, pipeline_rl, simulate
+from rlbook.scaling.simulator import Cluster, Lengths, PipelineRun, pipeline_rl, simulate
 
 GB = 1e9
-ITEMSIZE = {"float32": 4, "bfloat16": 2}
+ITEMSIZE: Mapping[str | None, int] = {"float32": 4, "bfloat16": 2}
 MFU = ((0.6e9, 0.26), (4e9, 0.28), (8e9, 0.35))  # by parameters: of the layers, without the head
+FILE_LEGS = 3  # of a push by files
+PUSH_BUFFER = 2**30  # bytes: vLLM sends what it has collected once it is more than that
 LOGIT_TRAFFIC = 90  # bytes moved per float32 logit, forward and backward
 ENOUGH = 0.99  # of the throughput at the bound: a target that reaches it costs nothing
 SIMULATED = 20_000  # completions at most, so that the dry run takes seconds
@@ -61,6 +64,7 @@ class Budget:
 
     @property
     def ranks(self) -> int:
+        """Processes of the trainer."""
         return self.config.train.processes
 
     # Memory and disk, part by part
@@ -69,23 +73,44 @@ class Budget:
     def trainer_memory(self) -> dict[str, float]:
         """Of one rank: its share of the state, and what it holds whole while it works."""
         shape, train = self.shape, self.config.train
-        itemsize, reference = ITEMSIZE[train.dtype], self.config.method.needs_reference
+        itemsize, reference = (
+            ITEMSIZE[train.dtype],
+            ("reference" in self.config.method.requirements()),
+        )
         outside = shape.embedding * (2 - shape.tied)
         alone = self.ranks == 1 and itemsize == 4
         per_token = shape.activation_bytes(itemsize, train.activation_checkpointing)
         longest = self.prompts.longest + self.config.rollout.max_new_tokens
         rows = chunk_rows(shape.vocabulary, self.config.model.device)
-        return {
-            "weights, gradients, AdamW": shape.state.total / self.ranks,
-            "reference": reference * 4 * shape.parameters / self.ranks,
+        working = {
             "gathered parameters": 0 if alone else itemsize * (outside + 2 * shape.layer),
             "activations": per_token * max(self.config.optimizer.micro_batch_tokens, longest),
             "head": 4 * (2 * rows * shape.vocabulary + shape.embedding),
+        }
+        return {
+            "weights, gradients, AdamW": shape.state.total / self.ranks,
+            "reference": reference * 4 * shape.parameters / self.ranks,
+            **working,
+            "push beyond these": max(0.0, self.push_memory - sum(working.values())),
             "everything else": self.floors.memory,
         }
 
     @property
+    def push_memory(self) -> float:
+        """Of the first rank while it sends weights, when it does not work on an update.
+
+        A tensor at a time; for vLLM's NCCL engine one buffer of them on its way, one being filled,
+        and the tensors that it is filled from.
+        """
+        itemsize = ITEMSIZE[self.config.generate.dtype]
+        largest, model = self.shape.embedding * itemsize, self.shape.parameters * itemsize
+        if self.config.generate.transport == "file":
+            return largest
+        return 3 * min(PUSH_BUFFER + largest, model)
+
+    @property
     def trainer_bytes(self) -> float:
+        """Of one rank, all parts together."""
         return sum(self.trainer_memory.values())
 
     @property
@@ -166,7 +191,7 @@ class Budget:
 
     @property
     def flops_per_update(self) -> float:
-        """Model FLOPs of one update; a token sees half of its sequence on average."""
+        """Model FLOPs of one pass over a batch; a token sees half of its sequence on average."""
         sequences = self.prompts.mean + self.lengths_sampled
         scale = self.config.batch_size / len(sequences)
         return self.shape.training_flops(scale * sequences.sum(), scale * (sequences**2).sum() / 2)
@@ -187,7 +212,7 @@ class Budget:
         budget, logits = self.config.budget, self.tokens_per_update * self.shape.vocabulary
         products = 8 * logits * self.shape.hidden / (budget.peak_tflops * 1e12 * self.mfu)
         passes = LOGIT_TRAFFIC * logits / (budget.bandwidth_tb * 1e12 * budget.decode_share)
-        frozen = 1 + self.config.method.needs_reference / 4
+        frozen = 1 + ("reference" in self.config.method.requirements()) / 4
         return frozen * (products + passes) / self.ranks
 
     @property
@@ -195,13 +220,22 @@ class Budget:
         """Forward and backward; a reference adds a forward pass."""
         tokens = self.config.batch_size * (self.prompts.mean + self.lengths.expected)
         flops = self.flops_per_update - 6 * self.shape.embedding * tokens
-        frozen = 1 + self.config.method.needs_reference / 3
+        frozen = 1 + ("reference" in self.config.method.requirements()) / 3
         return frozen * flops / (self.ranks * self.config.budget.peak_tflops * 1e12 * self.mfu)
 
     @property
     def update_seconds(self) -> float:
-        known = self.config.budget.update_seconds
-        return known or self.layers_seconds + self.head_seconds + self.floors.update
+        """All updates on a batch: its passes, and what every update costs however small."""
+        if known := self.config.budget.update_seconds:
+            return known
+        passes = self.config.optimizer.epochs * (self.layers_seconds + self.head_seconds)
+        return passes + self.fixed_seconds
+
+    @property
+    def fixed_seconds(self) -> float:
+        """What the updates on a batch cost whatever its size."""
+        optimizer = self.config.optimizer
+        return optimizer.epochs * optimizer.minibatches * self.floors.update
 
     @property
     def decode_costs(self) -> tuple[float, float]:
@@ -226,9 +260,14 @@ class Budget:
 
     @property
     def push_seconds(self) -> float:
-        """New weights on their way: the generators stand still."""
-        itemsize = ITEMSIZE[self.config.generate.dtype]
-        return self.shape.parameters * itemsize / (self.config.budget.push_gb * GB)
+        """New weights on their way: the trainer waits.
+
+        They are gathered, written and read; by NCCL they go to one generator after the other.
+        """
+        generate = self.config.generate
+        legs = FILE_LEGS if generate.transport == "file" else generate.count
+        weights = self.shape.parameters * ITEMSIZE[generate.dtype]
+        return legs * weights / (self.config.budget.push_gb * GB)
 
     @property
     def trainer_seconds(self) -> float:
@@ -240,9 +279,8 @@ class Budget:
         """The run for the simulator. Side by side on shared GPUs, both go at half their speed."""
         generate = self.config.generate
         slower = 2 if generate.colocated and generate.max_staleness else 1
-        update, known = self.floors.update, self.config.budget.update_seconds
-        fixed, each = self.decode_costs
-        varying = self.update_seconds - (0 if known else update)
+        known, (fixed, each) = self.config.budget.update_seconds, self.decode_costs
+        varying = self.update_seconds - (0 if known else self.fixed_seconds)
         return Cluster(
             generators=generate.count,
             trainers=self.ranks,
@@ -287,9 +325,9 @@ class Budget:
 
     @property
     def evaluation_seconds(self) -> float:
-        """All evaluations of the run, if the generators did nothing else meanwhile.
+        """All evaluations of the run, if all generators wrote for them and for nothing else.
 
-        They hold their weights for it, so this is also what trainers wait at most.
+        One writes them while the others go on: where there is one, trainers wait as long at most.
         """
         evaluation = self.config.evaluation
         rounds = self.config.steps // evaluation.every if evaluation.every else 0
@@ -301,10 +339,12 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        return self.config.updates * self.step_seconds + self.evaluation_seconds
+        """Of the whole run."""
+        return self.config.steps * self.step_seconds + self.evaluation_seconds
 
     @property
     def gpu_hours(self) -> float:
+        """Of the whole run, all GPUs together."""
         return self.seconds * self.config.gpus / 3600
 
     @property

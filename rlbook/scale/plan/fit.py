@@ -1,11 +1,13 @@
 """What speaks against a budget, each with its fix, and the division of its GPUs that is fastest."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
 
 from rlbook.scale.plan.budget import GB, Budget
-from rlbook.scaling.pipeline import ceilings, pipeline_rl
+from rlbook.scaling.simulator import ceilings, pipeline_rl
 
+Settings = dict[str, object]  # by their names, as on the command line
 ROOM = 0.95  # of a GPU's memory that a plan may fill: counts and fragmentation err by some per cent
 
 
@@ -24,25 +26,31 @@ def impossible(budget: Budget) -> Iterator[str]:
             f"rollout.max_new_tokens {rollout.max_new_tokens}: with prompts of up to {longest} "
             f"tokens it exceeds the model's context of {budget.shape.positions}: set {room} at most"
         )
-    pool, needed = config.data.pool, config.prompts_per_update
+    parts, heads = config.generate.tensor_parallel, budget.shape.heads
+    kv_heads = budget.shape.kv_heads
+    if heads % parts or (kv_heads % parts and parts % kv_heads):
+        yield (
+            f"generate.tensor_parallel {parts} does not divide the model's {heads} heads and "
+            f"{kv_heads} of keys and values: set it to a power of two up to {kv_heads}"
+        )
+    pool, needed = config.data.pool, config.rollout.prompts
     if pool is not None and pool < needed:
         yield (
-            f"data.pool {pool} is smaller than the {needed} prompts of an update (rollout.prompts "
-            "/ optimizer.minibatches): it would ask a prompt twice, raise data.pool"
+            f"data.pool {pool} is smaller than rollout.prompts {needed}: a batch would ask one "
+            "twice, raise data.pool"
         )
 
 
 def too_large(budget: Budget) -> Iterator[str]:
     """What does not fit into the memory that `budget.gpu_memory_gb` says there is."""
-    config, capacity = budget.config, budget.config.budget.gpu_memory_gb * GB
+    config, capacity = budget.config, budget.config.budget.gpu_memory_gb
     generate, cache = config.generate, budget.generator_memory["keys and values"]
-    taken = generate.gpu_memory * capacity if generate.colocated else 0.0
-    room = ROOM * capacity - taken
-    if budget.trainer_bytes > room:
-        shared = f", beside generators that take {taken / GB:.1f} GB" if taken else ""
+    if budget.trainer_bytes > trainer_room(budget):
+        taken = generate.gpu_memory * capacity
+        shared = f", beside generators that take {taken:.1f} GB" if generate.colocated else ""
         yield (
-            f"a trainer needs {budget.trainer_bytes / GB:.1f} GB of {capacity / GB:.1f} GB, "
-            f"{1 - ROOM:.0%} of which stay free{shared}: {trainer_fixes(budget, room)}"
+            f"a trainer needs {budget.trainer_bytes / GB:.1f} GB of {capacity:.1f} GB, "
+            f"{1 - ROOM:.0%} of which stay free{shared}: {fixes(budget)}"
         )
     sequence = budget.prompts.longest + config.rollout.max_new_tokens
     if budget.cache_room < sequence * budget.cache_bytes_per_token:
@@ -59,19 +67,66 @@ def too_large(budget: Budget) -> Iterator[str]:
         )
 
 
-def trainer_fixes(budget: Budget, room: float) -> str:
-    """The changes, each by itself, that would make a trainer fit."""
+def fits(budget: Budget) -> bool:
+    """Whether trainers and generators find room."""
+    sequence = budget.prompts.longest + budget.config.rollout.max_new_tokens
+    cache = max(budget.generator_memory["keys and values"], sequence * budget.cache_bytes_per_token)
+    return budget.trainer_bytes <= trainer_room(budget) and cache <= budget.cache_room
+
+
+def trainer_room(budget: Budget) -> float:
+    """Bytes of a GPU that a trainer may fill, beside a generator if it shares it with one."""
     config = budget.config
-    changes = [("train.activation_checkpointing", [True]), ("train.dtype", ["bfloat16"])]
+    taken = config.generate.gpu_memory if config.generate.colocated else 0.0
+    return (ROOM - taken) * config.budget.gpu_memory_gb * GB
+
+
+def ways_to_fit(budget: Budget) -> list[list[Settings]]:
+    """What makes a trainer smaller, each way step by step; the GPUs stay as many as they are."""
+    config, generate = budget.config, budget.config.generate
     tokens = [config.optimizer.micro_batch_tokens >> halved for halved in range(1, 16)]
-    changes.append(("optimizer.micro_batch_tokens", [n for n in tokens if n >= 256]))
-    changes.append(("train.processes", [config.train.processes << n for n in range(1, 8)]))
-    fixes = []
-    for name, values in changes:
-        fits = (v for v in values if changed(budget, {name: v}).trainer_bytes <= room)
-        if (value := next(fits, None)) is not None:
-            fixes.append(f"set {name} to {value}")
-    return " or ".join(fixes) or "no single change helps: take more GPUs or a smaller model"
+    if generate.colocated:
+        shares = [tenths / 10 for tenths in range(9, 0, -1) if tenths / 10 < generate.gpu_memory]
+        divided: list[Settings] = [{"generate.gpu_memory": share} for share in shares]
+    else:
+        divided = [
+            {
+                "train.processes": config.gpus - n * generate.tensor_parallel,
+                "generate.count": n,
+            }
+            for n in range(generate.count - 1, 0, -1)
+        ]
+    return [
+        [{"train.activation_checkpointing": True}],
+        [{"train.dtype": "bfloat16"}],
+        [{"optimizer.micro_batch_tokens": n} for n in tokens if n >= 256],
+        divided,
+    ]
+
+
+def fixes(budget: Budget) -> str:
+    """The changes that would make all fit: those that do by themselves, else pairs of them."""
+    for size in (1, 2):
+        found = [
+            "set " + " and ".join(f"{name} to {value}" for name, value in settings.items())
+            for ways in combinations(ways_to_fit(budget), size)
+            if (settings := first_that_fits(budget, ways))
+        ]
+        if found:
+            return " or ".join(found)
+    return "no two changes help: take more GPUs or a smaller model"
+
+
+def first_that_fits(budget: Budget, ways: Sequence[Sequence[Settings]]) -> Settings | None:
+    """Of the combinations of a step of each way the one that changes least, and fits."""
+    for steps in sorted(product(*map(enumerate, ways)), key=lambda steps: sum(n for n, _ in steps)):
+        settings = {name: value for _, step in steps for name, value in step.items()}
+        smaller = changed(budget, settings)
+        if 0 < (slots := fitting_slots(smaller)) < smaller.config.generate.slots:
+            settings["generate.slots"] = slots
+        if fits(changed(budget, settings)):
+            return settings
+    return None
 
 
 def fitting_slots(budget: Budget) -> int:
@@ -80,7 +135,7 @@ def fitting_slots(budget: Budget) -> int:
     return math.floor(budget.config.generate.slots * share)
 
 
-def changed(budget: Budget, settings: dict[str, object]) -> Budget:
+def changed(budget: Budget, settings: Settings) -> Budget:
     """The same budget with settings replaced, named as in an override."""
     config = budget.config
     for name, value in settings.items():
@@ -105,7 +160,7 @@ def fastest_split(budget: Budget) -> Budget | None:
         split = changed(budget, {"train.processes": ranks, "generate.count": count})
         if 0 < (slots := fitting_slots(split)) < generate.slots:
             split = changed(split, {"generate.slots": slots})
-        if not list(too_large(split)):
+        if fits(split):
             fitting.append(split)
     return max(fitting, key=slower_side, default=None)
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
+from rlbook.scale.batch_log import end_spool, newest_state, spool_end, write_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.counters import Counters
+from rlbook.scale.rollout.prompt_queue import PromptQueue
 from rlbook.scale.rollout.staleness import Pacing
-from rlbook.scale.rollout.tickets import Tickets
-from rlbook.scale.spool import end_spool, newest_state, spool_end, write_batch
 from rlbook.tasks import Problem
 from rlbook.training import PromptPool, Rollout, RunLog
-from rlbook.training.collect import with_spread
 from rlbook.training.metrics import rollout_metrics
+from rlbook.training.rollouts import select_groups
 
 
 @dataclass(frozen=True)
@@ -42,30 +42,31 @@ class Batches:
         label: Callable[[Rollout], str] | None = None,
     ):
         self.layout, self.counters, self.label = layout, counters, label
-        self.filter, generate = config.method.prompt_filter, config.generate
+        self.method, generate = config.method, config.generate
+        self.asks_again = bool(self.method.prompt_filter and self.method.prompt_filter.resample)
         step, state = newest_state(layout)
-        end = spool_end(layout) or {"version": config.updates}
-        batches = min(config.updates, end["version"])
+        end = spool_end(layout) or {"version": config.steps}
+        batches = min(config.steps, end["version"])
         self.pacing = Pacing(
-            config.prompts_per_update,
+            config.rollout.prompts,
             generate.max_staleness,
             generate.late,
             step,
             batches,
             generate.target_staleness,
         )
-        self.tickets = Tickets(pool, state)
+        self.tickets = PromptQueue(pool, state)
         self.log = RunLog(layout.root, resume_step=step, name="rollouts")
         self.samples = RunLog(layout.root, resume_step=step, name="samples")
         self.shown = config.launch.shown
         self.finished: dict[int, Finished] = {}  # by ticket
         self.left: list[Rollout] = []  # sampled by groups that left since the last batch
-        self.patience = config.launch.silent_batches * config.prompts_per_update
+        self.patience = config.launch.silent_batches * config.rollout.prompts
         self.silent = self.unheard = self.correct = 0  # groups without spread, their answers
 
-    def start(self, version: int, held: bool = False) -> tuple[int, Problem] | None:
+    def start(self, version: int) -> tuple[int, Problem] | None:
         """The next ticket for weights of this version; None if there is no credit or no prompt."""
-        if not self.pacing.may_start(version, held) or (ticket := self.tickets.take()) is None:
+        if not self.pacing.may_start(version) or (ticket := self.tickets.take()) is None:
             return None
         self.pacing.start(ticket, version)
         return ticket, self.tickets.open[ticket]
@@ -85,7 +86,7 @@ class Batches:
         oldest = min(version for rollout in rollouts for version in rollout.versions)
         if not self.pacing.finish(ticket, oldest):
             self.reject(ticket, rollouts, "late")
-        elif self.filter == "resample_zero_variance" and not with_spread(rollouts):
+        elif self.asks_again and not select_groups(rollouts, self.method):
             self.pacing.refund(ticket)
             self.note_silence(rollouts)
             self.reject(ticket, rollouts, "rejected")
@@ -93,25 +94,27 @@ class Batches:
             self.finished[ticket] = Finished(rollouts, seconds, self.counters.clock())
 
     def reject(self, ticket: int, rollouts: Sequence[Rollout], why: str) -> None:
-        self.counters.count(why)
+        """Count a group under the reason why no batch will hold it, and let it go."""
+        self.counters.events[why] += 1
         self.leave(ticket, rollouts)
 
     def leave(self, ticket: int, rollouts: Sequence[Rollout]) -> None:
+        """The group's prompt may be asked again; its rollouts count in the next batch's metrics."""
         self.tickets.leave(ticket, rollouts)
         self.left += rollouts
 
-    def publish_due(self, trained: int, held: bool = False) -> list[int]:
+    def publish_due(self, trained: int) -> list[int]:
         """Publish what may be formed, at most one batch more than a trainer at `trained` needs.
 
         Returns tickets that are no longer wanted: they have become too old.
         """
         unwanted = []
-        self.pacing.keep_pace(trained, held)
+        self.pacing.keep_pace(trained)
         while self.pacing.batch <= trained + 1 and (tickets := self.pacing.next_batch()):
             if used := self.trainable(tickets):
                 unwanted += self.publish(tickets, used)
             else:
-                self.counters.count("empty_batches")
+                self.counters.events["empty_batches"] += 1
                 for ticket in tickets:
                     self.pacing.refund(ticket)
         return unwanted
@@ -124,10 +127,10 @@ class Batches:
             self.counters.batched(group.seconds, group.since)
             self.leave(ticket, group.rollouts)
             rollouts += group.rollouts
-        used = rollouts if self.filter == "none" else with_spread(rollouts)
+        used = select_groups(rollouts, self.method)
         if not used:
             self.note_silence(rollouts)
-        self.counters.count("rejected", len(tickets) - group_count(used))
+        self.counters.events["rejected"] += len(tickets) - group_count(used)
         return used
 
     def publish(self, tickets: Sequence[int], rollouts: list[Rollout]) -> list[int]:
@@ -160,7 +163,7 @@ class Batches:
         }
 
     def note_silence(self, rollouts: Sequence[Rollout]) -> None:
-        """Groups whose answers are all right or all wrong, since the last batch."""
+        """Groups that the filter dropped, since the last batch."""
         if not self.silent:
             self.show(self.pacing.batch, rollouts)
         self.silent += group_count(rollouts)
@@ -173,11 +176,13 @@ class Batches:
             self.samples(sample_row(step, rollout))
 
     def end_if_silent(self) -> str | None:
-        """If no prompt seems to have right and wrong answers, announce the end; returns why."""
+        """If no prompt seems to pass the filter, announce the end; returns why."""
         if self.silent < self.patience or spool_end(self.layout):
             return None
+        by = self.method.prompt_filter and self.method.prompt_filter.by
+        kinds = "answers of different reward" if by == "reward" else "both right and wrong answers"
         reason = (
-            f"no prompt of {self.silent} in a row had both right and wrong answers: accuracy "
+            f"no prompt of {self.silent} in a row had {kinds}: accuracy "
             f"{self.correct / self.unheard:.3f} over {self.unheard:,} answers; read some in "
             f"{self.layout.log('samples')}, choose another task or data.levels, or raise "
             "rollout.max_new_tokens"
@@ -222,4 +227,5 @@ def sample_row(step: int, rollout: Rollout) -> dict:
 
 
 def group_count(rollouts: Sequence[Rollout]) -> int:
+    """How many groups the rollouts are of."""
     return len({rollout.group for rollout in rollouts})

@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rlbook.training.metrics import mean
 
@@ -34,18 +35,16 @@ class Counters:
         self.in_flight = 0
         self._reset()
 
-    def count(self, name: str, by: int = 1) -> None:
-        self.events[name] += by
-
-    def asked(self) -> None:
-        """A request goes out."""
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Inside, one more group is being written."""
         self._advance()
         self.in_flight += 1
-
-    def answered(self) -> None:
-        """A request has ended, well or badly."""
-        self._advance()
-        self.in_flight -= 1
+        try:
+            yield
+        finally:
+            self._advance()
+            self.in_flight -= 1
 
     def batched(self, seconds: float, since: float) -> None:
         """A group that took `seconds` and had its verdicts at `since` is in a batch."""

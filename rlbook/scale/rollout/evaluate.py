@@ -1,32 +1,40 @@
-"""Held-out problems and other sets, asked at intervals, each time by one version of the weights.
+"""Held-out problems and other sets, asked at intervals of one generator that keeps its weights.
 
-An evaluation holds the generators' newest version (`rlbook.scale.hold`) until its last answer is
-in. The trainer goes on meanwhile, as far as the bound on staleness lets groups start on the weights
-that are held, and gives its own to nobody but a generator that has lost all weights. Where the held
-version is nowhere left, because its generators died, or where an answer has tokens by another, the
-hold ends and the evaluation starts again with the newest weights there are then. So every answer of
-a row is by one version, and no death, of whichever process, leaves anybody waiting. One problem
-that is asked in vain too often ends its evaluation without a row; so does the death of all
-generators once the trainer has ended, since nobody has weights for them any more.
+An evaluation has a generator to itself until its last answer is in: the file `pinned` names it, the
+trainer gives it no weights meanwhile, and the other generators go on with training under newer and
+newer ones. Where there is only one, it writes for training too, as far as the bound on staleness
+lets groups start on weights that stand still.
 
-What it costs: generators write the answers instead of rollouts, which they would have to in any
-case, and the trainer waits once it has trained what the bound allowed. The dry run counts the whole
-time in which generators write answers, as if nobody trained. Chapter 17.
+Every answer of a row is by one version. If the generator dies, or an answer has a token by other
+weights, the evaluation starts again with the newest weights there are then. One question that is
+asked in vain too often ends its evaluation without a row; so does the death of all generators once
+the trainer has ended, since nobody has weights for them any more. An orchestrator begins with
+nothing pinned, so no death, of whichever process, leaves anybody waiting. Chapter 17.
 """
 
+import asyncio
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from rlbook.evaluation import summary
+from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import EvaluationSet, ScaleConfig
-from rlbook.scale.hold import Hold
-from rlbook.scale.rollout.groups import Manner
+from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, pause_after
+from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.process import say
+from rlbook.scale.rollout.groups import GroupSampler, Manner
 from rlbook.tasks import Problem, Task, get_task, held_out_problems
-from rlbook.training.batch import Rollout
+from rlbook.training import Rollout, RunLog
 
-ATTEMPTS = 4  # that one problem is asked in vain before its evaluation is given up
+ATTEMPTS = 4  # to ask one question
+LOOK_SECONDS = 0.05
+SILENT_SECONDS = 10.0  # without a generator, after which the last evaluation is given up
+
+
+class OtherWeights(RuntimeError):
+    """An answer has tokens by another version than the one that is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -41,104 +49,131 @@ class ProblemSet:
     manner: Manner = field(default_factory=Manner)
 
 
-@dataclass(frozen=True)
-class Question:
-    """One problem of a set."""
+class Evaluator:
+    """One evaluation after another: due every `every` versions, at the start, and at the end.
 
-    problem: Problem
-    asked_as: ProblemSet
+    `sampler` makes what asks an engine; `places` questions are asked at a time, each inside
+    `asking()`.
+    """
 
-    @property
-    def samples(self) -> int:
-        return self.asked_as.samples
-
-
-class Evaluation:
-    """One evaluation after another: due every `every` versions and at the end of the run."""
-
-    def __init__(self, sets: Iterable[ProblemSet], every: int, hold: Hold, last: int | None = None):
-        self.sets, self.every, self.hold = list(sets), every, hold
-        self.questions = [Question(problem, one) for one in self.sets for problem in one.problems]
-        self.last = last  # version of the newest evaluation; None before the first
-        self.version: int | None = None  # of the one under way
-        self.waiting: deque[int] = deque()
-        self.groups: dict[int, list[Rollout]] = {}
-        self.failures: Counter[int] = Counter()
-
-    @property
-    def in_flight(self) -> int:
-        """Questions asked and not answered."""
-        if self.version is None:
-            return 0
-        return len(self.questions) - len(self.waiting) - len(self.groups)
+    def __init__(
+        self,
+        layout: Layout,
+        sets: Sequence[ProblemSet],
+        every: int,
+        engine: AsyncEngine,
+        sampler: Callable[[AsyncEngine], GroupSampler],
+        places: int,
+        asking: Callable[[], AbstractContextManager] = nullcontext,
+    ):
+        self.layout, self.sets, self.every = layout, sets, every
+        self.engine, self.sampler = engine, sampler
+        self.places, self.asking = places, asking
+        done = [row["step"] for row in read_jsonl(layout.log("eval"))]
+        self.last = max(done, default=None)  # version of the newest evaluation
+        self.log = RunLog(layout.root, resume_step=float("inf"), name="eval")
+        layout.pinned.unlink(missing_ok=True)
 
     def due(self, version: int, done: bool = False) -> bool:
-        """Whether an evaluation of the generators' version should begin; `done`: no later one."""
-        if not self.every or self.version is not None:
-            return False
-        if self.last is None or done:
-            return self.last is None or version > self.last
+        """Whether to evaluate the generators' version; `done`: there will be no later one."""
+        if not self.every or self.last is None:
+            return bool(self.every)
+        if done:
+            return version > self.last
         return version // self.every > self.last // self.every
 
-    def begin(self, version: int) -> None:
-        self.hold.take(version)
-        self.version, self.groups, self.failures = version, {}, Counter()
-        self.waiting = deque(range(len(self.questions)))
+    async def run(self) -> None:
+        """Until the trainer has made its last update and that has its rows, or is given up."""
+        clock = asyncio.get_running_loop().time
+        heard = clock()
+        while True:
+            # Before the versions: a trainer that is done has delivered its last one.
+            status = read_json(self.layout.status, {})
+            done, versions = bool(status.get("done")), await self.engine.versions()
+            heard = clock() if versions else heard
+            newest = max(versions.values(), default=status.get("version", 0))
+            if not self.due(newest, done):
+                if done:
+                    return
+            elif versions:
+                await self.evaluate(max(versions, key=versions.__getitem__))
+            elif done and clock() - heard > SILENT_SECONDS:
+                return say(f"the evaluation of version {newest} is given up: no generator has it")
+            await asyncio.sleep(LOOK_SECONDS)
 
-    def lost(self, versions: set[int]) -> bool:
-        """Whether generators have weights, and none those that are held.
+    async def evaluate(self, generator: str) -> None:
+        """Ask a generator everything and log a row per set, unless it fails on the way."""
+        version = None
+        try:
+            with self.pinned(generator):
+                alone = self.engine.only(generator)
+                if (version := (await alone.versions()).get(generator)) is None:
+                    return
+                answers = await self.answers(self.sampler(alone), version)
+        except (GenerationFailed, OtherWeights) as error:
+            await self.failed(generator, version, error)
+        else:
+            self.last = version
+            for one, rollouts in zip(self.sets, answers, strict=True):
+                self.log(row := evaluation_row(version, rollouts, one))
+                problems = one.name or "held-out problems"
+                say(f"version {version}: pass@1 {row['pass@1']:.3f} on {problems}")
 
-        Without any it waits: one that has been started again may get the same ones.
-        """
-        return self.version is not None and bool(versions) and self.version not in versions
+    @contextmanager
+    def pinned(self, generator: str) -> Iterator[None]:
+        """Inside, a generator keeps its weights and writes for nobody else, if it is not alone."""
+        write_json(self.layout.pinned, generator)
+        self.engine.aside = generator
+        try:
+            yield
+        finally:
+            self.engine.aside = None
+            self.layout.pinned.unlink(missing_ok=True)
 
-    def stop(self) -> None:
-        """Forget all answers. It stays due."""
-        self.version = None
-        self.waiting.clear()
-        self.hold.release()
+    async def failed(self, generator: str, version: int | None, reason: Exception) -> None:
+        """Start again if the generator has lost these weights; else it is the questions' fault."""
+        if (await self.engine.versions()).get(generator) == version:
+            say(f"the evaluation of version {version} is given up: {reason}")
+            self.last = version
+        else:
+            say(f"the evaluation of version {version} starts again: {reason}")
 
-    def finish(self) -> None:
-        """The one under way was the newest, whether it has a row or was given up."""
-        self.last = self.version
-        self.stop()
+    async def answers(self, sampler: GroupSampler, version: int) -> list[list[Rollout]]:
+        """The rollouts of each set. Raises the first error, which ends all the rest."""
+        places = asyncio.Semaphore(self.places)
 
-    def take(self, room: Callable[[int], bool] = lambda samples: True) -> int | None:
-        """Index of the next question to ask, if there is `room` for its samples or none is asked.
+        async def answer(number: int, problem: Problem, one: ProblemSet) -> list[Rollout]:
+            async with places:
+                return await self.answer(sampler, version, number, problem, one)
 
-        So it ends even if none is ever left.
-        """
-        if not self.waiting:
-            return None
-        samples = self.questions[self.waiting[0]].samples
-        return self.waiting.popleft() if not self.in_flight or room(samples) else None
+        try:
+            async with asyncio.TaskGroup() as group:
+                asked = [
+                    [group.create_task(answer(*one, of)) for one in enumerate(of.problems)]
+                    for of in self.sets
+                ]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [[rollout for task in tasks for rollout in task.result()] for tasks in asked]
 
-    def again(self, index: int) -> bool:
-        """Its request failed; whether it may be asked once more."""
-        self.failures[index] += 1
-        self.waiting.append(index)
-        return self.failures[index] < ATTEMPTS
-
-    def by_others(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether another version than the held one has written a token of these."""
-        return versions_of(rollouts) != {self.version}
-
-    def add(self, index: int, rollouts: list[Rollout]) -> list[dict]:
-        """Note a group; the rows of the evaluation, one for each set, if it was the last one."""
-        self.groups[index] = rollouts
-        if len(self.groups) < len(self.questions):
-            return []
-        rows = [evaluation_row(self.version, self.answers_to(one), one) for one in self.sets]
-        self.finish()
-        return rows
-
-    def answers_to(self, one: ProblemSet) -> list[Rollout]:
-        return [
-            rollout
-            for index, question in enumerate(self.questions)
-            if question.asked_as is one
-            for rollout in self.groups[index]
-        ]
+    async def answer(
+        self, sampler: GroupSampler, version: int, number: int, problem: Problem, one: ProblemSet
+    ) -> list[Rollout]:
+        """The rollouts of one question, all by `version`."""
+        for failures in range(1, ATTEMPTS + 1):
+            try:
+                with self.asking():
+                    rollouts = await sampler.sample(
+                        problem, number, one.samples, rewarded=False, manner=one.manner
+                    )
+                break
+            except GenerationFailed:
+                if failures == ATTEMPTS:
+                    raise
+                await asyncio.sleep(pause_after(failures))
+        if found := versions_of(rollouts) - {version}:
+            raise OtherWeights(f"an answer is by version {min(found)}")
+        return rollouts
 
 
 def evaluation_row(version: int, rollouts: Sequence[Rollout], asked_as: ProblemSet) -> dict:

@@ -10,8 +10,8 @@ from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, Versione
 from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.collect import decode, derive_seed, encode, make_rollout, text_of
-from rlbook.training.rewards import get_reward, give_rewards, rewards_of
+from rlbook.training.rewards import give_rewards, rewards_of
+from rlbook.training.rollouts import decode, derive_seed, encode, make_rollout, text_of
 
 CLOSING_TAG = re.compile(r"</\w+>")
 
@@ -20,17 +20,16 @@ CLOSING_TAG = re.compile(r"</\w+>")
 class Manner:
     """How a problem is asked, where that is not as in training.
 
-    `task` judges the answers. A `max_new_tokens` of its own is a limit without interruption. Only
-    generators with weights of `version` are asked, if one is named.
+    `task` judges the answers. A `max_new_tokens` of its own is a limit without interruption.
     """
 
     task: str | None = None
     temperature: float | None = None
     max_new_tokens: int | None = None
-    version: int | None = None
 
 
 AS_IN_TRAINING = Manner()
+GREEDY = Manner(temperature=0.0)
 
 
 class GroupSampler:
@@ -45,12 +44,14 @@ class GroupSampler:
     ):
         self.engine, self.tokenizer, self.verifiers = engine, tokenizer, verifiers
         self.rollout, self.generate, self.seed = config.rollout, config.generate, config.seed
-        own = get_reward(config.data.reward) if config.data.reward else None
-        self.rewards = rewards_of(config.resolved_method, config.rollout.max_new_tokens, own)
+        self.rewards = rewards_of(config)
+        self.compares = "greedy" in config.method.requirements()  # with a greedy answer
         self.rewarding = asyncio.Lock()  # a reward of one's own need not bear two threads
         if cut := config.generate.interruption:
             self.forced = tokenizer(cut.text, add_special_tokens=False).input_ids
-            self.closing = CLOSING_TAG.search(cut.text)
+            self.answer_tokens = cut.answer_tokens
+            marker = CLOSING_TAG.search(cut.text)
+            self.closing = marker and marker[0]
 
     async def sample(
         self,
@@ -62,26 +63,42 @@ class GroupSampler:
     ) -> list[Rollout]:
         """`n` verified rollouts of a problem, `rewarded` if they are for training.
 
+        A method that compares with a greedy answer has one more written, of which the rollouts
+        know the reward.
+
         Raises `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
         """
+        rollouts = await self.verified(problem, group, n, manner)
+        if rewarded:
+            await self.reward(rollouts)
+        if rewarded and self.compares:
+            (greedy,) = await self.verified(problem, group, 1, GREEDY)
+            await self.reward([greedy])
+            for rollout in rollouts:
+                rollout.greedy_reward = greedy.reward
+        return rollouts
+
+    async def reward(self, rollouts: list[Rollout]) -> None:
+        """Write the rewards of a group into it."""
+        async with self.rewarding:
+            await asyncio.to_thread(give_rewards, rollouts, self.rewards)
+
+    async def verified(self, problem: Problem, group: int, n: int, manner: Manner) -> list[Rollout]:
+        """`n` rollouts of a problem with the verifier's word on each."""
         prompt = encode(self.tokenizer, problem)
         written = await self.write(prompt, group, n, manner)
-        rollouts = await asyncio.gather(
-            *(self.judge(problem, group, prompt, *one, manner.task) for one in written)
+        return await asyncio.gather(
+            *(self.judge(problem, group, prompt, one, manner.task) for one in written)
         )
-        if rewarded:
-            async with self.rewarding:
-                await asyncio.to_thread(give_rewards, rollouts, self.rewards)
-        return rollouts
 
     async def write(
         self, prompt: list[int], group: int, n: int, manner: Manner
-    ) -> list[tuple[VersionedCompletion, list[bool] | None]]:
-        """Completions, each with the mask of its forced tokens."""
+    ) -> list[VersionedCompletion]:
+        """Completions, interrupted where the settings say so."""
         cut = None if manner.max_new_tokens else self.generate.interruption
         if cut is None:
             limit = manner.max_new_tokens or self.rollout.max_new_tokens
-            return [(one, None) for one in await self.ask(prompt, n, limit, manner)]
+            return await self.ask(prompt, n, limit, manner)
         if isinstance(cut.after, int):
             thoughts = await self.ask(prompt, n, cut.after, manner)
         else:
@@ -92,23 +109,23 @@ class GroupSampler:
 
     async def finish(
         self, prompt: list[int], thought: VersionedCompletion, manner: Manner
-    ) -> tuple[VersionedCompletion, list[bool] | None]:
+    ) -> VersionedCompletion:
         """The answer to a thought that ran out of tokens, after the text that interrupts it.
 
         A thought that has closed itself is in its answer already: it goes on without that text.
         """
         if thought.finish_reason == "stop":
-            return thought, None
+            return thought
         forced = [] if self.closed(thought) else self.forced
         context = prompt + thought.token_ids + forced
-        tokens = self.generate.interruption.answer_tokens
-        (answer,) = await self.ask(context, 1, tokens, manner)
-        mask = [False] * len(thought.token_ids) + [True] * len(forced)
-        mask += [False] * len(answer.token_ids)
-        return join(thought, forced, answer), mask if forced else None
+        (answer,) = await self.ask(context, 1, self.answer_tokens, manner)
+        return join(thought, forced, answer)
 
     def closed(self, thought: VersionedCompletion) -> bool:
-        return bool(self.closing) and self.closing[0] in decode(self.tokenizer, thought.token_ids)
+        """Whether a thought has ended by itself, with the marker that would be forced on it."""
+        return self.closing is not None and self.closing in decode(
+            self.tokenizer, thought.token_ids
+        )
 
     async def ask(
         self, prompt: list[int], n: int, tokens: int, manner: Manner
@@ -119,11 +136,7 @@ class GroupSampler:
         try:
             async with asyncio.timeout(self.generate.timeout):
                 completions = await self.engine.complete(
-                    prompt,
-                    n,
-                    max_new_tokens=tokens,
-                    temperature=temperature,
-                    version=manner.version,
+                    prompt, n, max_new_tokens=tokens, temperature=temperature
                 )
         except TimeoutError:
             limit = f"{self.generate.timeout:g} s (generate.timeout)"
@@ -137,17 +150,13 @@ class GroupSampler:
         group: int,
         prompt: list[int],
         completion: VersionedCompletion,
-        forced: list[bool] | None,
         task: str | None,
     ) -> Rollout:
+        """A completion with the verifier's word on it."""
         text = text_of(self.tokenizer, completion)
         finished = completion.finish_reason == "stop"
         verdict = await self.verifiers.verify(problem, text, finished, task)
-        rollout = make_rollout(
-            problem, group, prompt, completion, completion.versions, text, verdict
-        )
-        rollout.forced = forced
-        return rollout
+        return make_rollout(problem, group, prompt, completion, text, verdict)
 
 
 def join(
@@ -155,11 +164,13 @@ def join(
 ) -> VersionedCompletion:
     """One completion; forced tokens carry log-probability 0 and the version that read them."""
     read_by = answer.versions[0]
+    mask = [False] * len(thought.token_ids) + [True] * len(forced) + [False] * len(answer.token_ids)
     return VersionedCompletion(
         token_ids=thought.token_ids + forced + answer.token_ids,
         logps=thought.logps + [0.0] * len(forced) + answer.logps,
         finish_reason=answer.finish_reason,
         versions=thought.versions + [read_by] * len(forced) + answer.versions,
+        forced=mask if forced else None,
     )
 
 

@@ -69,29 +69,22 @@ class Pacing:
         self.trained, self.early = batch, 0  # the trainer's version; updates with a batch too many
         self.started: dict[int, Started] = {}  # by ticket, in order of start
 
-    def may_start(self, version: int, held: bool = False) -> bool:
-        """Whether a group may start on a server with weights of this version.
-
-        While that is `held`, as late as the bound allows: the trainer may still need it.
-        """
+    def may_start(self, version: int) -> bool:
+        """Whether a group may start on a server with weights of this version."""
         place = len(self.started)
         used = self.batches is None or self.batch + place // self.prompts < self.batches
-        ahead = self.max_staleness if held else self.target
-        return used and in_time(self.batch, place, version, self.prompts, ahead)
+        return used and in_time(self.batch, place, version, self.prompts, self.target)
 
-    def keep_pace(self, trained: int, held: bool = False) -> None:
+    def keep_pace(self, trained: int) -> None:
         """Steer the target, to be told of every version of the trainer, as late as it may be.
 
         As an update begins, its batch has to be ready. If it is not, the trainer waits: groups are
         started one update earlier from now on. If the batch after it is ready as well, that one
-        lies idle for a whole update: if this lasts, they are started one update later. While the
-        generators' version is `held`, waiting says nothing of the target.
+        lies idle for a whole update: if this lasts, they are started one update later.
         """
         if not self.steered or trained <= self.trained:
             return
         self.trained = trained
-        if held:
-            return
         finished = sum(group.finished for group in self.started.values())
         ready = self.batch - trained + finished // self.prompts
         self.early = self.early + 1 if ready > 1 else 0
@@ -101,6 +94,7 @@ class Pacing:
             self.target, self.early = max(self.target - 1, 0), 0
 
     def start(self, ticket: int, version: int) -> None:
+        """A group begins, on weights of this version."""
         self.started[ticket] = Started(version)
 
     def finish(self, ticket: int, oldest: int) -> bool:

@@ -14,11 +14,12 @@ class VerificationFailed(GenerationFailed):
 
 
 class Verifiers:
-    """A task's verifier in `count` worker processes; each verdict takes at most `seconds`.
+    """A task's verifier in `count` worker processes; each verdict may compute for `seconds`.
 
-    A process that hangs, dies or fails is replaced and asked once more. Late twice, the completion
-    counts as wrong, for the reason "timeout": its own text keeps the verifier busy. Any other
-    failure gives no verdict. `failures` counts "verify_timeouts" and "verify_errors". Chapter 17.
+    A process that hangs, dies or fails is replaced and asked once more. Out of time twice, the
+    completion counts as wrong, for the reason "timeout": its own text keeps the verifier busy, for
+    only time in which it computes is counted. Any other failure, also a host that is too busy to
+    run it, gives no verdict. `failures` counts "verify_timeouts" and "verify_errors". Chapter 17.
     """
 
     def __init__(self, task: str, count: int = 1, seconds: float = 5.0):
@@ -58,5 +59,6 @@ class Verifiers:
         raise VerificationFailed(f"no verdict on an answer to {problem.id}: {failure}")
 
     def close(self) -> None:
+        """End the worker processes."""
         for worker in self.workers:
             worker.close()

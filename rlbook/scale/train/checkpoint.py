@@ -7,24 +7,30 @@ step_000020/orchestrator.json        the orchestrator's state after the last bat
 step_000020/checksums.json           SHA-256 of each of the other files
 latest                               the newest complete step; moves when all files are durable
 
-Any number of ranks reads what any number wrote. A step is copied to the host's memory while
-training waits, and written by a thread while it goes on.
+The ranks' files are as `torch.distributed.checkpoint` has them, which brings every row to where it
+belongs: any number of ranks reads what any number wrote. A step is copied to the host's memory
+while training waits, and written by a thread while it goes on.
 """
 
 import copy
+import json
 import re
 import shutil
 import warnings
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+import torch.distributed.checkpoint as dcp
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -42,9 +48,11 @@ from rlbook.scale.train.parallel import Ranks
 from rlbook.training.checkpoint import LATEST, read_state, resolve
 from rlbook.training.step import full_tensor
 
-WEIGHTS, RNG = "model", "rng"
+RNG = "rng"
+PLACES, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # where a rank's rows begin: torch's names
 FILE_BYTES = 4 * 2**30  # of weights in one file
 Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -64,13 +72,6 @@ class Checkpoints:
         self.writing: Writing | None = None
         self.thread = ThreadPoolExecutor(1, "checkpoint")
 
-    def save(
-        self, policy: Policy, optimizer: torch.optim.Optimizer, state: dict, orchestrator: dict
-    ) -> bool:
-        """Write step `state["step"]`; returns whether it is durable on every rank."""
-        self.begin(policy, optimizer, state, orchestrator)
-        return bool(self.settle(wait=True))
-
     def begin(
         self, policy: Policy, optimizer: torch.optim.Optimizer, state: dict, orchestrator: dict
     ) -> None:
@@ -80,32 +81,22 @@ class Checkpoints:
         """
         step, (model, tokenizer) = state["step"], policy
         partial = self.folder / f".step_{step:06d}.partial"
-        documents = {
-            "state.json": {**state, "ranks": self.ranks.count},
-            "orchestrator.json": orchestrator,
-        }
-        own, weights = own_tensors(model, optimizer), self.whole_weights(model)
+        own, weights = own_tensors(model, optimizer, self.ranks), self.whole_weights(model)
 
-        def write() -> None:
+        def write() -> dict[str, str]:
             self.write_own(partial, own)
+            files = [partial / rank_file(self.ranks.rank)]
             if self.ranks.first:
-                for file, tensors in weights.items():
-                    save_file(tensors, partial / file, {"format": "pt"})
-                describe_model(partial, model, tokenizer, weights)
-                for name, document in documents.items():
-                    write_json(partial / name, document)
+                save_torch_state_dict(weights, partial, max_shard_size=FILE_BYTES)
+                describe_model(partial, model, tokenizer)
+                write_json(partial / "state.json", {**state, "ranks": self.ranks.count})
+                write_json(partial / "orchestrator.json", orchestrator)
+                files += [f for f in partial.rglob("*") if not f.name.startswith("rank_")]
+            return {str(f.relative_to(partial)): checksum(f) for f in files if f.is_file()}
 
-        def written() -> dict[str, str] | None:
-            if not attempt(write, step):
-                return None
-            files = [f for f in partial.rglob("*") if self.ranks.first and f.is_file()]
-            files = [f for f in files if not f.name.startswith("rank_")]
-            files.append(partial / rank_file(self.ranks.rank))
-            return {str(f.relative_to(partial)): checksum(f) for f in files if f.exists()}
-
-        made = attempt(lambda: fresh_folder(partial) if self.ranks.first else None, step)
-        ready = self.ranks.all(made)
-        sums = self.thread.submit(written if ready else lambda: None)
+        made = attempt(lambda: fresh_folder(partial) if self.ranks.first else partial, step)
+        ready = self.ranks.all(bool(made))
+        sums = self.thread.submit(lambda: attempt(write, step) if ready else None)
         self.writing = Writing(step, partial, sums)
 
     def settle(self, wait: bool) -> bool | None:
@@ -118,60 +109,55 @@ class Checkpoints:
             return None
         if not (wait or self.ranks.all(writing.sums.done())):
             return None
-        sums = self.ranks.collect(writing.sums.result())
-        done = None not in sums
-        if done:
-            final = self.folder / f"step_{writing.step:06d}"
-
-            def publish() -> None:
-                if self.ranks.first:
-                    self.publish(writing.partial, final, {k: v for s in sums for k, v in s.items()})
-
-            done = self.ranks.all(attempt(publish, writing.step))
+        sums, done = self.ranks.collect(writing.sums.result()), None
+        if self.ranks.first and None not in sums:
+            known = {name: value for own in sums for name, value in own.items()}
+            done = attempt(lambda: self.publish(writing.partial, known), writing.step)
         if self.ranks.first:
             shutil.rmtree(writing.partial, ignore_errors=True)
             self.retire()
         self.writing = None
-        return done
+        return self.ranks.share(bool(done))
 
-    def write_own(self, folder: Path, tensors: dict[str, Tensor]) -> None:
-        """This rank's file, durable."""
+    def write_own(self, folder: Path, tensors: dict[str, tuple[Tensor, list[int]]]) -> None:
+        """This rank's file, durable; each of its tensors comes with the place of its first row."""
         file = folder / rank_file(self.ranks.rank)
-        save_file(tensors, file)
+        places = {name: {OFFSETS: offsets} for name, (_, offsets) in tensors.items()}
+        rows = {name: tensor for name, (tensor, _) in tensors.items()}
+        save_file(rows, file, {PLACES: json.dumps(places)})
         sync_to_disk(file)
 
-    def whole_weights(self, model: PreTrainedModel) -> dict[str, dict[str, Tensor]]:
-        """Copies of the weights by file and name, on rank 0; gathered tensor by tensor."""
-        files: dict[str, dict[str, Tensor]] = {}
-        for file, tensors in weight_files(model).items():
-            files[file] = {}
-            for name, tensor in tensors.items():
-                whole = full_tensor(tensor.detach())
-                if self.ranks.first:
-                    files[file][name] = to_host(whole)
-        return files
+    def whole_weights(self, model: PreTrainedModel) -> dict[str, Tensor]:
+        """Copies of the weights on rank 0, a tied one once; gathered tensor by tensor."""
+        state, found = model.state_dict(), {}
+        buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
+        for name, tensor in (dict(model.named_parameters()) | buffers).items():
+            whole = full_tensor(tensor.detach())
+            if self.ranks.first:
+                found[name] = to_host(whole)
+        return found
 
-    def publish(self, partial: Path, final: Path, sums: dict[str, str]) -> None:
+    def publish(self, partial: Path, sums: dict[str, str]) -> Path:
         """Complete the folder, give it its name and move `latest` to it."""
         missing = [r for r in range(self.ranks.count) if not (partial / rank_file(r)).is_file()]
         if missing:
             raise OSError(
-                f"{partial.parent} lacks the files of ranks {missing}: the run folder has to be "
-                "on a file system that all trainer nodes share"
+                f"{self.folder} lacks the files of ranks {missing}: the run folder has to be on a "
+                "file system that all trainer nodes share"
             )
         write_json(partial / CHECKSUMS, sums)
         for path in (*partial.rglob("*"), partial):
             sync_to_disk(path)
+        final = partial.with_name(partial.stem.removeprefix("."))
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
         replace_text(self.folder / LATEST, f"{final.name}\n")
+        return final
 
     def retire(self) -> None:
         """Delete all but the newest `keep` steps."""
-        if self.keep and (self.folder / LATEST).is_file():
-            newest = (self.folder / LATEST).read_text().strip()
-            steps = [path for path in step_folders(self.folder) if path.name <= newest]
-            for old in steps[: -self.keep]:
+        if self.keep:
+            for old in complete_steps(self.folder)[: -self.keep]:
                 shutil.rmtree(old, ignore_errors=True)
 
     def load(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict | None:
@@ -179,47 +165,50 @@ class Checkpoints:
 
         Raises `ValueError` if it is of another model, or if there are some and none is intact.
         """
-        found = self.ranks.share(self.choose() if self.ranks.first else None)
-        if "error" in found:
-            raise ValueError(found["error"])
-        if not found["name"]:
+        if (folder := self.newest_intact()) is None:
             return None
-        folder = self.folder / found["name"]
-        shards = Shards(folder)
-        self.load_weights(shards, model)
-        self.load_moments(shards, model, optimizer)
-        own = folder / rank_file(self.ranks.rank)
+        state, own = read_state(folder), folder / rank_file(self.ranks.rank)
+        with safe_open(folder / rank_file(0), "pt") as file:
+            untrained, places = file.keys() == [RNG], (file.metadata() or {}).get(PLACES)
+        if state["ranks"] > 1 and not places:
+            raise ValueError(
+                f"{folder} is of an older format, which {state['ranks']} ranks wrote: its weights "
+                "are a policy, so start a new run with model.policy set to it"
+            )
+        get_optimizer_state_dict(model, optimizer)  # torch makes the moments, where they belong
+        if untrained:
+            optimizer.state.clear()
+        moments = moments_of(model, optimizer)
+        read_tensors(dict(model.named_parameters()) | moments, folder, self.ranks)
         if own.is_file():
             with safe_open(own, "pt") as file:
                 torch.set_rng_state(file.get_tensor(RNG))
-        return read_state(folder)
+        return state
 
-    def choose(self) -> dict[str, str | None]:
-        """The newest intact step's name; those that are not are set aside and named in a warning.
+    def newest_intact(self) -> Path | None:
+        """The newest intact step; those that are not are set aside and named in a warning.
 
-        The batches since the oldest step are still in the spool: they are trained once more.
+        Every rank looks at its share of the files. The batches since the oldest step are still in
+        the spool: they are trained once more.
         """
-        if not (self.folder / LATEST).is_file():
-            return {"name": None}
-        newest, damages = (self.folder / LATEST).read_text().strip(), []
-        for step in reversed([p for p in step_folders(self.folder) if p.name <= newest]):
-            if (found := damage(step)) is None:
-                if damages:
-                    replace_text(self.folder / LATEST, f"{step.name}\n")
-                return {"name": step.name}
-            damages.append(f"{step.name}: {found}")
-            aside = step.with_name(f"{step.name}.damaged")
-            shutil.rmtree(aside, ignore_errors=True)  # it may have been damaged before
-            step.rename(aside)
-            warnings.warn(
-                f"{step} is damaged ({found}) and set aside as {aside.name}",
-                RuntimeWarning,
-                stacklevel=2,
+        damages: list[str] = []
+        steps = [path.name for path in reversed(complete_steps(self.folder))]
+        for name in self.ranks.share(steps):
+            folder, ranks = self.folder / name, self.ranks
+            found = [d for d in ranks.collect(damage(folder, ranks.rank, ranks.count)) if d]
+            if not found:
+                if damages and self.ranks.first:
+                    replace_text(self.folder / LATEST, f"{name}\n")
+                return folder
+            damages.append(f"{name}: {'; '.join(found)}")
+            if self.ranks.first:
+                set_aside(folder, "; ".join(found))
+        if damages:
+            raise ValueError(
+                f"{self.folder}: no checkpoint is intact ({'; '.join(damages)}); start a new run "
+                "from the last weights you trust"
             )
-        return {
-            "error": f"{self.folder}: no checkpoint is intact ({'; '.join(damages)}); start a new "
-            "run from the last weights you trust"
-        }
+        return None
 
     @property
     def oldest(self) -> int | None:
@@ -227,80 +216,33 @@ class Checkpoints:
         steps = step_folders(self.folder)
         return int(steps[0].name.removeprefix("step_")) if steps else None
 
-    @torch.no_grad()
-    def load_weights(self, shards: "Shards", model: PreTrainedModel) -> None:
-        for name, parameter in model.named_parameters():
-            fill(parameter, shards, f"{WEIGHTS}.{name}", self.ranks)
 
-    @torch.no_grad()
-    def load_moments(
-        self, shards: "Shards", model: PreTrainedModel, optimizer: torch.optim.Optimizer
-    ) -> None:
-        kinds = {name.partition(".")[0] for name in shards.names} - {WEIGHTS, RNG}
-        for name, parameter in model.named_parameters():
-            for kind in sorted(kinds):
-                key = f"{kind}.{name}"
-                scalar = not shards.shape(key)
-                value = torch.tensor(0.0) if scalar else torch.zeros_like(parameter)
-                fill(value, shards, key, self.ranks)
-                optimizer.state[parameter][kind] = value
+def read_tensors(wanted: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
+    """Fill tensors in place, each rank its own rows, from the safetensors of a folder; collective.
 
-
-class Shards:
-    """A checkpoint's tensors, `model.<name>` and `<moment>.<name>`, whoever wrote their rows."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.ranks = [safe_open(path, "pt") for path in sorted(folder.glob("rank_*.safetensors"))]
-        self.places: dict[str, list[tuple]] = defaultdict(list)  # files, and the names there
-        for file in self.ranks:
-            for name in file.keys():  # noqa: SIM118
-                self.places[name].append((file, name))
-        for path in folder.glob("model*.safetensors"):
-            file = safe_open(path, "pt")
-            for name in file.keys():  # noqa: SIM118
-                self.places[f"{WEIGHTS}.{name}"].append((file, name))
-
-    @property
-    def names(self) -> set[str]:
-        return set(self.places)
-
-    def shape(self, name: str) -> list[int]:
-        """Shape of the whole tensor. Raises `ValueError` if it is not in the checkpoint."""
-        if name not in self.places:
-            raise ValueError(f"{self.folder} lacks {name}: the checkpoint is of another model")
-        shapes = [file.get_slice(key).get_shape() for file, key in self.places[name]]
-        return shapes[0] and [sum(shape[0] for shape in shapes), *shapes[0][1:]]
-
-    def rows(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Rows [start, stop) of a tensor, by default all; a scalar as it is."""
-        if not self.shape(name):
-            file, key = self.places[name][0]
-            return file.get_tensor(key)
-        stop, offset, pieces = stop if stop is not None else self.shape(name)[0], 0, []
-        for file, key in self.places[name]:
-            piece = file.get_slice(key)
-            count = piece.get_shape()[0]
-            first, last = max(start - offset, 0), min(stop - offset, count)
-            if first < last:
-                pieces.append(piece[first:last])
-            offset += count
-        return torch.cat(pieces)
+    Raises `ValueError` for a tensor that is not there, or has another shape.
+    """
+    reader, shapes = dcp.HuggingFaceStorageReader(str(folder)), stored_shapes(folder)
+    for name, tensor in wanted.items():
+        if name not in shapes:
+            raise ValueError(f"{folder} lacks {name}: the checkpoint is of another model")
+        if shapes[name] != tensor.shape:
+            raise ValueError(
+                f"{folder}: {name} has shape {list(shapes[name])}, the model's has "
+                f"{list(tensor.shape)}: the checkpoint is of another model"
+            )
+    with torch.no_grad():
+        dcp.load(wanted, storage_reader=reader, process_group=ranks.words)
 
 
-def fill(tensor: Tensor, shards: Shards, key: str, ranks: Ranks) -> None:
-    """Copy this rank's rows of a stored tensor into `tensor`."""
-    if shards.shape(key) != list(tensor.shape):
-        raise ValueError(
-            f"{shards.folder}: {key} has shape {shards.shape(key)}, the model's has "
-            f"{list(tensor.shape)}: the checkpoint is of another model"
-        )
-    own = local(tensor)
-    if tensor.ndim == 0:
-        own.copy_(shards.rows(key))
-    elif len(own):
-        start = ranks.rank * -(-len(tensor) // ranks.count)
-        own.copy_(shards.rows(key, start, start + len(own)))
+def stored_shapes(folder: Path) -> dict[str, torch.Size]:
+    """Of the whole tensors in a folder's safetensors, by name."""
+    stored = dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    return {
+        name: tensor.size
+        for name, tensor in stored.items()
+        if isinstance(tensor, TensorStorageMetadata)
+    }
 
 
 def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
@@ -323,36 +265,10 @@ def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
     return publish_folder(target, write)
 
 
-def weight_files(model: PreTrainedModel) -> dict[str, dict[str, Tensor]]:
-    """Names of files with the tensors of each, a tied one once, filled in order to `FILE_BYTES`."""
-    state = model.state_dict()
-    saved = {name: p for name, p in model.named_parameters()}
-    saved |= {name: b for name, b in model.named_buffers() if name in state}
-    parts: list[dict[str, Tensor]] = [{}]
-    filled = 0
-    for name, tensor in saved.items():
-        if parts[-1] and filled + size_of(tensor) > FILE_BYTES:
-            parts.append({})
-            filled = 0
-        parts[-1][name], filled = tensor, filled + size_of(tensor)
-    if len(parts) == 1:
-        return {f"{WEIGHTS}.safetensors": parts[0]}
-    count = len(parts)
-    return {f"{WEIGHTS}-{i:05d}-of-{count:05d}.safetensors": p for i, p in enumerate(parts, 1)}
-
-
-def size_of(tensor: Tensor) -> int:
-    """Bytes of a tensor, of all ranks together if it is sharded."""
-    return tensor.numel() * tensor.element_size()
-
-
 def describe_model(
-    folder: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    weights: dict[str, dict[str, Tensor]],
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """What `from_pretrained` reads besides the weights, which are given by file and name.
+    """What `from_pretrained` reads besides the weights.
 
     The model's own are not touched: an update may have them gathered just now.
     """
@@ -363,21 +279,33 @@ def describe_model(
         # as it is: whether its settings go together is not for a checkpoint to judge
         model.generation_config.to_json_file(folder / "generation_config.json")
     tokenizer.save_pretrained(folder)
-    if len(weights) > 1:
-        total = sum(size_of(t) for tensors in weights.values() for t in tensors.values())
-        places = {name: file for file, tensors in weights.items() for name in tensors}
-        index = {"metadata": {"total_size": total}, "weight_map": places}
-        write_json(folder / f"{WEIGHTS}.safetensors.index.json", index)
 
 
-def own_tensors(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Copies of a rank's rows of the AdamW moments, and of its RNG state."""
-    tensors = {
-        f"{kind}.{name}": to_host(local(value))
+def moments_of(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of AdamW by kind and name, sharded as the parameters are."""
+    return {
+        f"{kind}.{name}": value
         for name, parameter in model.named_parameters()
         for kind, value in optimizer.state.get(parameter, {}).items()
     }
-    return tensors | {RNG: torch.get_rng_state()}
+
+
+def own_tensors(
+    model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> dict[str, tuple[Tensor, list[int]]]:
+    """Copies of what this rank has to write, each with the place of its first element.
+
+    Its rows of the moments, its RNG state; a scalar is written by rank 0, no rows by nobody.
+    """
+    found = {RNG: (torch.get_rng_state(), [0])}
+    for name, value in moments_of(model, optimizer).items():
+        rows = local(value)
+        if value.ndim and len(rows):
+            first = ranks.rank * -(-len(value) // ranks.count)
+            found[name] = to_host(rows), [first] + [0] * (value.ndim - 1)
+        elif not value.ndim and ranks.first:
+            found[name] = to_host(rows), []
+    return found
 
 
 def to_host(tensor: Tensor) -> Tensor:
@@ -390,27 +318,48 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def attempt(stage: Callable[[], None], step: int) -> bool:
-    """Run one stage of a save; a failure is a warning."""
+def attempt(stage: Callable[[], Result], step: int) -> Result | None:
+    """The result of one stage of a save; None, and a warning, if it fails."""
     try:
-        stage()
+        return stage()
     except (OSError, SafetensorError) as error:
         warnings.warn(
             f"checkpoint {step} is not written, the one before stays the newest: {error}",
             RuntimeWarning,
             stacklevel=2,
         )
-        return False
-    return True
+        return None
 
 
-def fresh_folder(path: Path) -> None:
+def fresh_folder(path: Path) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
+    return path
+
+
+def set_aside(folder: Path, reason: str) -> None:
+    """Give a damaged step another name, and say so."""
+    aside = folder.with_name(f"{folder.name}.damaged")
+    shutil.rmtree(aside, ignore_errors=True)  # it may have been damaged before
+    folder.rename(aside)
+    warnings.warn(
+        f"{folder} is damaged ({reason}) and set aside as {aside.name}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def step_folders(folder: Path) -> list[Path]:
+    """Folders of checkpoints, complete or not, oldest first."""
     return sorted(p for p in folder.glob("step_*") if re.fullmatch(r"step_\d{6,}", p.name))
+
+
+def complete_steps(folder: Path) -> list[Path]:
+    """Those up to the one that `latest` names; none without it."""
+    if not (folder / LATEST).is_file():
+        return []
+    newest = (folder / LATEST).read_text().strip()
+    return [path for path in step_folders(folder) if path.name <= newest]
 
 
 def rank_file(rank: int) -> str:

@@ -15,8 +15,8 @@ from transformers import (
 
 from rlbook.policy import load_policy
 from rlbook.policy.loading import load_tokenizer, policy_source
-from rlbook.scale.sections import TrainConfig
-from rlbook.scale.train.checkpoint import WEIGHTS, Shards, fill
+from rlbook.scale.config import TrainConfig
+from rlbook.scale.train.checkpoint import read_tensors, stored_shapes
 from rlbook.scale.train.parallel import Ranks, ScoredPolicy, shard
 
 READ = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")  # of a repository on the hub
@@ -30,24 +30,23 @@ def load_sharded(
     Where a model's class names its weights otherwise than its files do (experts that are stored one
     by one, say), every rank loads the whole of it, as `load_policy` does, and keeps its part.
     """
-    folder = policy_folder(name)
+    folder, tokenizer = policy_folder(name), load_tokenizer(name)
     model = empty_policy(folder).requires_grad_(not frozen)
-    shards = Shards(folder)
-    if {f"{WEIGHTS}.{parameter}" for parameter, _ in model.named_parameters()} - shards.names:
-        model = load_policy(name)[0].requires_grad_(not frozen)
-        return shard(model.to(ranks.device), ranks.mesh, config), load_tokenizer(name)
+    if not dict(model.named_parameters()).keys() <= stored_shapes(folder).keys():
+        model = load_policy(name, device=str(ranks.device))[0].requires_grad_(not frozen)
+        return shard(model, ranks.mesh, config), tokenizer
     scored = shard(model, ranks.mesh, config)
     materialise(model, ranks.device)
-    with torch.no_grad():
-        for parameter, weight in model.named_parameters():
-            fill(weight, shards, f"{WEIGHTS}.{parameter}", ranks)
-    return scored, load_tokenizer(name)
+    read_tensors(dict(model.named_parameters()), folder, ranks)
+    return scored, tokenizer
 
 
 def policy_folder(name: str) -> Path:
     """The folder of a policy's files; those of a hub id are fetched once."""
     source = policy_source(name)
-    return source if isinstance(source, Path) else Path(snapshot_download(source, READ))
+    if isinstance(source, Path):
+        return source
+    return Path(snapshot_download(source, allow_patterns=list(READ)))
 
 
 def empty_policy(folder: Path) -> PreTrainedModel:

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.registry import free_port
-from rlbook.scale.train.weights import Transport
+from rlbook.scale.train.weights import Transport, whole_tensors
 
 GRACE = 5.0  # seconds in which a transfer whose peer has refused may end by itself
 Result = TypeVar("Result")
@@ -31,22 +31,29 @@ Result = TypeVar("Result")
 class NCCLTransport(Transport):
     """A process group of rank 0 and one generator's workers, made at the first transfer.
 
-    A group per generator: one that is started again remakes its own and disturbs no other.
+    A group per generator: one that is started again remakes its own and disturbs no other. Every
+    transfer gathers the weights once more, tensor by tensor, so that no GPU ever holds them all.
     """
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.device = self.ranks.device
+        self.source = Source(self)
         self.engines: dict[str, Any] = {}
         self.transfers: dict[str, asyncio.Future] = {}
         self.turn = asyncio.Lock()  # one kernel that waits for a peer at a time
 
     def gather(self, policy: PreTrainedModel, version: int) -> None:
-        super().gather(policy, version)
+        self.source.policy = policy
         torch.cuda.synchronize()  # vLLM packs on streams of its own
 
+    def follow(self) -> None:
+        """Gather along, as often as rank 0 sends."""
+        while self.ranks.share():
+            self.source.begin()
+            self.source.drain()
+
     def release(self) -> None:
-        self.weights, self.gathered = {}, None
+        self.ranks.share(False)
 
     async def connect(self, client: GeneratorClient, fresh: bool) -> None:
         if fresh or client.url not in self.engines:
@@ -60,7 +67,12 @@ class NCCLTransport(Transport):
             engine.client = relay
             engine.send_weights()
 
-        await self.supervised(client, transfer)
+        try:
+            await self.supervised(client, transfer)
+        except Exception:
+            if self.transfers[client.url].done():
+                await asyncio.wait([self.on_device(client, self.source.drain)])
+            raise
 
     def meet(self, relay: "Relay") -> Any:
         """vLLM's trainer-side engine, once the generator's workers have joined its group."""
@@ -69,26 +81,32 @@ class NCCLTransport(Transport):
 
         host = own_address(relay.generator.url)
         where = NCCLTrainerInitInfo(host, free_port(host), 1 + self.width, rank=0)
-        return WeightTransferTrainerFactory.trainer_init(where, client=relay, source=Source(self))
+        return WeightTransferTrainerFactory.trainer_init(where, client=relay, source=self.source)
 
     async def supervised(
         self, client: GeneratorClient, work: Callable[["Relay"], Result]
     ) -> Result:
         """The result of what may wait for a peer in NCCL, or at once the error of that peer."""
-        async with self.turn:
-            relay = Relay(client)
+        relay = Relay(client)
+        done = self.on_device(client, lambda: work(relay))
+        await asyncio.wait([done, relay.refused], return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
+            await asyncio.wait([done], timeout=GRACE)
+            relay.refused.result()
+        return done.result()
 
-            def on_device() -> Result:
-                if self.ranks.device.type == "cuda":
-                    torch.cuda.set_device(self.ranks.device)  # a property of the thread
-                return work(relay)
+    def on_device(
+        self, client: GeneratorClient, work: Callable[[], Result]
+    ) -> "asyncio.Future[Result]":
+        """The result of a call in a thread; `forget` looks whether it has come."""
 
-            done = self.transfers[client.url] = in_thread(on_device)
-            await asyncio.wait([done, relay.refused], return_when=asyncio.FIRST_COMPLETED)
-            if not done.done():
-                await asyncio.wait([done], timeout=GRACE)
-                relay.refused.result()
-            return done.result()
+        def run() -> Result:
+            if self.ranks.device.type == "cuda":
+                torch.cuda.set_device(self.ranks.device)  # a property of the thread
+            return work()
+
+        done = self.transfers[client.url] = in_thread(run)
+        return done
 
     def forget(self, client: GeneratorClient) -> None:
         """Drop a connection that failed; if something still waits in it, end this rank."""
@@ -99,18 +117,42 @@ class NCCLTransport(Transport):
 
 
 class Source:
-    """The gathered weights, as vLLM's engine wants them (its `WeightSource`)."""
+    """The policy's weights, as vLLM's engine wants them (its `WeightSource`): a pass per transfer.
 
-    def __init__(self, transport: Transport):
+    The other ranks are told of a pass and gather along. What a transfer that failed has left of it
+    is to be drained, or they wait for ever.
+    """
+
+    def __init__(self, transport: NCCLTransport):
         self.transport = transport
+        self.policy: PreTrainedModel | None = None
+        self.left: Iterator[tuple[str, Tensor]] = iter(())
+
+    @property
+    def weights(self) -> PreTrainedModel:
+        """The policy, which `gather` has named."""
+        assert self.policy is not None
+        return self.policy
 
     def metadata(self) -> list:
         from vllm.distributed.weight_transfer import ParamMeta
 
-        return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in self.transport.weights.items()]
+        state, dtype = self.weights.state_dict(), self.transport.dtype
+        return [ParamMeta(name, dtype, tuple(tensor.shape)) for name, tensor in state.items()]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return iter(self.transport.weights.items())
+        self.transport.ranks.share(True)
+        return self.begin()
+
+    def begin(self) -> Iterator[tuple[str, Tensor]]:
+        """A pass; every rank begins it."""
+        self.left = whole_tensors(self.weights, self.transport.dtype)
+        return self.left
+
+    def drain(self) -> None:
+        """Go through what is left of a pass."""
+        for _ in self.left:
+            pass
 
 
 class Relay:
@@ -160,23 +202,22 @@ def own_address(url: str) -> str:
 
 def in_thread(blocking: Callable[[], Result]) -> "asyncio.Future[Result]":
     """The result of a call in a thread that does not keep the process alive."""
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    called: Future[Result] = Future()
+    called.set_running_or_notify_cancel()  # nobody who stops waiting cancels it
 
     def run() -> None:
         try:
-            outcome = future.set_result, blocking()
+            called.set_result(blocking())
         except BaseException as error:
-            outcome = future.set_exception, error
-        with suppress(RuntimeError):  # the loop has been closed meanwhile
-            loop.call_soon_threadsafe(settle, *outcome)
+            called.set_exception(error)
 
+    waited = asyncio.wrap_future(called)
+    waited.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     threading.Thread(target=run, daemon=True).start()
-    return future
+    return waited
 
 
 def settle(method: Callable, value: object) -> None:
     """Set a future's outcome, unless it has one."""
-    if not method.__self__.done():
+    if not method.__self__.done():  # type: ignore[attr-defined]
         method(value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -18,12 +18,11 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlbook.policy import TokenStats, token_stats
-from rlbook.scale.sections import TrainConfig
-from rlbook.training.batch import Batch, Collated, lengths_of, pack
-from rlbook.training.step import LocalProcess
+from rlbook.policy import TokenStats, token_stats, topk_logprobs
+from rlbook.scale.config import TrainConfig
+from rlbook.training.batch import SampledBatch, lengths_of, pack
+from rlbook.training.forward import AnyBatch, LocalProcess, Rows
 
-Tensors = TypeVar("Tensors", Batch, Collated)
 TENSOR_LIMIT = timedelta(minutes=10)  # a collective on GPUs that takes longer never ends
 WORD_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait
 
@@ -31,8 +30,8 @@ WORD_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the
 class Ranks(LocalProcess):
     """The processes that the launcher started, or this one alone; `parallel` for `train_step`.
 
-    Every rank holds the whole batch and runs its own micro-batches. All methods but `slices` and
-    `token_stats` are collective: every rank calls them, in the same order. Chapter 17.
+    Every rank holds the whole batch and runs its own micro-batches. All methods are collective:
+    every rank calls them, in the same order. Chapter 17.
     """
 
     def __init__(self, device: str = "cpu"):
@@ -44,17 +43,50 @@ class Ranks(LocalProcess):
         self.device = torch.device(device)
         if device == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
+        # The same numbers; a sharded parameter costs more to call than to update.
+        self.optimizer_options = {"fused" if device == "cuda" else "foreach": True}
 
-    def slices(self, batch: Batch, max_tokens: int) -> Iterator[Batch]:
-        """This rank's micro-batches; every rank has the same number of them."""
+    def micro_batches(self, batch: AnyBatch, max_tokens: int) -> Iterator[tuple[Rows, AnyBatch]]:
+        """This rank's micro-batches; every rank has the same number of them.
+
+        One rank alone takes those of any single process, so that both make the same weights.
+        """
+        if self.count == 1:
+            yield from super().micro_batches(batch, max_tokens)
+            return
         for rows in self.rows(batch, max_tokens):
-            yield select(batch, rows)
+            yield torch.tensor(rows, dtype=torch.int64), select(batch, rows)
 
-    def rows(self, batch: Batch | Collated, max_tokens: int) -> list[list[int]]:
+    def rows(self, batch: SampledBatch, max_tokens: int) -> list[list[int]]:
+        """The rows of each of this rank's micro-batches; see `plan`."""
         return plan(lengths_of(batch.mask).tolist(), self.count, max_tokens)[self.rank]
 
-    def token_stats(self, model: nn.Module, micro: Batch, temperature: float) -> TokenStats:
-        return model(micro.ids, micro.mask, temperature)
+    def token_stats(
+        self,
+        model: nn.Module,
+        micro: SampledBatch,
+        temperature: float,
+        entropy_grad: bool = False,
+        topk_ids: Int[Tensor, "N T K"] | None = None,
+    ) -> TokenStats:
+        how = {"entropy_grad": entropy_grad, "topk_ids": topk_ids}
+        return model(micro.ids, micro.mask, temperature, **how)
+
+    def token_logprobs(
+        self, model: nn.Module, micro: SampledBatch, temperature: float
+    ) -> Float[Tensor, "N T"]:
+        return model(micro.ids, micro.mask, temperature).logp
+
+    def likeliest(
+        self, model: nn.Module, micro: SampledBatch, k: int, temperature: float
+    ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
+        return model(micro.ids, micro.mask, temperature, likeliest=k)
+
+    def whole(self, model: nn.Module, part: Tensor) -> Tensor:
+        dist.all_reduce(part)
+        # What a forward pass without backward leaves gathered would go stale.
+        cast(FSDPModule, model).reshard()
+        return part
 
     def gather(self, parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
         """The sums of all ranks' micro-batches, in float64."""
@@ -63,20 +95,6 @@ class Ranks(LocalProcess):
         everyone = [torch.empty_like(own) for _ in range(self.count)]
         dist.all_gather(everyone, own)
         return [dict(zip(names, row, strict=True)) for row in torch.cat(everyone)]
-
-    @torch.no_grad()
-    def logprobs(
-        self, model: nn.Module, batch: Batch | Collated, temperature: float, max_tokens: int
-    ) -> Float[Tensor, "N T"]:
-        """log π(token) of the whole batch under a sharded policy, on every rank."""
-        result = torch.zeros_like(batch.logp_sampler)
-        for rows in self.rows(batch, max_tokens):
-            micro = select(batch, rows)
-            logp = model(micro.ids, micro.mask, temperature).logp
-            result[torch.tensor(rows, dtype=torch.int64), : logp.shape[1]] = logp[: len(rows)]
-        dist.all_reduce(result)
-        model.reshard()  # what a forward pass without backward leaves gathered would go stale
-        return result
 
     def share(self, value: Any = None, source: int = 0) -> Any:
         """The JSON value of one rank, on all of them; the others' values do not count."""
@@ -99,7 +117,7 @@ class Ranks(LocalProcess):
 
 
 class ScoredPolicy(nn.Module):
-    """A language model whose forward pass is `rlbook.policy.token_stats`.
+    """A language model whose forward pass scores tokens.
 
     FSDP gathers a module's weights around its forward pass. The head's weight is used outside the
     language model's own, hence this module around both.
@@ -110,9 +128,17 @@ class ScoredPolicy(nn.Module):
         self.policy, self.fp32_head = policy, fp32_head
 
     def forward(
-        self, ids: Int[Tensor, "N T"], mask: Bool[Tensor, "N T"], temperature: float
-    ) -> TokenStats:
-        return token_stats(self.policy, ids, mask, temperature, self.fp32_head)
+        self,
+        ids: Int[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        temperature: float,
+        likeliest: int | None = None,
+        **how: Any,
+    ) -> TokenStats | tuple[Tensor, Tensor]:
+        """`token_stats`, or `topk_logprobs` of so many of the `likeliest` tokens."""
+        if likeliest is not None:
+            return topk_logprobs(self.policy, ids, mask, likeliest, temperature, self.fp32_head)
+        return token_stats(self.policy, ids, mask, temperature, self.fp32_head, **how)
 
 
 def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> ScoredPolicy:
@@ -163,7 +189,7 @@ def plan(lengths: Sequence[int], ranks: int, max_tokens: int) -> list[list[list[
     return [slices[rank::ranks] for rank in range(ranks)]
 
 
-def select(batch: Tensors, rows: list[int]) -> Tensors:
+def select(batch: AnyBatch, rows: list[int]) -> AnyBatch:
     """The given rows; without any, one row with nothing to train, so that the rank takes part."""
     if rows:
         return batch.select(torch.tensor(rows, device=batch.ids.device))
@@ -180,5 +206,7 @@ def join_process_group(device: str) -> None:
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
         backend = "cpu:gloo,cuda:nccl"
-    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    alone: dict[str, Any] = (
+        {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    )
     dist.init_process_group(backend, timeout=TENSOR_LIMIT, **alone)

@@ -9,7 +9,7 @@ once more, from the spool.
 import math
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,15 +18,14 @@ from typing import Literal
 import torch.distributed as dist
 
 from rlbook.policy import set_threads
+from rlbook.scale.batch_log import has_batch, prune, read_batch, saved_state, spool_end
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.hold import Held
 from rlbook.scale.layout import Layout, read_json, write_json
 from rlbook.scale.plan.shape import model_shape
-from rlbook.scale.process import Pulse, die_with_parent
-from rlbook.scale.spool import has_batch, prune, read_batch, saved_state, spool_end
-from rlbook.scale.train.courier import Courier
-from rlbook.scale.train.learner import Learner
+from rlbook.scale.process import Heartbeat, die_with_parent
+from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
+from rlbook.scale.train.weight_sync import WeightSync
 from rlbook.training import Rollout, RunLog
 
 POLL_SECONDS = 0.05
@@ -40,16 +39,16 @@ class ScaleTrainer:
     def __init__(self, layout: Layout, config: ScaleConfig):
         self.layout, self.config = layout, config
         self.ranks = Ranks(config.model.device)
-        self.learner = Learner(config, layout, self.ranks)
+        self.learner = ShardedLearner(config, layout, self.ranks)
         self.learner.load()
         self.orchestrator = saved_state(layout) or {}  # its state after the last batch trained
         self.reached = read_json(layout.status, {}).get("version", 0)  # before a restart
-        self.saved, self.saving = self.version, None  # versions: durable, being written
+        self.saved = self.version  # durable
+        self.saving: int | None = None  # being written
         self.save_again, self.failed_saves = False, 0
-        self.courier = Courier(config, layout, self.learner)
-        self.held = Held(layout.hold)
+        self.weight_sync = WeightSync(config, layout, self.learner)
         self.watch = Stopwatch()
-        self.pulse = Pulse(layout.alive("trainer"), LEAST_SILENCE)
+        self.heartbeat = Heartbeat(layout.alive("trainer"), LEAST_SILENCE)
         if self.ranks.first:
             self.shape = model_shape(config.model.policy)
             self.log = RunLog(layout.root, self.version)
@@ -71,26 +70,26 @@ class ScaleTrainer:
         """Rank 0's choice.
 
         Generators may be ahead of a trainer that replays batches: they are left alone until it
-        has caught up. Its last version is delivered only once no other is held.
+        has caught up. Its last version is delivered only once no generator is pinned.
         """
-        self.pulse()
+        self.heartbeat()
         ready = has_batch(self.layout, self.version)
         replaying = ready and self.version < self.reached
-        held = self.held()
-        if not replaying and self.courier.is_due(held):
+        pinned = read_json(self.layout.pinned)
+        if not replaying and self.weight_sync.is_due(pinned):
             return "push"
         if self.version >= self.end:
-            return "stop" if held is None else "wait"
+            return "stop" if pinned is None else "wait"
         return "train" if ready else "wait"
 
     def train(self) -> None:
-        """One update; a checkpoint if it is time for one."""
+        """The updates of one batch; a checkpoint if it is time for one."""
         with self.watch("train"):
             rollouts, self.orchestrator = self.read()
-            metrics = self.learner.update(rollouts)
+            metrics = self.learner.learn(rollouts)
         if self.ranks.first:
             self.report(rollouts, metrics)
-        last = self.version == self.config.updates
+        last = self.version == self.config.steps
         if self.save_again or last or self.version % self.config.checkpoint.every == 0:
             self.save()
         if self.ranks.first and self.version >= self.reached:
@@ -98,7 +97,7 @@ class ScaleTrainer:
 
     def push(self) -> None:
         with self.watch("push"):
-            self.courier.deliver()
+            self.weight_sync.deliver()
 
     def wait(self) -> None:
         """Nothing to train: all that is known of this trainer is its status, which may be lost."""
@@ -152,14 +151,15 @@ class ScaleTrainer:
         if self.ranks.first:
             self.tell(done=True)
             self.log.close()
-        self.courier.close()
+        self.weight_sync.close()
 
     def report(self, rollouts: Sequence[Rollout], metrics: dict[str, float]) -> None:
         """The update's row of metrics."""
         seconds = self.watch.lap()
-        self.pulse.silence = max(self.pulse.silence, SLOWER * seconds["total"])
+        self.heartbeat.silence = max(self.heartbeat.silence, SLOWER * seconds["total"])
         lengths = [len(r.prompt_ids) + r.length for r in rollouts]
-        flops = self.shape.training_flops(sum(lengths), sum(n * n / 2 for n in lengths))
+        passes = self.config.optimizer.epochs
+        flops = passes * self.shape.training_flops(sum(lengths), sum(n * n / 2 for n in lengths))
         peak = self.ranks.count * self.config.budget.peak_tflops * 1e12
         self.log(
             {
@@ -180,19 +180,21 @@ class ScaleTrainer:
 
     @property
     def version(self) -> int:
-        return self.learner.version
+        """Batches learned."""
+        return self.learner.step
 
     @property
     def end(self) -> int:
         """The version to stop at."""
-        return min(self.config.updates, (spool_end(self.layout) or {}).get("version", math.inf))
+        return min(self.config.steps, (spool_end(self.layout) or {}).get("version", math.inf))
 
 
 class Stopwatch:
     """Seconds by what they were spent on: `with watch("train"): …`."""
 
-    def __init__(self):
-        self.seconds, self.start = Counter(), time.perf_counter()
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.start = time.perf_counter()
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -202,15 +204,16 @@ class Stopwatch:
         finally:
             self.seconds[name] += time.perf_counter() - start
 
-    def lap(self) -> Counter:
+    def lap(self) -> dict[str, float]:
         """Seconds since the last lap, `total` being all of them."""
         now = time.perf_counter()
         lap, lap["total"] = self.seconds, now - self.start
-        self.seconds, self.start = Counter(), now
+        self.seconds, self.start = defaultdict(float), now
         return lap
 
 
 def main(arguments: Sequence[str]) -> None:
+    """A rank of the trainer of the run folder named on the command line."""
     die_with_parent()
     layout = Layout(Path(arguments[0]))
     config = load_config(layout.config)

@@ -1,13 +1,18 @@
 """How weights travel from the trainer to a generator: one class per transport.
 
-All ranks gather the weights first and rank 0 sends them afterwards, so a generator that fails in
-the middle of a transfer leaves no rank waiting in a gather. The other transport is in `nccl`.
+Nothing is ever whole on a rank but a tensor at a time. Gathering it takes all ranks, so whoever
+stops in the middle (a full disk, a generator that dies) goes through the rest all the same: the
+others wait in these gathers. The other transport is in `nccl`.
 """
 
 import shutil
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -19,82 +24,101 @@ from rlbook.scale.train.parallel import Ranks
 from rlbook.training.step import full_tensor
 
 KEPT_FOLDERS = 2  # a generator may be reading the version before
+FILE_BYTES = 2 * 2**30  # of weights in one file: as much of the host's memory is taken
 
 
 class Transport:
-    """Gathers one version of the weights at a time and sends it to any number of generators."""
+    """Brings one version of the weights at a time to any number of generators."""
 
-    device: str | torch.device = "cpu"  # where the gathered weights are kept
+    turn: AbstractAsyncContextManager = nullcontext()  # to be held by whoever connects and sends
 
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks):
-        self.dtype = getattr(torch, config.generate.dtype)
+        self.dtype = getattr(torch, str(config.generate.dtype))
         self.width = config.generate.tensor_parallel
         self.layout, self.ranks = layout, ranks
-        self.gathered: int | None = None  # version
-        self.weights: dict[str, Tensor] = {}
 
     def gather(self, policy: PreTrainedModel, version: int) -> None:
         """Collective: from now on `send` sends these weights."""
-        if self.gathered != version:
-            self.weights = gather_weights(policy, self.dtype, self.device, keep=self.ranks.first)
-            self.gathered = version
+        raise NotImplementedError
 
     async def connect(self, client: GeneratorClient, fresh: bool) -> None:
         """Make sure of a connection; a `fresh` generator knows nothing of an earlier one."""
 
     async def send(self, client: GeneratorClient) -> None:
-        """Send the gathered weights to a generator that waits for them."""
+        """Send the weights to a generator that waits for them."""
         raise NotImplementedError
 
     def forget(self, client: GeneratorClient) -> None:
         """Drop a connection that failed."""
 
+    def follow(self) -> None:
+        """What the other ranks do while rank 0 sends, until it `release`s them."""
+
     def release(self) -> None:
-        """Collective: give back memory that training needs."""
+        """Rank 0 has sent what it had to send."""
 
 
 class FileTransport(Transport):
     """A folder of safetensors that the generators read; needs a file system they share."""
 
+    gathered = -1  # version
+    error: Exception | None = None  # that kept it from being written
+
     @property
     def folder(self) -> Path:
         return self.layout.version(self.gathered)
 
-    async def connect(self, client: GeneratorClient, fresh: bool) -> None:
-        """Publish the folder, if no other generator's push has."""
-        if self.weights:
-            publish_folder(self.folder, self.write, durable=False)
-            self.weights = {}
-            self.prune()
+    def gather(self, policy: PreTrainedModel, version: int) -> None:
+        """Collective; rank 0 publishes the folder. A full disk is an error of `connect`."""
+        if self.gathered == version and not self.ranks.share(bool(self.error)):
+            return
+        self.gathered, self.error = version, None
+        tensors = whole_tensors(policy, self.dtype)
+        if self.ranks.first:
+            try:
+                publish_folder(self.folder, partial(write_files, tensors), durable=False)
+                self.prune()
+            except (OSError, SafetensorError) as error:
+                self.error = error
+        for _ in tensors:
+            pass
 
-    def write(self, folder: Path) -> None:
-        save_file(self.weights, folder / "model.safetensors")
+    async def connect(self, client: GeneratorClient, fresh: bool) -> None:
+        if self.error:
+            raise self.error
 
     async def send(self, client: GeneratorClient) -> None:
         await client.reload(str(self.folder.resolve()))
 
     def prune(self) -> None:
         """Delete all but the last folders, and what killed trainers left unfinished."""
-        for partial in self.layout.weights.glob(".v*.partial"):
-            shutil.rmtree(partial, ignore_errors=True)
+        for partly in self.layout.weights.glob(".v*.partial"):
+            shutil.rmtree(partly, ignore_errors=True)
         folders = set(self.layout.weights.glob("v*")) - {self.folder}
         by_age = sorted(folders, key=lambda folder: folder.stat().st_mtime)
         for old in by_age[: len(by_age) - KEPT_FOLDERS + 1]:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def gather_weights(
-    policy: PreTrainedModel, dtype: torch.dtype, device: str | torch.device, keep: bool
-) -> dict[str, Tensor]:
-    """Copies of all tensors, whole, under their Hugging Face names; empty without `keep`.
+def whole_tensors(policy: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """All tensors, whole, one after the other, under their Hugging Face names; collective.
 
-    Collective, one tensor at a time, which travels in the generators' dtype already. A tied head
-    comes with a name of its own: vLLM on a CPU packs the head's weights and would keep the old
-    ones otherwise.
+    They travel in the generators' dtype already. A tied head comes with a name of its own: vLLM on
+    a CPU packs the head's weights and would keep the old ones otherwise.
     """
-    gathered = {}
     for name, tensor in policy.state_dict().items():
-        full = full_tensor(tensor.to(dtype))
-        if keep:
-            gathered[name] = full.to(device, copy=True).contiguous()
-    return gathered
+        yield name, full_tensor(tensor.to(dtype)).contiguous()
+
+
+def write_files(tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:
+    """Fill a folder with safetensors; a file is written as soon as `FILE_BYTES` are together."""
+    part: dict[str, Tensor] = {}
+    written = size = 0
+    for name, tensor in tensors:
+        part[name] = tensor.to("cpu", copy=True)
+        size += tensor.nbytes
+        if size >= FILE_BYTES:
+            save_file(part, folder / f"model-{written:05d}.safetensors")
+            part, size, written = {}, 0, written + 1
+    if part:
+        save_file(part, folder / f"model-{written:05d}.safetensors")

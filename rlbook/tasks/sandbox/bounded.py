@@ -1,41 +1,51 @@
 """Run a third-party scorer on model text in its own process, within a time limit.
 
-Alarms (`signal.SIGALRM`) stop Python code only, and only in the main thread; a process can be
-killed wherever it hangs, from any thread. The worker also has a memory limit, and pickles nothing.
+An exception stops Python code only, and only in the main thread; a process can be ended wherever it
+hangs. Its limit is on the seconds that it computes, so a verdict does not depend on what else the
+machine has to do. The worker also has a memory limit, and pickles nothing.
 """
 
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO
 
-START_SECONDS = 60.0
+LOADING_SECONDS = 300.0  # that a scorer's libraries may take
+WAITING_SECONDS = 300.0  # that a scorer may stand still besides, on a machine that is too busy
+OUT_OF_TIME = getattr(signal, "SIGPROF", None)  # ends a worker that has used its seconds up
 
 
 class BoundedWorker:
     """A process that answers JSON requests one at a time and is replaced when it is late.
 
-    `call(request, seconds)` returns the worker's answer or raises `TimeoutError` (late) or
-    `RuntimeError` (died, out of memory, or reported an error). Thread-safe: calls queue.
+    `call(request, seconds)` returns the worker's answer or raises `TimeoutError` (it computed for
+    so long without an end) or `RuntimeError` (died, out of memory, stood still, or reported an
+    error). Thread-safe: calls queue.
     """
 
     def __init__(self) -> None:
         self.here: Callable[[dict], dict] | None = None  # in the worker process: it scores itself
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._loaded: set[tuple[str, str | None]] = set()  # scorers and tasks, by that process
 
     def call(self, request: dict, seconds: float) -> dict:
-        """Send one request and wait at most `seconds` (the worker's start not counted)."""
+        """Send one request that may compute for `seconds`; loading its scorer is not counted."""
         if self.here:
             return self.here(request)
         with self._lock:
             process = self._process
             if process is None or process.poll() is not None:
-                process = self._start(request)
+                process = self._start()
+            if (scorer := (request["scorer"], request.get("task"))) not in self._loaded:
+                self._exchange(process, {**request, "warm_up": True}, LOADING_SECONDS)
+                self._loaded.add(scorer)
             reply = self._exchange(process, request, seconds)
         if "error" in reply:
             raise RuntimeError(reply["error"])
@@ -49,8 +59,9 @@ class BoundedWorker:
             for pipe in pipes(self._process):
                 pipe.close()
             self._process = None
+            self._loaded.clear()
 
-    def _start(self, request: dict) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         self.close()
         # What can be imported here can be imported there: a task may be the reader's own.
         path = os.pathsep.join(filter(None, sys.path))
@@ -63,11 +74,10 @@ class BoundedWorker:
         )
         atexit.unregister(self.close)
         atexit.register(self.close)
-        self._exchange(process, {**request, "warm_up": True}, START_SECONDS)
         return process
 
     def _exchange(self, process: subprocess.Popen[bytes], request: dict, seconds: float) -> dict:
-        """One line out, one line in; a timer kills the process, which ends the wait."""
+        """One line out, one line in. Its own limit, or a timer here, ends it and so the wait."""
         (to_worker, from_worker), late = pipes(process), threading.Event()
         message = json.dumps({**request, "seconds": seconds}).encode() + b"\n"
 
@@ -75,7 +85,7 @@ class BoundedWorker:
             late.set()
             process.kill()
 
-        timer = threading.Timer(seconds, kill)
+        timer = threading.Timer(seconds + WAITING_SECONDS * bool(OUT_OF_TIME), kill)
         timer.start()
         try:
             to_worker.write(message)
@@ -87,9 +97,14 @@ class BoundedWorker:
             timer.cancel()
         if line.endswith(b"\n") and not late.is_set():
             return json.loads(line)
+        with suppress(subprocess.TimeoutExpired):  # its code, before `close` kills it
+            process.wait(1)
+        code = process.poll()
         self.close()
+        if OUT_OF_TIME and code == -OUT_OF_TIME:
+            raise TimeoutError(f"scorer found no answer in {seconds:g} s")
         if late.is_set():
-            raise TimeoutError(f"scorer did not answer within {seconds:g} s")
+            raise RuntimeError(f"scorer stood still for more than {WAITING_SECONDS:g} s")
         raise RuntimeError("scorer process died (out of memory?)")
 
 

@@ -87,6 +87,7 @@ SCORERS: dict[str, tuple[Callable[[dict], dict], Callable[[dict], object]]] = {
 
 
 def main() -> None:
+    """Answer requests until the input ends; what scorers print goes nowhere."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     limit_memory(MEMORY_BYTES)
@@ -112,14 +113,18 @@ def answer(request: dict) -> dict:
 
 @contextlib.contextmanager
 def own_time_limit(seconds: float) -> Iterator[None]:
-    """Die a little after the caller's limit, in case the caller is not there to kill.
+    """End after so many seconds of work; after many more of none, if no caller is left to kill.
 
-    The signal's default action ends the process, in whatever code it hangs (not on Windows).
+    The signals' default action ends the process, in whatever code it hangs (not on Windows).
     """
-    alarm = getattr(signal, "alarm", lambda seconds: None)
-    alarm(int(seconds) + 2)
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds + bounded.WAITING_SECONDS + 2)
     yield
-    alarm(0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def limit_memory(size: int) -> None:

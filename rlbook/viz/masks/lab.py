@@ -17,10 +17,10 @@ from rlbook.objectives import (
     DivergenceMask,
     NoTrustRegion,
     RatioClip,
-    TrustRegion,
+    Region,
     WeightClip,
 )
-from rlbook.objectives.specs import read_region, write_region
+from rlbook.objectives.specs import read, write
 from rlbook.viz.masks.rules import MASKS, Mask, advantages_of, find_mask, token_names
 
 UPDATES = 16
@@ -62,23 +62,22 @@ def mask_lab(
 ) -> "MaskLab":
     """Two masks over the tokens of the four completions; interactive with and without a kernel.
 
-        mask_lab("ppo", "dapo")                # last line of a cell; next cell: the static face
-        mask_atlas("ppo", "dapo")
+        mask_lab("ppo", "dapo")                # last line of a cell
 
     `left` and `right` name two of `masks`, `token` the one that is taken apart first (its
     completion's letter and position), `update` where the tokens stand: from 0, as sampled, to 16,
     as the completions have them, each on a straight line in its logit. Sliders move the limits of
     the two masks; arrow keys walk over the tokens. `hint` says what to try, in a line below.
     The drawing is made in the browser and answers at once. A stored notebook keeps it as HTML of
-    its own, which a web page shows; GitHub takes scripts out, so put `mask_atlas` below.
-    Of `masks` it has those with a region of `trust_regions`; the others are for the atlas.
+    its own, which a web page shows; GitHub takes scripts out, so put a picture below.
+    Of `masks` it has those with a region of `trust_regions` that the browser can calculate.
     Raises `ValueError` for a mask or token that it does not have, and an update outside [0, 16].
     """
     drawn = {key: mask for key, mask in masks.items() if isinstance(mask.region, DRAWN)}
     for name in (left, right):
         region = type(find_mask(name, masks).region)
         if name not in drawn:
-            raise ValueError(f"the lab cannot draw {region.__name__}: see mask_atlas({name!r})")
+            raise ValueError(f"the lab cannot draw {region.__name__}, the region of {name!r}")
     known = [name for names in token_names(completions) for name in names]
     if token not in known:
         raise ValueError(f"no token {token!r}: choose from {', '.join(known)}")
@@ -112,9 +111,9 @@ class MaskLab(anywidget.AnyWidget):
         super().__init__(**choices)
 
     @property
-    def regions(self) -> dict[str, TrustRegion]:
+    def regions(self) -> dict[str, Region]:
         """The trust region of every mask, as the sliders stand."""
-        return {mask["key"]: read_region(mask["region"]) for mask in self.masks}
+        return {mask["key"]: read("trust_region", mask["region"]) for mask in self.masks}
 
     def html(self) -> str:
         """The lab as it stands as HTML that needs no kernel, no network and no other file."""
@@ -133,21 +132,23 @@ class MaskLab(anywidget.AnyWidget):
         return f"MaskLab(left={self.left!r}, right={self.right!r}, token={self.token!r})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict, dict]:
-        data, metadata = super()._repr_mimebundle_(**kwargs)
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         return {**data, "text/html": self.html()}, metadata
 
 
 def mask_as_data(key: str, mask: Mask) -> dict[str, Any]:
+    """A mask as the page takes it."""
     return {
         "key": key,
         "label": mask.label,
         "colour": mask.colour,
         "ratio": mask.ratio,
-        "region": write_region(mask.region),
+        "region": write("trust_region", mask.region),
     }
 
 
 def answers_as_data(completions: Completions) -> list[dict[str, Any]]:
+    """The completions as the page takes them: names, advantages, tokens with π then and now."""
     advantages = advantages_of(completions)[:, 0].tolist()
     rows = zip(
         completions.names, completions.tokens, completions.probs_old, completions.probs, strict=True
@@ -175,5 +176,6 @@ def front_end() -> str:
 
 
 def lean(source: str) -> str:
+    """Source without comments of a whole line, indentation and empty lines."""
     lines = (line.strip() for line in source.splitlines())
     return "\n".join(line for line in lines if line and not re.match(r"//", line))

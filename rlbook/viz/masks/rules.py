@@ -13,12 +13,13 @@ from rlbook.objectives import (
     METHODS,
     NoTrustRegion,
     RatioClip,
-    Surrogate,
-    TrustRegion,
+    Region,
+    Tokens,
+    Weights,
     group_normalize,
-    importance_ratio,
+    weigh,
 )
-from rlbook.viz.style import METHOD_COLOURS
+from rlbook.viz.style import colour_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Mask:
     """
 
     label: str
-    region: TrustRegion
+    region: Region
     colour: str
     ratio: Literal["token", "sequence"] = "token"
 
@@ -39,12 +40,12 @@ def of_method(name: str, label: str) -> Mask:
     """The mask of a row of `METHODS`, in the method's colour."""
     method = METHODS[name]
     ratio = cast(Literal["token", "sequence"], method.ratio)
-    return Mask(label, method.trust_region, METHOD_COLOURS[name], ratio)
+    return Mask(label, method.trust_region, colour_of(name), ratio)
 
 
 PPO = of_method("ppo", "PPO")
 MASKS: Mapping[str, Mask] = {
-    "none": Mask("No mask", NoTrustRegion(), METHOD_COLOURS["reinforce"]),
+    "none": Mask("No mask", NoTrustRegion(), colour_of("reinforce")),
     "ppo": PPO,
     "dual": Mask("Dual clip", replace(cast(RatioClip, PPO.region), dual=3.0), "#7a1e00"),
     "dapo": of_method("dapo", "DAPO"),
@@ -68,11 +69,10 @@ def advantages_of(completions: Completions = FOUR) -> Float[Tensor, "N T"]:
     return centred[:, None] * completions.mask
 
 
-def apply_mask(mask: Mask, completions: Completions = FOUR) -> Surrogate:
+def apply_mask(mask: Mask, completions: Completions = FOUR) -> Weights:
     """What the mask does to every token of the completions."""
-    logp, logp_old = completions.logp, completions.logp_old
-    ratio = importance_ratio(mask.ratio, logp, logp_old, completions.mask)
-    return mask.region(logp, logp_old, ratio, advantages_of(completions))
+    logp, logp_old, advantages = completions.logp, completions.logp_old, advantages_of(completions)
+    return weigh(mask.region, Tokens.of(logp, logp_old, advantages, completions.mask, mask.ratio))
 
 
 def token_names(completions: Completions = FOUR) -> list[list[str]]:

@@ -3,16 +3,19 @@
 // A cut through the plane at the chosen token's mu. Both axes are logarithmic, so a token without a
 // mask lies on a straight line, a cap is a plateau, and a mask drops to the floor, 0.
 function drawSlice(svg, view) {
-  const { token, compared } = view, height = 236, width = widthOf(svg, 260);
-  blank(svg, width, height);
-  const [left, top, right, bottom] = [30, 48, width - 6, height - 32];
+  const { token, compared } = view, width = widthOf(svg, 260);
+  svg.replaceChildren();
+  const keys = compared.map((mask) => put(svg, "text", { class: "key", style: `fill: ${view.colour(mask, 4.5)}` }, wallText(mask, token)));
+  const top = 32 + 16 * flow(keys, 35, width), bottom = top + 156;
+  const [left, right] = [30, width - 6];
+  frameOf(svg, width, bottom + 32);
   const floor = bottom - 9, least = bottom - 28, far = Math.log(8);
   const x = (ratio) => left + ((Math.log(ratio) + far) / (2 * far)) * (right - left);
   const y = (weight) => (weight > 0 ? least - ((Math.log(weight) + far) / (2 * far)) * (least - top) : floor);
   const most = Math.min(1 / token.mu, 8);
   put(svg, "text", { class: "title", x: 0, y: 14 }, `The cut at ${token.name}: weight w against ratio ρ at μ = ${short(token.mu)}`);
   put(svg, "rect", { class: "impossible", x: x(most), y: top, width: right - x(most), height: bottom - top });
-  if (right - x(most) > 40)
+  if (right - x(most) > sizeOf(svg, "π > 1").width + 8)
     put(svg, "text", { x: (x(most) + right) / 2, y: top + 14, "text-anchor": "middle" }, "π > 1");
   put(svg, "rect", { class: "frame", x: left, y: top, width: right - left, height: bottom - top });
   for (const [text, value] of [["¼", 0.25], ["½", 0.5], ["1", 1], ["2", 2], ["4", 4]]) {
@@ -23,8 +26,7 @@ function drawSlice(svg, view) {
   put(svg, "text", { x: left - 5, y: floor + 4, "text-anchor": "end" }, "0");
   put(svg, "text", { x: right, y: bottom + 29, "text-anchor": "end" }, "ratio ρ →");
   put(svg, "line", { class: "cut", x1: x(token.ratio), x2: x(token.ratio), y1: top, y2: bottom });
-  let from = 0;
-  const said = compared.map((mask, which) => {
+  compared.forEach((mask, which) => {
     const stroke = view.colour(mask);
     const pieces = weightPieces(mask, token, most);
     const line = (points) => points.map(([r, w]) => `${x(r).toFixed(1)} ${y(w).toFixed(1)}`).join("L");
@@ -36,12 +38,22 @@ function drawSlice(svg, view) {
     }
     const { keep, weight } = applyMask(mask, token);
     put(svg, "circle", { cx: x(token.ratio), cy: y(weight), r: RADIUS, fill: keep ? stroke : "var(--paper)", stroke, "stroke-width": 2 });
-    const text = wallText(mask, token);
-    const label = put(svg, "text", { class: "key", x: from, y: 35, style: `fill: ${view.colour(mask, 4.5)}` }, text);
-    from += label.getComputedTextLength() + 18;
-    return text;
   });
+  keepInside(svg);
+  const said = keys.map((key) => key.textContent);
   svg.setAttribute("aria-label", `Weight against ratio of ${token.name}. ${said.join("; ")}.`);
+}
+
+// Set texts side by side from the left, on further lines where they leave the width; how many lines.
+function flow(texts, y, width) {
+  let [from, lines] = [0, 1];
+  for (const [text, length] of texts.map((text) => [text, text.getComputedTextLength()])) {
+    if (from && from + length > width) [from, lines] = [0, lines + 1];
+    text.setAttribute("x", from);
+    text.setAttribute("y", y + 16 * (lines - 1));
+    from += length + 18;
+  }
+  return lines;
 }
 
 // The curve [ratio, weight] of a mask along the cut, in pieces between its jumps.
@@ -84,6 +96,7 @@ function drawSteps(svg, view) {
     put(svg, "path", { class: which ? "curve second" : "curve first", d: `M${x(0)} ${y(counts[which][0])}${steps.join("")}`, stroke: view.colour(mask) });
   });
   put(svg, "line", { class: "now", x1: x(state.update), x2: x(state.update), y1: 15, y2: height });
+  keepInside(svg);
   const said = compared.map((mask, which) => `${mask.label} ${counts[which].join(" ")}`);
   svg.setAttribute("aria-label", `Tokens silenced after each update: ${said.join("; ")}.`);
 }
@@ -104,5 +117,6 @@ function drawNeedle(svg, answer, view) {
   put(svg, "circle", { cx: x(answer.sequence), cy: 21, r: 4.2, fill: keep ? "var(--ink)" : "var(--paper)", stroke: "var(--ink)", "stroke-width": 1.5, opacity: judge ? 1 : 0.5 });
   const said = `s = ${answer.sequence.toFixed(3)}${keep ? "" : ", silenced"}`;
   put(svg, "text", { x: middle, y: 10, "text-anchor": "middle", class: keep ? null : "name" }, said);
+  keepInside(svg);
   svg.setAttribute("aria-label", `Ratio of answer ${answer.name}: ${said}.`);
 }

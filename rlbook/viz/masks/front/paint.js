@@ -19,8 +19,37 @@ const widthOf = (svg, least) => Math.max(Math.floor(svg.getBoundingClientRect().
 
 function blank(svg, width, height) {
   svg.replaceChildren();
+  frameOf(svg, width, height);
+}
+
+function frameOf(svg, width, height) {
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("height", height);
+}
+
+// The box of a text as this SVG would write it.
+function sizeOf(svg, text, attributes = {}) {
+  const node = put(svg, "text", attributes, text), box = node.getBBox();
+  node.remove();
+  return box;
+}
+
+// Whatever the font: texts that would leave their drawing are moved inward, and one that is wider
+// than all of it is squeezed.
+function keepInside(svg, texts = svg.querySelectorAll("text:not([transform])")) {
+  const { width, height } = svg.viewBox.baseVal;
+  const shift = (from, size, room) => Math.max(0, -from) - Math.max(0, from + size - room);
+  [...texts].map((text) => [text, text.getBBox()]).forEach(([text, box]) => {
+    const rim = text.matches(".name, .area-name") ? 2 : 0;
+    if (box.width > width - 2 * rim) {
+      text.setAttribute("textLength", width - 2 * rim);
+      text.setAttribute("lengthAdjust", "spacingAndGlyphs");
+      box = text.getBBox();
+    }
+    const across = shift(box.x - rim, box.width + 2 * rim, width), down = shift(box.y - rim, box.height + 2 * rim, height);
+    if (across) text.setAttribute("x", Number(text.getAttribute("x")) + across);
+    if (down) text.setAttribute("y", Number(text.getAttribute("y")) + down);
+  });
 }
 
 const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));

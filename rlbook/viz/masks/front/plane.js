@@ -7,7 +7,8 @@ const RADIUS = 5.2;
 function drawPlane(svg, sign, view) {
   const width = widthOf(svg, 260), height = Math.round(Math.min(Math.max(width * 0.66, 250), 330));
   blank(svg, width, height);
-  const box = { left: 36, top: 24, right: width - 4, bottom: height - 34 };
+  const ticks = Math.max(...Object.keys(TICKS).map((text) => sizeOf(svg, text).width));
+  const box = { left: Math.ceil(sizeOf(svg, "π").height + ticks) + 6, top: 24, right: width - 4, bottom: height - 34 };
   const place = {
     ...box,
     x: (z) => box.left + ((z - LOW) / (HIGH - LOW)) * (box.right - box.left),
@@ -24,7 +25,9 @@ function drawPlane(svg, sign, view) {
   drawAxes(svg, sign, place);
   nameAreas(svg, sign, tokens, place, view);
   drawDots(svg, tokens, place, view);
-  readUnderPointer(svg, sign, width, place, view);
+  const title = svg.querySelector(".title");
+  readUnderPointer(svg, sign, width, title, place, view);
+  keepInside(svg);
   svg.setAttribute("aria-label", describePlane(sign, tokens, view));
 }
 
@@ -34,7 +37,8 @@ function drawAxes(svg, sign, { left, right, top, bottom, x, y }) {
     put(svg, "text", { x: left - 5, y: y(logit(p)) + 4, "text-anchor": "end" }, text);
   }
   put(svg, "text", { x: right, y: bottom + 29, "text-anchor": "end" }, "π when sampled, μ →");
-  put(svg, "text", { transform: `translate(10 ${top}) rotate(-90)`, "text-anchor": "end" }, "π now →");
+  const above = -sizeOf(svg, "π now →").y;
+  put(svg, "text", { transform: `translate(${above} ${top}) rotate(-90)`, "text-anchor": "end" }, "π now →");
   const title = sign > 0 ? "Good tokens, Â > 0" : "Bad tokens, Â < 0";
   put(svg, "text", { class: "title", x: left, y: 15 }, title);
 }
@@ -60,8 +64,6 @@ function drawMask(inside, defs, mask, which, sign, place, view) {
     if (pi < 0.999) line.push(`${place.x(z).toFixed(1)} ${place.y(logit(pi)).toFixed(1)}`);
   }
   put(inside, "path", { class: "wall cap", d: `M${line.join("L")}`, stroke });
-  put(inside, "text", { class: "area-name", x: place.left + 8, y: place.top + 18 + 18 * which, style: `fill: ${view.colour(mask, 4.5)}` },
-    `${mask.label}: w held at ${short(mask.region.max)}`);
 }
 
 // SVG paths around what a region silences, and along the edges of it inside the plane.
@@ -93,14 +95,22 @@ function maskShape(region, sign, { x, y }, columns = 96) {
   return { area, walls };
 }
 
-// Name each area in the middle of its widest part, away from where tokens go.
+// Name each cap in the corner and each area in the middle of its widest part, away from where
+// tokens go.
 function nameAreas(svg, sign, tokens, place, view) {
   const { left, right, top, bottom, x, y } = place, [a, b] = view.compared;
   const walls = view.compared.filter((mask) => mask.ratio !== "sequence");
+  const named = { class: "area-name" }, corner = { right: left, bottom: top };
+  for (const mask of walls.filter(({ region }) => region.type === "WeightClip")) {
+    const text = `${mask.label}: w held at ${short(mask.region.max)}`, box = sizeOf(svg, text, named);
+    put(svg, "text", { ...named, x: left + 8, y: corner.bottom + 4 - box.y, style: `fill: ${view.colour(mask, 4.5)}` }, text);
+    corner.right = Math.max(corner.right, left + 8 + box.width);
+    corner.bottom += 4 + box.height;
+  }
   const texts = walls.length > 1
     ? { 1: `only ${a.label}`, 2: `only ${b.label}`, 3: "both" }
     : { [walls[0] === a ? 1 : 2]: `${walls[0]?.label} silences` };
-  const places = view.remember(["names", sign, right, bottom, walls.map((m) => m.region), texts], () => {
+  const places = view.remember(["names", sign, right, bottom, walls.map((m) => m.region), texts, corner], () => {
     const size = 5, columns = Math.floor((right - left) / size), rows = Math.floor((bottom - top) / size);
     const sets = new Int8Array(rows * columns);
     for (let r = 0; r < rows; r++)
@@ -115,10 +125,13 @@ function nameAreas(svg, sign, tokens, place, view) {
       for (let r = Math.max(0, Math.floor(path[0] - 2)); r < Math.min(rows, path[1] + 3); r++)
         for (let c = Math.max(0, Math.floor(column - 5)); c < Math.min(columns, column + 6); c++) sets[r * columns + c] = -1;
     }
+    for (let r = 0; r < (corner.bottom - top) / size; r++)
+      for (let c = 0; c < (corner.right - left) / size; c++) sets[r * columns + c] = -1;
     return Object.entries(texts).flatMap(([set, text]) => {
-      const wide = Math.ceil((text.length * 7) / size), high = 3;
+      const box = sizeOf(svg, text, named), [wide, high] = [box.width + 8, box.height].map((length) => Math.ceil(length / size));
       const found = roomiest(sets, Number(set), rows, columns, wide, high);
-      return found ? [{ set, text, x: left + (found.column + wide / 2) * size, y: top + (found.row + high / 2) * size + 4 }] : [];
+      const middle = found && top + (found.row + high / 2) * size;
+      return found ? [{ set, text, x: left + (found.column + wide / 2) * size, y: middle - box.y - box.height / 2 }] : [];
     });
   });
   for (const { set, text, x, y } of places) {
@@ -160,7 +173,7 @@ function drawDots(svg, tokens, { x, y, top, bottom }, view) {
   if (chosen) put(svg, "line", { class: "cut", x1: chosen.x, x2: chosen.x, y1: top, y2: bottom });
   for (const dot of dots)
     put(svg, "line", { class: "stem", x1: dot.x, x2: dot.x, y1: y(logit(dot.token.mu)), y2: dot.y });
-  const labels = view.moving ? view.labels : nameDots(dots);
+  const labels = view.moving ? view.labels : nameDots(svg, dots);
   view.labels = { ...view.labels, ...labels };
   for (const dot of dots) {
     const { token } = dot;
@@ -186,31 +199,47 @@ const LABELS = [
   [8, -7, "start"], [-8, 16, "end"], [8, 16, "start"], [-8, -7, "end"],
 ];
 
-// For each dot the place of its name that covers the fewest other names and dots.
-function nameDots(dots) {
+// For each dot the place of its name inside the drawing that covers the fewest other names and dots.
+function nameDots(svg, dots) {
+  const { width, height } = svg.viewBox.baseVal;
+  const long = Math.max(...dots.map(({ token }) => sizeOf(svg, token.name, { class: "name" }).width));
+  const leaves = ([left, top, right, bottom]) => left < 0 || top < 0 || right > width || bottom > height;
   const taken = [];
   const boxes = dots.map(({ x, y }) => [x - 9, y - 9, x + 9, y + 9]);
   const overlaps = (p) => (q) => p[0] < q[2] && q[0] < p[2] && p[1] < q[3] && q[1] < p[3];
   return Object.fromEntries(dots.map(({ token, x, y }, index) => {
     const boxOf = ([dx, dy, anchor]) => {
-      const from = x + dx - { start: 0, middle: 8, end: 16 }[anchor];
-      return [from, y + dy - 10, from + 16, y + dy + 1];
+      const from = x + dx - { start: 0, middle: long / 2, end: long }[anchor];
+      return [from, y + dy - 10, from + long, y + dy + 1];
     };
     const others = boxes.filter((_, other) => other !== index);
-    const cost = (label) => 2 * taken.filter(overlaps(boxOf(label))).length + others.filter(overlaps(boxOf(label))).length;
+    const cost = (label) => {
+      const [box, count] = [boxOf(label), (boxes) => boxes.filter(overlaps(boxOf(label))).length];
+      return 100 * leaves(box) + 2 * count(taken) + count(others);
+    };
     const best = LABELS.reduce((a, b) => (cost(b) < cost(a) ? b : a));
     taken.push(boxOf(best));
     return [token.name, best];
   }));
 }
 
-// In the corner of the plane the numbers under the pointer, or who has no wall in it.
-function readUnderPointer(svg, sign, width, { left, right, top, bottom }, view) {
+// In the corner of the plane the numbers under the pointer, or who has no wall in it. Numbers that
+// need the room of the title get it.
+function readUnderPointer(svg, sign, width, title, { left, right, top, bottom }, view) {
   const judge = view.compared.find((mask) => mask.ratio === "sequence");
   const said = judge ? `${judge.label} has no wall here` : "";
-  const text = put(svg, "text", { class: "readout", x: right, y: 15, "text-anchor": "end" }, said);
+  const text = put(svg, "text", { class: "readout", x: right, y: 15, "text-anchor": "end", lengthAdjust: "spacingAndGlyphs" });
   const walls = view.compared.filter((mask) => mask.ratio !== "sequence");
-  svg.onpointerleave = () => (text.textContent = said);
+  const say = (words) => {
+    text.removeAttribute("textLength");
+    text.textContent = words;
+    const room = right - left - title.getComputedTextLength() - 8, wide = text.getComputedTextLength() > room;
+    title.setAttribute("visibility", wide && words !== said ? "hidden" : "visible");
+    if (wide && words === said) text.setAttribute("textLength", room);
+    else keepInside(svg, [text]);
+  };
+  say(said);
+  svg.onpointerleave = () => say(said);
   svg.onpointermove = (event) => {
     const box = svg.getBoundingClientRect();
     const across = (((event.clientX - box.left) * width) / box.width - left) / (right - left);
@@ -218,7 +247,7 @@ function readUnderPointer(svg, sign, width, { left, right, top, bottom }, view) 
     const outside = Math.min(across, up) < 0 || Math.max(across, up) > 1;
     const [mu, pi] = [across, up].map((part) => sigmoid(LOW + part * (HIGH - LOW)));
     const weights = walls.map((mask) => `${mask.label} ${short(regionAt(mask.region, mu, pi, sign).weight)}`);
-    text.textContent = outside ? said : `${short(mu)} → ${short(pi)}, ρ ${short(pi / mu)}; w: ${weights.join(", ")}`;
+    say(outside ? said : `${short(mu)} → ${short(pi)}, ρ ${short(pi / mu)}; w: ${weights.join(", ")}`);
   };
 }
 

@@ -1,0 +1,330 @@
+"""`rlbook VERB …`: train, eval, passrate, methods, translate, scale, rehearse, fit, export.
+
+Settings are words `section.field=value`, the same for every verb.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from rlbook.objectives import METHODS
+from rlbook.training.checkpoint import LATEST, read_state
+from rlbook.training.config import (
+    RunConfig,
+    dump_config,
+    load_config,
+    settings_text,
+    with_settings,
+)
+from rlbook.verbs import file_and_settings, parser_of, run_verb
+
+HELD_OUT = {"prompts": 96, "samples": 16}  # of a measurement, unless the words say otherwise
+
+
+def train(words: Sequence[str]) -> None:
+    """Train a policy with one of the book's methods and write its log and checkpoints.
+
+    Starts from the settings in a file, such as a run's own config.yaml, or from the defaults:
+    `rlbook train method=grpo lr=3e-4 method.trust_region.high=0.28`.
+    """
+    parser = parser_of("rlbook train", train, settings_text(RunConfig))
+    parser.add_argument("words", nargs="*", metavar="settings.yaml | section.field=value")
+    parser.add_argument("--out", type=Path, default=Path("runs/train"), help="folder of the run")
+    parser.add_argument("--save-every", type=int, default=20, help="steps between checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    asked = parser.parse_intermixed_args(words)
+    from tqdm import tqdm
+
+    from rlbook.evaluation import evaluate_run
+    from rlbook.policy import set_threads
+    from rlbook.training import RunLog, Trainer
+    from rlbook.training.sinks import Sinks
+
+    set_threads()
+    file, settings = file_and_settings(asked.words)
+    if asked.resume:
+        start = load_config(file) if file else RunConfig(**read_state(asked.out)["config"])
+        trainer = Trainer.resume(asked.out, with_settings(start, settings), evaluate=evaluate_run)
+    else:
+        refuse_existing_run(asked.out)
+        start = load_config(file) if file else RunConfig()
+        trainer = Trainer(with_settings(start, settings), evaluate=evaluate_run)
+    config = trainer.config
+    log, sinks = RunLog(asked.out, trainer.step), Sinks(config.sinks, asked.out)
+    (asked.out / "config.yaml").write_text(dump_config(config))
+    what = f"{trainer.method.name} on {trainer.task.name}"
+    bar = tqdm(trainer, what, total=config.steps, initial=trainer.step)
+    for metrics in bar:
+        log(metrics)
+        sinks("metrics", metrics)
+        bar.set_postfix(accuracy=f"{metrics['accuracy']:.2f}", refresh=False)
+        if trainer.step % asked.save_every == 0 or trainer.step == config.steps:
+            trainer.save(asked.out)
+    log.close()
+    sinks.close()
+    print(f"{trainer.step} steps; log in {log.path}, checkpoints in {asked.out}")
+
+
+def refuse_existing_run(folder: Path) -> None:
+    """Raise `FileExistsError` if there is a run in the folder."""
+    if (folder / "metrics.jsonl").exists() or (folder / LATEST).exists():
+        raise FileExistsError(
+            f"{folder} holds a run already: choose another --out, or go on with it with --resume"
+        )
+
+
+def evaluate(words: Sequence[str]) -> None:
+    """Measure a policy on held-out problems: pass@k with intervals.
+
+    The policy is the folder of a run, a checkpoint or a Hugging Face model, or a policy's name. Of
+    a run its own settings count where the words say nothing:
+    `rlbook eval runs/train evaluation.prompts=200 data.levels=[4,5] --k 1 8`.
+    """
+    parser = parser_of("rlbook eval", evaluate, settings_text(RunConfig))
+    parser.add_argument("policy")
+    parser.add_argument("settings", nargs="*", metavar="section.field=value")
+    parser.add_argument("--k", type=int, nargs="+", help="of pass@k; doubling ones if absent")
+    parser.add_argument("--out", type=Path, help="JSON file to write as well")
+    asked = parser.parse_intermixed_args(words)
+    from rlbook.evaluation import evaluate as measure
+    from rlbook.policy import load_policy, set_threads
+    from rlbook.tasks import get_task
+
+    set_threads()
+    run = with_settings(run_config(asked.policy), asked.settings)
+    row = measure(
+        load_policy(asked.policy, device=run.model.device),
+        get_task(run.data.task),
+        run.evaluation.prompts,
+        run.evaluation.samples,
+        asked.k,
+        levels=run.data.levels,
+        **sampling(run),
+    )
+    for name, value in row.items():
+        print(f"{name:<20} {value:.4g}" if isinstance(value, float) else f"{name:<20} {value}")
+    if asked.out is not None:
+        asked.out.write_text(json.dumps(row, indent=2) + "\n")
+
+
+def passrate(words: Sequence[str]) -> None:
+    """Measure how hard a task's training problems are for a policy, level by level.
+
+    `evaluation.prompts` problems, `evaluation.samples` answers to each; `rollout.group_size` is
+    the size of the groups whose share with right and wrong answers is wanted.
+    """
+    parser = parser_of("rlbook passrate", passrate, settings_text(RunConfig))
+    parser.add_argument("policy")
+    parser.add_argument("settings", nargs="*", metavar="section.field=value")
+    parser.add_argument("--out", type=Path, help="JSONL file with a row per problem")
+    asked = parser.parse_intermixed_args(words)
+    from rlbook.evaluation import difficulty_rows, difficulty_table
+    from rlbook.policy import load_policy, set_threads
+    from rlbook.tasks import get_task
+
+    set_threads()
+    run = with_settings(run_config(asked.policy), asked.settings)
+    task, measured = get_task(run.data.task), run.evaluation
+    rows = difficulty_rows(
+        load_policy(asked.policy, device=run.model.device),
+        task,
+        task.sample(run.seed, measured.prompts, run.data.levels),
+        measured.samples,
+        **sampling(run),
+    )
+    print(difficulty_table(rows, run.rollout.group_size))
+    if asked.out is not None:
+        asked.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def sampling(run: RunConfig) -> dict[str, Any]:
+    """How a run samples."""
+    return {
+        "max_new_tokens": run.rollout.max_new_tokens,
+        "temperature": run.rollout.temperature,
+    }
+
+
+def run_config(policy: str) -> RunConfig:
+    """Settings of the run that wrote this folder, or the defaults, with `HELD_OUT` problems."""
+    try:
+        run = RunConfig(**read_state(Path(policy))["config"])
+    except (FileNotFoundError, NotADirectoryError):
+        run = RunConfig()
+    return run.replace(evaluation=HELD_OUT)
+
+
+def methods(words: Sequence[str]) -> None:
+    """Print the table of methods, all that is known of one, or which one a trainer's file is.
+
+    `--like` reads settings of TRL, verl, SkyRL or prime-rl, as YAML or JSON: the rows that come
+    nearest, and what is different in the file.
+    """
+    parser = parser_of("rlbook methods", methods)
+    parser.add_argument("name", nargs="?", help="row to print; all of them if absent")
+    parser.add_argument("--like", type=Path, help="file with another trainer's settings")
+    asked = parser.parse_args(words)
+    if asked.like:
+        from rlbook.interop import like, likeness_text
+
+        return print(likeness_text(like(yaml.safe_load(asked.like.read_text()))))
+    from rlbook.objectives import method_table_markdown, method_text
+
+    print(method_text(asked.name) if asked.name else method_table_markdown())
+
+
+def translate(words: Sequence[str]) -> None:
+    """Write a method or a run in the settings of TRL, verl, SkyRL or prime-rl, and what is lost.
+
+    `rlbook translate dapo --to verl`, `rlbook translate settings.yaml --to trl`, or
+    `rlbook translate method=grpo rollout.prompts=512 --to skyrl --ranks 8`.
+    """
+    from rlbook.interop import PEERS, BatchSizes, translation_text
+    from rlbook.interop import translate as written
+
+    parser = parser_of("rlbook translate", translate, settings_text(RunConfig))
+    parser.add_argument("words", nargs="+", metavar="method | settings.yaml | section.field=value")
+    parser.add_argument("--to", required=True, choices=PEERS, help="the trainer")
+    parser.add_argument("--plugin", action="store_true", help="with this package's advantages")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that train")
+    parser.add_argument("--micro-batch", type=int, default=1, help="completions at a time")
+    asked = parser.parse_intermixed_args(words)
+    file, settings = file_and_settings(asked.words)
+    if file in METHODS:
+        file, settings = None, [f"method={file}", *settings]
+    run = with_settings(load_config(file) if file else RunConfig(), settings)
+    rollout, optimizer = run.rollout, run.optimizer
+    said = written(run.method, asked.to, rollout.group_size, rollout.max_new_tokens, asked.plugin)
+    counts = (rollout.prompts, rollout.group_size, optimizer.minibatches, optimizer.epochs)
+    sizes = BatchSizes(*counts, asked.ranks, asked.micro_batch)
+    print(translation_text(said, sizes.settings(asked.to)))
+
+
+def scale(words: Sequence[str]) -> int:
+    """Train asynchronously with generator servers, an orchestrator and FSDP2 trainers.
+
+    `rlbook scale configs/cpu-tiny.yaml steps=20 generate.max_staleness=4`; a run's folder stands
+    for its settings.
+    """
+    from rlbook.scale.config import ScaleConfig
+    from rlbook.scale.config import load_config as load
+
+    parser = parser_of("rlbook scale", scale, settings_text(ScaleConfig))
+    parser.add_argument("words", nargs="+", metavar="settings.yaml | section.field=value")
+    for flag, what in {
+        "--dry-run": "print memory, time, GPU-hours and this machine, and start nothing",
+        "--resume": "go on with the run in the folder that the settings name",
+        "--report": "write that folder's report.html, and start nothing",
+        "--nano": "take the pipeline in one file, rlbook/scale/nano.py: one server, no recovery",
+    }.items():
+        parser.add_argument(flag, action="store_true", help=what)
+    parser.add_argument(
+        "--rollback", type=int, help="go on from the checkpoint of this update, forget the rest"
+    )
+    asked = parser.parse_intermixed_args(words)
+    file, settings = file_and_settings(asked.words)
+    if file is None:
+        raise ValueError("name a file of settings (examples are in configs/), or a run's folder")
+    config = load(file, settings)
+    if asked.dry_run:
+        from rlbook.scale.launch.dry_run import dry_run
+
+        print(dry_run(config))
+        return 0
+    if asked.nano:
+        from rlbook.scale.nano import main as run_nano
+
+        run_nano(config)
+        return 0
+    code = 0
+    if not asked.report:
+        from rlbook.scale.launch.start import scale as run
+
+        code = run(config, asked.resume, asked.rollback)
+    from rlbook.viz.report import write_report
+
+    print(f"wrote {write_report(config.folder)}")
+    return code
+
+
+def rehearse(words: Sequence[str]) -> int:
+    """Try a full-scale run in three updates: a trainer and a generator are killed on the way.
+
+    Prints what was measured beside what was planned, and the `budget` that the plan should have.
+    """
+    from rlbook.scale.config import ScaleConfig
+    from rlbook.scale.config import load_config as load
+
+    parser = parser_of("rlbook rehearse", rehearse, settings_text(ScaleConfig))
+    parser.add_argument("words", nargs="+", metavar="settings.yaml | section.field=value")
+    file, settings = file_and_settings(parser.parse_intermixed_args(words).words)
+    if file is None:
+        raise ValueError("name a file of settings (examples are in configs/)")
+    from rlbook.scale.launch.rehearse import rehearse as run
+
+    return run(load(file, settings))
+
+
+def fit(words: Sequence[str]) -> None:
+    """Fit ScaleRL's compute curve to runs of your own: where they end, how fast, how sure that is.
+
+    Run folders whose settings differ in the seed alone are seeds of one recipe.
+    """
+    from rlbook.scaling.own_runs import Compute, as_data, as_text, fit_own_runs, read_runs
+
+    parser = parser_of("rlbook fit", fit)
+    parser.add_argument("runs", nargs="+", help="folders, .jsonl logs, .csv tables; recipe=path")
+    parser.add_argument(
+        "--x", choices=get_args(Compute), default="updates", help="what compute is counted in"
+    )
+    parser.add_argument("--y", help="column; pass@1 of held-out problems, accuracy, … if absent")
+    parser.add_argument("--r0", type=float, help="reward before training; fitted if absent")
+    parser.add_argument("--drop", type=int, default=0, help="points left out at the start")
+    parser.add_argument("--gpus", type=int, help="GPUs that a run held, for gpu-hours")
+    parser.add_argument("--out", type=Path, help="folder for fit.json and fit.png")
+    asked = parser.parse_intermixed_args(words)
+    report = fit_own_runs(read_runs(asked.runs), asked.x, asked.y, asked.r0, asked.drop, asked.gpus)
+    print(as_text(report))
+    if (out := asked.out) is not None:
+        from rlbook.viz.compute import save_fits
+
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "fit.json").write_text(json.dumps(as_data(report), indent=2) + "\n")
+        recipes = {name: one.runs for name, one in report.fits.items()}
+        boots = {name: one.boot for name, one in report.fits.items()}
+        save_fits(out / "fit.png", recipes, boots, report.x, report.y)
+        print(f"wrote {out / 'fit.json'} and {out / 'fit.png'}")
+
+
+def export(words: Sequence[str]) -> None:
+    """Write the newest checkpoint of a run as a Hugging Face model folder and nothing else."""
+    parser = parser_of("rlbook export", export)
+    parser.add_argument("run", type=Path, help="folder of the run, of train or of scale")
+    parser.add_argument("folder", type=Path, help="folder to write, which must be new")
+    asked = parser.parse_args(words)
+    from rlbook.scale.train.checkpoint import export as write
+
+    print(f"wrote {write(asked.run, asked.folder)}")
+
+
+VERBS = {
+    "train": train,
+    "eval": evaluate,
+    "passrate": passrate,
+    "methods": methods,
+    "translate": translate,
+    "scale": scale,
+    "rehearse": rehearse,
+    "fit": fit,
+    "export": export,
+}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """The command `rlbook`."""
+    if code := run_verb("rlbook", VERBS, sys.argv[1:] if words is None else words):
+        sys.exit(code)

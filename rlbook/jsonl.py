@@ -1,0 +1,35 @@
+"""Rows of JSON, one a line: what a run logs, read again also where it was killed."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+
+def read_jsonl(path: Path) -> list[dict]:
+    """Rows of a run log; lines that are none are left out: a killed run leaves half a line."""
+    return parse_rows(read_lines(path))
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a text file; none if there is no file."""
+    return path.read_text(errors="replace").splitlines() if path.is_file() else []
+
+
+def join_rows(*logs: Iterable[dict]) -> list[dict]:
+    """Rows of several logs by step; where they disagree, the last log is right."""
+    rows: dict[int, dict] = {}
+    for log in logs:
+        for row in log:
+            rows[row["step"]] = {**rows.get(row["step"], {}), **row}
+    return [rows[step] for step in sorted(rows)]
+
+
+def parse_rows(lines: Iterable[str]) -> list[dict]:
+    """The lines that hold a JSON object, as dictionaries."""
+    rows = []
+    for line in lines:
+        with suppress(json.JSONDecodeError):
+            row = json.loads(line)
+            rows += [row] if isinstance(row, dict) else []
+    return rows

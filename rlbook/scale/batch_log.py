@@ -1,0 +1,238 @@
+"""The log of batches between orchestrator and trainer: published whole, kept until superseded.
+
+spool/batch_000012/tokens.safetensors   what was sampled, flat, with the offsets of each rollout
+spool/batch_000012/rollouts.json        everything else about the rollouts
+spool/batch_000012/state.json           the orchestrator's state once this batch was formed
+spool/batch_000012/checksums.json       SHA-256 of each of these
+spool/END                               no batch will follow; names the version to stop at
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlbook.scale.layout import (
+    CHECKSUMS,
+    Layout,
+    checksums,
+    damage,
+    publish_folder,
+    read_json,
+    write_json,
+)
+from rlbook.tasks import Problem
+from rlbook.training import Rollout
+from rlbook.training.checkpoint import LATEST
+
+TOKEN_FIELDS = {
+    "token_ids": torch.int64,
+    "logps": torch.float32,
+    "versions": torch.int64,
+    "forced": torch.bool,
+}
+TOKEN_REWARDS = "token_rewards."  # and the name of the part
+
+
+def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: dict) -> Path:
+    """Publish batch `step`: once this returns, the batch survives any crash.
+
+    `state` names the batch in `state["step"]` and holds whatever its writer has to find again.
+    Log-probabilities are kept in float32, the precision they are trained with.
+    Raises `FileExistsError` if the batch exists: it may have been trained. Chapter 17.
+    """
+    if has_batch(layout, step):
+        raise FileExistsError(
+            f"batch {step} is in {layout.spool} already: does another orchestrator write to it?"
+        )
+
+    def write(folder: Path) -> None:
+        save_file(pack_tokens(rollouts), folder / "tokens.safetensors")
+        (folder / "rollouts.json").write_text(json.dumps(describe(rollouts)))
+        (folder / "state.json").write_text(json.dumps(state))
+        write_json(folder / CHECKSUMS, checksums(folder))
+
+    return publish_folder(layout.batch(step), write)
+
+
+def read_batch(layout: Layout, step: int) -> tuple[list[Rollout], dict]:
+    """Rollouts and orchestrator state of batch `step`.
+
+    Raises `FileNotFoundError` if it is not published, or pruned already, and `DamagedBatch`.
+    """
+    folder = layout.batch(step)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no batch {step} in {layout.spool}: newest {newest_batch(layout)}")
+    check_batch(folder)
+    document = json.loads((folder / "rollouts.json").read_text())
+    rollouts = restore(document, load_file(folder / "tokens.safetensors"))
+    return rollouts, json.loads((folder / "state.json").read_text())
+
+
+class DamagedBatch(ValueError):
+    """The files of a batch are not those that were written: nobody trains it or goes on from it."""
+
+
+def check_batch(folder: Path) -> None:
+    """Raises `DamagedBatch` naming the files that have changed, and what to do."""
+    if found := damage(folder):
+        raise DamagedBatch(
+            f"{folder} is damaged ({found}): restore it, or forget it and what came after with "
+            "`rlbook scale <run folder> --rollback <step of a checkpoint>`"
+        )
+
+
+def has_batch(layout: Layout, step: int) -> bool:
+    """Whether this batch has been published whole."""
+    return layout.batch(step).is_dir()
+
+
+def published(layout: Layout) -> list[int]:
+    """Numbers of all batches in the spool, in order."""
+    names = (re.fullmatch(r"batch_(\d+)", path.name) for path in layout.spool.glob("batch_*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def newest_batch(layout: Layout) -> int | None:
+    """The last batch published; None if the spool is empty."""
+    return max(published(layout), default=None)
+
+
+def newest_state(layout: Layout) -> tuple[int, dict | None]:
+    """The next batch to form and the orchestrator's state after the one before; (0, None) at first.
+
+    From the spool, or from the newest checkpoint if that has made every batch superfluous.
+    """
+    state = spooled_state(layout) or saved_state(layout)
+    return (state["step"] + 1, state) if state else (0, None)
+
+
+def spooled_state(layout: Layout) -> dict | None:
+    """State of the newest batch; None if there is none, or it is being pruned right now."""
+    newest = newest_batch(layout)
+    if newest is None:
+        return None
+    folder = layout.batch(newest)
+    try:
+        check_batch(folder)
+        return read_json(folder / "state.json")
+    except (DamagedBatch, FileNotFoundError):
+        if has_batch(layout, newest):
+            raise
+        return None
+
+
+def saved_state(layout: Layout) -> dict | None:
+    """The orchestrator's state in the newest checkpoint; None without one."""
+    pointer = layout.checkpoints / LATEST
+    if not pointer.is_file():
+        return None
+    return read_json(layout.checkpoints / pointer.read_text().strip() / "orchestrator.json")
+
+
+def prune(layout: Layout, before_step: int) -> None:
+    """Delete the batches before `before_step`, which a durable checkpoint has made superfluous."""
+    remove_batches(layout, lambda step: step < before_step)
+
+
+def remove_batches(layout: Layout, unwanted: Callable[[int], bool]) -> None:
+    """Delete some batches. A folder loses its name first: what a crash leaves of it is no batch."""
+    for step in published(layout):
+        if unwanted(step):
+            folder = layout.batch(step)
+            folder.rename(folder.with_name(f".{folder.name}.pruned"))
+    for leftover in layout.spool.glob(".batch_*.pruned"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def end_spool(layout: Layout, step: int, reason: str, failed: bool = False) -> None:
+    """Announce that batch `step` will never come, and why: the trainer stops at that version."""
+    end = {"version": step, "exhausted": True, "reason": reason, "failed": failed}
+    write_json(layout.spool / "END", end)
+
+
+def spool_end(layout: Layout) -> dict | None:
+    """What `end_spool` announced: {"version", "exhausted", "reason", "failed"}; None if nothing."""
+    return read_json(layout.spool / "END")
+
+
+def pack_tokens(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
+    """Token data of all rollouts end to end; rollout i is `[offsets[i], offsets[i + 1])`.
+
+    Rewards per token are kept in float64, by part; 0 in rollouts that lack it.
+    """
+    columns: dict[str, list[list]] = {
+        "token_ids": [r.token_ids for r in rollouts],
+        "logps": [r.logps for r in rollouts],
+        "versions": [r.versions for r in rollouts],
+        "forced": [r.forced or [False] * r.length for r in rollouts],
+    }
+    tensors = {
+        name: torch.tensor(list(chain.from_iterable(column)), dtype=TOKEN_FIELDS[name])
+        for name, column in columns.items()
+    }
+    for part in dict.fromkeys(name for r in rollouts for name in r.token_rewards):
+        dense = [r.token_rewards.get(part) or [0.0] * r.length for r in rollouts]
+        values = list(chain.from_iterable(dense))
+        tensors[TOKEN_REWARDS + part] = torch.tensor(values, dtype=torch.float64)
+    prompts = chain.from_iterable(r.prompt_ids for r in rollouts)
+    tensors["prompt_ids"] = torch.tensor(list(prompts), dtype=torch.int64)
+    tensors["offsets"] = offsets(r.length for r in rollouts)
+    tensors["prompt_offsets"] = offsets(len(r.prompt_ids) for r in rollouts)
+    return tensors
+
+
+def offsets(lengths) -> Tensor:
+    """Where each list of a flat tensor begins, and where the last one ends."""
+    return torch.tensor(list(accumulate(lengths, initial=0)))
+
+
+def describe(rollouts: Sequence[Rollout]) -> dict:
+    """What is not token data: problems once, the rest per rollout."""
+    stored = {*TOKEN_FIELDS, "prompt_ids", "problem", "token_rewards"}
+    plain = [f.name for f in fields(Rollout) if f.name not in stored]
+    return {
+        "problems": {r.problem.id: asdict(r.problem) for r in rollouts},
+        "rollouts": [
+            {
+                "problem": r.problem.id,
+                "token_rewards": list(r.token_rewards),
+                **{name: getattr(r, name) for name in plain},
+            }
+            for r in rollouts
+        ],
+    }
+
+
+def restore(document: dict, tensors: dict[str, Tensor]) -> list[Rollout]:
+    """Inverse of `describe` and `pack_tokens`."""
+    problems = {key: Problem(**value) for key, value in document["problems"].items()}
+    prompts = cut(tensors["prompt_ids"], tensors["prompt_offsets"])
+    columns = {name: cut(tensors[name], tensors["offsets"]) for name in TOKEN_FIELDS}
+    dense = {
+        name.removeprefix(TOKEN_REWARDS): cut(tensor, tensors["offsets"])
+        for name, tensor in tensors.items()
+        if name.startswith(TOKEN_REWARDS)
+    }
+    rollouts = []
+    for i, row in enumerate(document["rollouts"]):
+        tokens: dict[str, Any] = {name: column[i] for name, column in columns.items()}
+        tokens["forced"] = tokens["forced"] if any(tokens["forced"]) else None
+        problem = problems[row.pop("problem")]
+        row["token_rewards"] = {part: dense[part][i] for part in row["token_rewards"]}
+        rollouts.append(Rollout(problem=problem, prompt_ids=prompts[i], **tokens, **row))
+    return rollouts
+
+
+def cut(flat: Tensor, offsets: Tensor) -> list[list]:
+    """The pieces of a flat tensor, as Python lists."""
+    values = flat.tolist()
+    return [values[start:stop] for start, stop in pairwise(offsets.tolist())]

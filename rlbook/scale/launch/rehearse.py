@@ -1,0 +1,120 @@
+"""`rlbook rehearse`: three updates of a run and two deaths, before it is started in earnest."""
+
+import signal
+import time
+from collections.abc import Iterator
+from statistics import fmean, median
+
+import yaml
+
+from rlbook.jsonl import read_jsonl
+from rlbook.scale.batch_log import newest_batch, read_batch
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.launch.dry_run import measure_prompts, measure_shape
+from rlbook.scale.launch.start import Interrupted, launch, say
+from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
+from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.plan.budget import Budget
+from rlbook.scale.plan.table import as_text
+
+UPDATES = 3
+VICTIMS = ("trainer", "generator0")  # killed once an update is made
+
+
+def rehearse(config: ScaleConfig) -> int:
+    """Make a run's first updates in a folder beside its own; 0 if it went on after both deaths.
+
+    Says what was measured beside the plan, and the `budget` that the settings should have. The
+    folder with all its logs stays.
+    """
+    name = time.strftime("rehearsal-%Y%m%d-%H%M%S")
+    config = config.replace(
+        run=str(config.folder.with_name(f"{config.folder.name}-{name}")),
+        steps=UPDATES,
+        evaluation={"every": 0},
+        checkpoint={"every": 1, "keep": 2},
+        launch={"silent_batches": 1000},
+    )
+    layout = Layout(config.folder)
+    killer = Killer(layout)
+    try:
+        launch(config, tick=killer)
+    except (TooManyDeaths, Interrupted) as error:
+        say(f"stopped: {error}; logs in {layout.logs}")
+        return 1
+    budget = Budget(config, measure_shape(config), measure_prompts(config))
+    found = measured(layout, budget)
+    print(as_text(beside(budget, found, killer)))
+    print("\nWhat the plan should know, for the settings file:\n")
+    print(yaml.safe_dump({"budget": found}, sort_keys=False).strip())
+    return int(len(killer.killed) < len(VICTIMS))
+
+
+class Killer:
+    """Called after every look of the supervisor: kills the victims, and notes who it was, at which
+    version, when, and when the next version was made."""
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+        self.killed: list[str] = []
+        self.version, self.since, self.until = 0, 0.0, 0.0
+
+    def __call__(self, supervisor: Supervisor) -> None:
+        version = read_json(self.layout.status, {}).get("version", 0)
+        if version and not self.killed:
+            self.version, self.since = version, time.monotonic()
+        if version <= self.version:
+            self.until = time.monotonic()
+        for one in supervisor.watched if version else ():
+            if one.name in VICTIMS and one.name not in self.killed and one.processes:
+                self.killed.append(one.name)
+                one.signal(signal.SIGKILL)
+
+    @property
+    def lost(self) -> float:
+        """Seconds from the deaths to the next update."""
+        return self.until - self.since
+
+
+def measured(layout: Layout, budget: Budget) -> dict[str, float]:
+    """Settings of `budget` by what the last updates took; the first one also warms up."""
+    trained, sampled = (read_jsonl(layout.log(name))[1:] for name in ("metrics", "rollouts"))
+    pushes = [row["push_seconds"] for row in trained if row["push_seconds"] > 0]
+    rate = budget.config.budget.push_gb
+    return {
+        "update_seconds": rounded(median(row["train_seconds"] for row in trained)),
+        "decode_seconds": rounded(decode_seconds(layout, sampled[-1]["group_seconds"])),
+        "push_gb": rounded(rate * budget.push_seconds / median(pushes)) if pushes else rate,
+        "mean_tokens": round(fmean(row["length"] for row in sampled)),
+    }
+
+
+def decode_seconds(layout: Layout, group_seconds: float) -> float:
+    """Of a token, at most: a group takes as long as its longest answer, and its verdicts."""
+    newest = newest_batch(layout)
+    assert newest is not None  # three updates were made
+    rollouts, _ = read_batch(layout, newest)
+    longest: dict[int, int] = {}
+    for rollout in rollouts:
+        longest[rollout.group] = max(longest.get(rollout.group, 0), rollout.length)
+    return group_seconds / fmean(longest.values())
+
+
+def beside(budget: Budget, found: dict[str, float], killer: Killer) -> Iterator[tuple[str, str]]:
+    """Rows of measured and planned."""
+    planned = {
+        "update_seconds": budget.update_seconds,
+        "decode_seconds": budget.decode_seconds,
+        "push_gb": budget.config.budget.push_gb,
+        "mean_tokens": budget.lengths.expected,
+    }
+    yield "", f"{'measured':>10}{'planned':>10}"
+    for name, value in found.items():
+        yield name, f"{value:>10.3g}{planned[name]:>10.3g}"
+    yield "killed", " and ".join(killer.killed) or "nobody: the run was over too soon"
+    yield "next update after", f"{killer.lost:.0f} s"
+
+
+def rounded(value: float) -> float:
+    """To three digits: more was not measured."""
+    return float(f"{value:.3g}")

@@ -1,0 +1,123 @@
+"""What learns, and how: from the rollouts of a step to all of its updates."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rlbook.objectives import estimator_state, load_estimator_state
+from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, minibatches
+from rlbook.training.config import RunConfig
+from rlbook.training.critic import Critic, explained_variance
+from rlbook.training.forward import LOCAL, LocalProcess, as_policy
+from rlbook.training.metrics import update_metrics
+from rlbook.training.prepare import BatchBuilder, never
+from rlbook.training.rollouts import derive_seed, frozen_copy
+from rlbook.training.step import adamw, critic_step, train_step, warm_up
+
+
+class Learner:
+    """The policy with all that learns beside it: one learner for a notebook and for a cluster.
+
+    `learn` makes the updates of a step: `optimizer.epochs` passes of `optimizer.minibatches` each.
+    `step` counts the steps learned, `version` the updates made. `parallel` says where models run;
+    with several ranks every method is collective. `reference` is the frozen policy of a KL term,
+    by default a copy of the model as it is now; `sampler` the policy that writes the completions,
+    where it is not the model itself; `wrote` says whether the model, as it is, wrote some rollouts.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: nn.Module,
+        parallel: LocalProcess = LOCAL,
+        *,
+        reference: nn.Module | None = None,
+        sampler: nn.Module | None = None,
+        wrote: Callable[[Sequence[Rollout]], bool] = never,
+    ):
+        self.config, self.method = config, config.resolved_method
+        self.model, self.parallel, wanted = model, parallel, self.method.requirements()
+        self.critic = Critic(as_policy(model)) if "critic" in wanted else None
+        if reference is None and "reference" in wanted:
+            reference = frozen_copy(as_policy(model))
+        self.reference = reference
+        self.optimizers: dict[str, torch.optim.Optimizer] = {
+            "model": adamw(model, config.optimizer, **parallel.optimizer_options)
+        }
+        if self.critic is not None:
+            self.optimizers["critic"] = adamw(self.critic, config.optimizer, config.critic.lr)
+        models = model, self.critic, reference, sampler
+        self.builder = BatchBuilder(config, *models, parallel, wrote)
+        self.step = self.version = 0
+
+    def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """All updates on the rollouts of a step, and their metrics; none for no rollouts."""
+        metrics = self.updates(self.prepare(rollouts)) if rollouts else {}
+        self.step += 1
+        return metrics
+
+    def prepare(self, rollouts: Sequence[Rollout]) -> TrainBatch:
+        """Rollouts as tensors with everything the method's loss needs."""
+        return self.builder.make_batch(rollouts)
+
+    def updates(self, batch: TrainBatch) -> dict[str, float]:
+        """Every pass over a batch, minibatch by minibatch; returns the metrics of them all."""
+        done = [
+            self.update(part)
+            for epoch in range(self.config.optimizer.epochs)
+            for part in self.minibatches(batch, epoch)
+        ]
+        metrics = update_metrics(done)
+        if batch.values_old is not None:
+            rewards = batch.total_rewards[:, None].expand_as(batch.mask)
+            explained = explained_variance(batch.values_old, rewards, batch.mask)
+            metrics["explained_variance"] = explained
+        return metrics
+
+    def minibatches(self, batch: TrainBatch, epoch: int = 0) -> Iterator[TrainBatch]:
+        """Minibatches of whole groups; fewer of them if a filter left too few groups."""
+        count = min(self.config.optimizer.minibatches, len(batch.groups.unique()))
+        return minibatches(batch, count, derive_seed(self.config.seed, self.step, "shuffle", epoch))
+
+    def update(self, minibatch: TrainBatch) -> dict[str, float]:
+        """One policy update and, for critic methods, one critic update."""
+        settings, critic = self.config.optimizer, self.config.critic
+        limits = settings.model_dump(include={"micro_batch_tokens", "max_grad_norm"})
+        metrics = train_step(
+            self.model,
+            self.warm("model", settings.lr),
+            minibatch,
+            self.method,
+            temperature=self.config.rollout.temperature,
+            parallel=self.parallel,
+            **limits,
+        )
+        if self.critic is not None:
+            optimizer, clip = self.warm("critic", critic.lr), critic.value_clip
+            skipped = metrics["skipped_updates"]
+            metrics |= critic_step(self.critic, optimizer, minibatch, clip=clip, **limits)
+            metrics["skipped_updates"] += skipped
+        self.version += 1
+        return metrics
+
+    def warm(self, name: str, lr: float) -> torch.optim.Optimizer:
+        """An optimizer at the learning rate of the update that comes next."""
+        warm_up(self.optimizers[name], lr, self.version, self.config.optimizer.warmup)
+        return self.optimizers[name]
+
+    def logprobs(self, batch: SampledBatch, model: nn.Module | None = None) -> Float[Tensor, "N T"]:
+        """log π(token) of a batch under the policy as it is now, or under another model."""
+        return self.builder.logprobs(batch, model or self.model)
+
+    def state(self) -> dict[str, Any]:
+        """What is not in weights and moments, JSON-safe."""
+        estimator = estimator_state(self.builder.estimator)
+        return {"step": self.step, "version": self.version, "estimator": estimator}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        self.step, self.version = state["step"], state["version"]
+        load_estimator_state(self.builder.estimator, state["estimator"])

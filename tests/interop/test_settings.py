@@ -1,0 +1,141 @@
+"""Names, defaults and parsers: what the tables say of other trainers is so in their wheels."""
+
+import dataclasses
+import importlib.metadata
+import re
+
+import pytest
+import torch
+
+from rlbook.interop import PEERS, BatchSizes, translate
+from rlbook.objectives import METHODS
+
+SIZES = BatchSizes(prompts=32, group_size=8, minibatches=2, epochs=3, ranks=2, micro_batch=4)
+
+
+def parse_trl(trl, settings):
+    return trl.GRPOConfig(output_dir="none", report_to="none", bf16=False, **settings)
+
+
+PARSERS = {
+    "trl": parse_trl,
+    "verl": lambda verl, settings: verl.parse(settings),
+    "skyrl": lambda skyrl, settings: skyrl.parse(settings),
+}
+
+
+def found(config, name):
+    """The value of a dotted name, in a typed config or Hydra's."""
+    for part in name.removeprefix("+").split("."):
+        config = config[part] if hasattr(config, "keys") else getattr(config, part)
+    return config
+
+
+@pytest.fixture(params=PARSERS)
+def to(request):
+    request.getfixturevalue(request.param)  # skipped where it is not installed
+    return request.param
+
+
+@pytest.fixture
+def parse(request, to):
+    return lambda settings: PARSERS[to](request.getfixturevalue(to), settings)
+
+
+def test_the_installed_version_is_the_one_of_the_tables(to):
+    assert importlib.metadata.version(to) == PEERS[to].VERSION
+
+
+def test_defaults_are_the_librarys(to, parse):
+    defaults = PEERS[to].DEFAULTS
+    config = parse({})
+    theirs = {name: found(config, name) for name in defaults}
+    if to == "trl":
+        theirs = {f.name: f.default for f in dataclasses.fields(config) if f.name in defaults}
+    if to == "verl":
+        theirs |= {k: v for k, v in theirs.items() if v != "null"}
+    assert theirs == defaults
+
+
+@pytest.mark.parametrize("plugin", [False, True])
+def test_every_rows_settings_are_accepted_and_mean_what_they_say(to, parse, plugin):
+    for name in METHODS:
+        settings = translate(name, to, plugin=plugin).settings
+        config = parse(SIZES.settings(to) | settings)
+        kept = {name: found(config, name) for name in settings}
+        assert kept == settings, name
+
+
+def test_what_the_defaults_list_is_all_that_translations_use(to):
+    named = {n for row in METHODS for n in translate(row, to).settings if not n.startswith("+")}
+    outside = {"max_completion_length", "generator.apply_overlong_filtering"}
+    assert named - PEERS[to].DEFAULTS.keys() <= outside
+
+
+def test_a_name_that_is_gone_is_refused(to, parse):
+    known = next(iter(PEERS[to].DEFAULTS))
+    with pytest.raises(Exception, match=r"(?i)unexpected|not in|invalid|unknown|could not"):
+        parse({known + "_gone": 1})
+
+
+def test_batch_sizes_count_what_the_libraries_count(trl, verl, skyrl):
+    """TRL completions per device, verl and SkyRL prompts: each one's own arithmetic."""
+    config = parse_trl(trl, SIZES.settings("trl"))
+    assert config.generation_batch_size * SIZES.ranks == SIZES.completions  # here there is one rank
+    accumulated = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    assert accumulated * SIZES.ranks == SIZES.per_update
+    actor = verl.parse(SIZES.settings("verl")).actor_rollout_ref.actor
+    assert actor.ppo_mini_batch_size * SIZES.group_size == SIZES.per_update
+    trainer = skyrl.parse(SIZES.settings("skyrl")).trainer
+    assert trainer.policy_mini_batch_size * SIZES.group_size == SIZES.per_update
+
+
+# Losses and estimators that there are: "none" in a table means "not among these".
+VERL_LOSSES = "bypass_mode cispo clip_cov dppo_kl dppo_tv dro geo_mean gpg gspo kl_cov sapo vanilla"
+SKYRL_LOSSES = "cispo clip_cov cross_entropy dppo dual_clip gspo importance_sampling kl_cov regular"
+TRL_LOSSES = "bnpo cispo dapo dr_grpo grpo luspo sapo vespo"
+
+
+def test_verl_has_these_losses_and_no_others(verl):
+    assert {*verl.core.POLICY_LOSS_REGISTRY} == {*VERL_LOSSES.split()}
+
+
+def test_skyrl_has_these_losses_and_no_others(skyrl):
+    known = {str(loss) for loss in skyrl.core.PolicyLossType}
+    assert known == {*SKYRL_LOSSES.split(), "rollout_is", "sapo"}
+
+
+def test_trl_has_these_losses_and_no_others(trl):
+    import inspect
+
+    source = inspect.getsource(trl.GRPOTrainer._compute_loss)
+    lists = re.findall(r'self\.loss_type (?:in (\[[^\]]*\])|== ("\w+"))', source)
+    named = {name for pair in lists for part in pair for name in re.findall(r'"(\w+)"', part)}
+    assert named == {*TRL_LOSSES.split()}
+
+
+def test_verls_clip_ratio_is_read_by_nobody(verl):
+    """Its two other bounds have defaults of their own, and these win."""
+    actor = verl.parse({"actor_rollout_ref.actor.clip_ratio": 0.5}).actor_rollout_ref.actor
+    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2)
+
+
+def test_trl_has_an_entropy_bonus_and_a_target(trl):
+    names = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    assert {"entropy_coef", "use_adaptive_entropy", "entropy_target"} <= names
+
+
+def test_verls_distillation_descends_the_forward_kl_unless_told_otherwise(verl):
+    """Its default is k3 as a loss, whose mean slope on-policy is that of KL(teacher ‖ student)."""
+    said = verl.parse({}).distillation.distillation_loss
+    assert (said.loss_mode, said.use_policy_gradient) == ("k3", False)
+    scores = torch.tensor([0.2, -0.4, 0.9], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([1.0, 0.1, -0.5], dtype=torch.float64).log_softmax(0)
+    student = scores.log_softmax(0)
+    k3 = verl.core.kl_penalty(student, teacher, "k3")
+    mean = (student.exp().detach() * k3).sum()
+    slopes = [
+        torch.autograd.grad(value, scores, retain_graph=True)[0]
+        for value in (mean, (teacher.exp() * (teacher - student)).sum())
+    ]
+    torch.testing.assert_close(*slopes, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,172 @@
+"""What the tables say, without the libraries: tests/interop holds them against the wheels."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from rlbook.cli import main
+from rlbook.interop import PEERS, like, likeness_text, translate, translation_text
+from rlbook.interop.fold import folded
+from rlbook.objectives import METHODS, KLPenalty, SamplerCorrection, policy_loss
+
+MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]], dtype=torch.bool)
+GROUPS = torch.tensor([0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("to", PEERS)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_row_has_settings_and_says_what_is_lost(to, name):
+    said = translate(name, to)
+    assert said.settings.keys() & PEERS[to].DEFAULTS.keys()
+    assert said.exact == (not said.lost)
+    plugged = translate(name, to, plugin=True)
+    assert plugged.lost.keys() <= said.lost.keys()
+    assert plugged.lost.keys() | plugged.carried.keys() == said.lost.keys()
+
+
+def test_rows_that_settings_alone_say():
+    exact = {to: {name for name in METHODS if translate(name, to).exact} for to in PEERS}
+    assert exact["trl"] >= {"grpo", "dr_grpo", "gspo", "lite_ppo"}
+    assert exact["verl"] >= {"grpo", "rloo", "remax", "dapo", "dppo", "gspo", "gmpo", "opo"}
+    assert exact["skyrl"] >= {"grpo", "dr_grpo", "maxrl", "dppo", "dppo_kl"}
+    assert exact["prime-rl"] == {"maxrl", "opd"}
+
+
+def test_verls_bounds_are_not_the_dead_one():
+    said = translate("dapo", "verl").settings
+    assert said["actor_rollout_ref.actor.clip_ratio_high"] == 0.28
+    assert "actor_rollout_ref.actor.clip_ratio" not in said
+
+
+def test_an_overlong_answer_is_punished_in_verl_only_by_more_than_a_manager():
+    said = translate(replace(METHODS["dapo"], overlong_cache=300), "verl", max_new_tokens=1000)
+    buffer = "+reward.reward_kwargs.overlong_buffer_cfg."
+    assert said.settings["reward.reward_manager.name"] == "dapo"
+    assert (said.settings[buffer + "enable"], said.settings[buffer + "len"]) == (True, 300)
+    assert said.settings["+reward.reward_kwargs.max_resp_len"] == 1000
+    assert said.notes["rewards"] == "the reward function has to give -1 and 1"
+
+
+def test_the_cap_of_a_weight_is_absolute_in_trl_and_a_distance_in_verl():
+    assert translate("cispo", "trl").settings["epsilon_high"] == 5
+    assert translate("cispo", "verl").settings["actor_rollout_ref.actor.clip_ratio_high"] == 4
+
+
+def test_trls_correction_is_off_unless_the_row_has_one():
+    row = METHODS["grpo"]
+    key = "vllm_importance_sampling_"
+    assert translate(row, "trl").settings[key + "correction"] is False
+    row = replace(row, sampler_correction=SamplerCorrection(5.0, "drop", low=0.5))
+    said = translate(row, "trl").settings
+    assert (said[key + "mode"], said[key + "clip_min"]) == ("token_mask", 0.5)
+
+
+def test_a_critic_a_greedy_answer_and_a_teacher_are_beyond_a_plugin():
+    for name in ("ppo", "remax", "opd"):
+        assert "advantage" in translate(name, "trl", plugin=True).lost
+
+
+def test_a_kl_term_is_lost_where_the_average_is_folded():
+    row = replace(METHODS["scalerl"], kl=KLPenalty("k3", 0.1, gradient="naive"))
+    assert "KL" in translate(row, "verl", plugin=True).lost
+    assert "KL" not in translate(replace(row, aggregation="token_mean"), "verl").lost
+
+
+@pytest.mark.parametrize("base", ["token_mean", "sequence_mean", "sequence_sum"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_folded_average_has_the_rows_gradient(name, base):
+    row = replace(METHODS[name], kl=None).resolved(3)
+    draw = torch.Generator().manual_seed(0)
+    old, logp = (-torch.rand(4, 3, generator=draw, dtype=torch.float64) - 0.1 for _ in range(2))
+    advantages = torch.randn(4, generator=draw, dtype=torch.float64)
+    gradients = []
+    for given, how in ((advantages, row.aggregation), (None, base)):
+        given = folded(row, advantages, MASK, GROUPS, base) if given is None else given
+        x = logp.clone().requires_grad_()
+        one = replace(row, aggregation=how)
+        loss = policy_loss(one, x, old, given, MASK, groups=GROUPS).loss
+        gradients.append(torch.autograd.grad(loss, x)[0])
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("to", PEERS)
+def test_a_rows_own_settings_are_most_like_it(to):
+    for name in METHODS:
+        said = translate(name, to)
+        if {"advantage", "trust region", "aggregation"} & said.lost.keys():
+            continue
+        given = {k: v for k, v in said.settings.items() if k in PEERS[to].DEFAULTS}
+        best = like(said.settings)[0]
+        assert best.differ == {}, name
+        assert best.row == name or translate(best.row, to).settings.items() >= given.items()
+
+
+def test_a_file_is_named_and_its_deviations_too():
+    actor = {"policy_loss": {"loss_mode": "dppo_tv"}, "clip_ratio_low": 0.15}
+    actor |= {"clip_ratio_high": 0.3, "clip_ratio_c": 1e9, "loss_agg_mode": "seq-mean-token-sum"}
+    given = {
+        "actor_rollout_ref": {"actor": actor},
+        "algorithm": {
+            "adv_estimator": "grpo",
+            "norm_adv_by_std_in_grpo": False,
+            "rollout_correction": {"bypass_mode": True},
+        },
+    }
+    best, *_ = found = like(given)
+    assert (best.row, best.peer) == ("dppo", "verl")
+    assert best.differ == {"actor_rollout_ref.actor.clip_ratio_high": (0.3, 0.15)}
+    assert "clip_ratio_high: 0.3 here, 0.15 in the row" in likeness_text(found)
+
+
+def test_what_is_not_given_counts_as_the_default():
+    """TRL's defaults are DAPO's average with a symmetric clip, and a correction of the sampler."""
+    best = like({"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28})[0]
+    assert best.row == "dapo"
+    assert best.differ == {"vllm_importance_sampling_correction": (True, False)}
+
+
+def test_strangers_are_refused_by_name():
+    with pytest.raises(ValueError, match="colour"):
+        like({"colour": "red"})
+    with pytest.raises(ValueError, match="no trainer 'openrlhf': choose from trl"):
+        translate("grpo", "openrlhf")
+    with pytest.raises(ValueError, match="no method"):
+        translate("gropo", "trl")
+
+
+def test_the_text_is_a_file_that_the_trainer_reads():
+    said = translate("scalerl", "verl", plugin=True)
+    text = translation_text(said, {"data.train_batch_size": 48})
+    assert yaml.safe_load(text) == {"data.train_batch_size": 48} | said.settings
+    assert "# lost: prompts" in text and "# carried by rlbook.interop: advantage" in text
+
+
+def test_the_modules_import_no_trainer_until_they_are_asked():
+    for name, module in PEERS.items():
+        tree = ast.parse(Path(module.__file__).read_text())
+        top = {n.module for n in tree.body if isinstance(n, ast.ImportFrom)}
+        assert not any((m or "").split(".")[0] in {"trl", "verl", "skyrl"} for m in top), name
+
+
+def test_the_command_writes_settings_that_yaml_reads(capsys):
+    main(["translate", "dapo", "rollout.prompts=512", "minibatches=16", "--to", "verl"])
+    said = yaml.safe_load(capsys.readouterr().out)
+    assert said["actor_rollout_ref.actor.ppo_mini_batch_size"] == 32
+    assert said["actor_rollout_ref.actor.clip_ratio_high"] == 0.28
+
+
+def test_the_command_names_a_file(capsys, tmp_path):
+    file = tmp_path / "grpo.yaml"
+    file.write_text(yaml.safe_dump(translate("dr_grpo", "skyrl").settings))
+    main(["methods", "--like", str(file)])
+    assert capsys.readouterr().out.startswith("dr_grpo, as skyrl says it: the same")
+
+
+def test_the_command_refuses_a_method_that_there_is_not(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["translate", "method=gropo", "--to", "trl"])
+    assert stopped.value.code == 2 and "gropo" in capsys.readouterr().err

@@ -1,0 +1,321 @@
+"""A generator, a verifier and a trainer that cost nothing, and runs made of them, in a time of
+their own: how busy the machine is changes nothing."""
+
+import asyncio
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from types import SimpleNamespace
+
+import pytest
+
+from rlbook.jsonl import read_jsonl
+from rlbook.policy import load_tokenizer
+from rlbook.scale import batch_log
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.generate.engine import VersionedCompletion
+from rlbook.scale.launch.processes import Command, start_here
+from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.rollout.orchestrator import Orchestrator
+from rlbook.tasks import get_task
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class OwnTime(asyncio.SelectorEventLoop):
+    """A loop whose time stands still while there is anything to do, then jumps to what is next.
+
+    Only a thread takes time that nobody knows: it is waited for, and none passes.
+    """
+
+    def __init__(self, clock):
+        super().__init__()
+        self.time, self.clock, self.threads = clock, clock, 0
+        self.look, self._selector.select = self._selector.select, self.wait
+
+    def wait(self, timeout):
+        if timeout is None or (timeout and self.threads):
+            return self.look(None)
+        self.clock.now += timeout
+        return self.look(0)
+
+    def run_in_executor(self, executor, function, *arguments):
+        done = super().run_in_executor(executor, function, *arguments)
+        self.threads += 1
+        done.add_done_callback(self.thread_is_done)
+        return done
+
+    def thread_is_done(self, done):
+        self.threads -= 1
+
+
+def run_by(clock, story):
+    """What a coroutine function returns in a time of its own; what would hang fails instead."""
+
+    async def in_time():
+        async with asyncio.timeout(100):
+            return await story()
+
+    with asyncio.Runner(loop_factory=partial(OwnTime, clock)) as runner:
+        return runner.run(in_time())
+
+
+@pytest.fixture(scope="session")
+def two_ranks():
+    """Runs a program as two ranks: `two_ranks(program, folder, *arguments)`, logs in `folder`."""
+
+    def run(program, folder, *arguments):
+        argv = [sys.executable, str(program), *map(str, arguments)]
+        logs = [folder / f"rank{rank}.log" for rank in range(2)]
+        gang = start_here(Command("ranks", argv, {"OMP_NUM_THREADS": "1"}, ranks=2), logs)
+        try:
+            for process, log in zip(gang, logs, strict=True):
+                assert process.wait(timeout=300) == 0, log.read_text()[-3000:]
+        finally:
+            for process in gang:
+                process.kill()
+
+    return run
+
+
+@dataclass
+class FakeEngine:
+    """Answers sums, right with probability `right(prompt text)`; its weights are a number.
+
+    A reply takes `seconds(rng)`; its first half is by the weights at the start, the rest by those
+    at the end. `trouble(n)`, awaited before the n-th reply (from 1), may raise, hang, or return
+    the reply itself.
+    """
+
+    right: Callable[[str], float] = lambda text: 0.5
+    seconds: Callable[[random.Random], float] = lambda rng: 0.0
+    trouble: Callable[[int], object] | None = None
+    weights: int | None = 0
+    seed: int = 0
+    calls: int = 0
+    in_flight: int = 0
+    most_in_flight: int = 0
+    tokenizer: object = field(default_factory=cache(load_tokenizer))
+    aside: str | None = None
+
+    def __post_init__(self):
+        self.rng = random.Random(self.seed)
+
+    async def versions(self):
+        return {} if self.weights is None else {"generator0": self.weights}
+
+    def only(self, name):
+        """The only one there is."""
+        return self
+
+    async def complete(self, prompt, n, *, max_new_tokens, temperature):
+        self.calls += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            if self.trouble and (reply := await self.trouble(self.calls)) is not None:
+                return reply
+            first = self.weights or 0
+            await asyncio.sleep(self.seconds(self.rng))
+            return [self.write(prompt, max_new_tokens, first) for _ in range(n)]
+        finally:
+            self.in_flight -= 1
+
+    def write(self, prompt, limit, first):
+        text = self.tokenizer.decode(prompt, skip_special_tokens=True)
+        answer = sum(map(int, re.findall(r"[+-]?\d+", text)))
+        answer += self.rng.random() >= self.right(text)
+        text = f"<think></think><answer>{answer}</answer>"
+        tokens = self.tokenizer(text, add_special_tokens=False).input_ids
+        tokens = [*tokens, self.tokenizer.eos_token_id][:limit]
+        late = len(tokens) // 2
+        versions = [first] * (len(tokens) - late) + [self.weights or 0] * late
+        reason = "stop" if tokens[-1] == self.tokenizer.eos_token_id else "length"
+        return VersionedCompletion(tokens, [-0.5] * len(tokens), reason, versions)
+
+
+class FakeVerifiers:
+    """The task's own verdict, in this process."""
+
+    def __init__(self, task="sums"):
+        self.task, self.failures = get_task(task), Counter()
+
+    async def verify(self, problem, completion, finished=True, task=None):
+        judge = get_task(task) if task else self.task
+        return judge.verify(problem, completion, finished)
+
+
+@dataclass
+class FakeTrainer:
+    """Reads batches as the trainer does; an update makes the engine's weights one newer.
+
+    While the generator is pinned it keeps its weights to itself, as the trainer does.
+    """
+
+    layout: object
+    engine: FakeEngine
+    steps: int
+    seconds: float = 0.0
+    save_every: int = 3
+    updates: list[tuple[int, list]] = field(default_factory=list)
+
+    async def run(self):
+        """From the newest checkpoint to the end of the run."""
+        pointer = self.layout.checkpoints / "latest"
+        version = int(pointer.read_text().split("_")[1]) if pointer.exists() else 0
+        end = False
+        while not end or self.layout.pinned.exists():
+            self.push(version)
+            if batch_log.has_batch(self.layout, version):
+                version = await self.update(version)
+            else:
+                last = (batch_log.spool_end(self.layout) or {}).get("version", self.steps)
+                end = version == min(last, self.steps)
+                await asyncio.sleep(0.002)
+        self.push(version)
+        self.report(version, done=True)
+
+    def push(self, version):
+        if self.engine.weights is not None and not self.layout.pinned.exists():
+            self.engine.weights = max(self.engine.weights, version)
+
+    async def update(self, version):
+        rollouts, state = batch_log.read_batch(self.layout, version)
+        await asyncio.sleep(self.seconds)
+        self.updates.append((version, rollouts))
+        version += 1
+        if version % self.save_every == 0:
+            self.save(version, state)
+        self.report(version, done=False)
+        return version
+
+    def save(self, version, state):
+        name = f"step_{version:06d}"
+        write_json(self.layout.checkpoints / name / "orchestrator.json", state)
+        (self.layout.checkpoints / "latest").write_text(name + "\n")
+        batch_log.prune(self.layout, version)
+
+    def report(self, version, done):
+        write_json(self.layout.status, {"version": version, "done": done})
+
+
+def settings(root, **sections):
+    """A small run of one update a step; `generate={"max_staleness": 1}` changes a section."""
+    defaults = {
+        "data": {"pool": 200},
+        "rollout": {"prompts": 3, "group_size": 2},
+        "optimizer": {"minibatches": 1},
+        "evaluation": {"every": 4, "prompts": 5, "samples": 4},
+        "generate": {"max_staleness": 2, "timeout": 30.0},
+    }
+    merged = {name: {**values, **sections.pop(name, {})} for name, values in defaults.items()}
+    return ScaleConfig(**{"run": str(root), "steps": 7, **merged, **sections})
+
+
+class Run:
+    """A run folder with its fakes, an orchestrator that can be killed, and its history."""
+
+    def __init__(self, config, engine, clock):
+        self.config, self.layout, self.clock = config, Layout(config.folder), clock
+        self.steps = config.steps
+        self.prompts, self.group_size = config.rollout.prompts, config.rollout.group_size
+        self.engine = engine
+        self.trainer = FakeTrainer(self.layout, engine, self.steps)
+
+    def orchestrator(self):
+        tokenizer, verifiers = self.engine.tokenizer, FakeVerifiers(self.config.data.task)
+        return Orchestrator(self.layout, self.config, self.engine, tokenizer, verifiers)
+
+    def play(self):
+        async def both():
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.trainer.run())
+                tasks.create_task(self.orchestrator().run())
+
+        self.live(both)
+        return self
+
+    def live(self, story):
+        run_by(self.clock, story)
+
+    @property
+    def rows(self):
+        return read_jsonl(self.layout.log("rollouts"))
+
+    @property
+    def groups(self):
+        """Batch by batch, the rollouts of each ticket that were trained."""
+        batches = dict(self.trainer.updates)
+        assert sorted(batches) == list(range(len(batches)))
+        return [by_ticket(batches[step]) for step in sorted(batches)]
+
+    @property
+    def tickets(self):
+        return [ticket for batch in self.groups for ticket in batch]
+
+    @property
+    def rollouts(self):
+        """All that was trained, each rollout with its step."""
+        return [
+            (step, rollout)
+            for step, batch in enumerate(self.groups)
+            for group in batch.values()
+            for rollout in group
+        ]
+
+    @property
+    def staleness_by_step(self):
+        """Of every token that was trained, with its step."""
+        return [(step, step - v) for step, rollout in self.rollouts for v in rollout.versions]
+
+    @property
+    def lags(self):
+        return [staleness for _, staleness in self.staleness_by_step]
+
+    @property
+    def state(self):
+        """The orchestrator's last durable state."""
+        return batch_log.newest_state(self.layout)[1]
+
+
+def by_ticket(rollouts):
+    groups = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    return groups
+
+
+@pytest.fixture
+def own_time():
+    """Runs a coroutine function in a time of its own."""
+    return partial(run_by, Clock())
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch):
+    """Makes a `Run` from the engine's fields and sections of the settings."""
+    clock = Clock()
+    own = SimpleNamespace(monotonic=clock, strftime=time.strftime)
+    monkeypatch.setattr("rlbook.scale.rollout.orchestrator.time", own)
+    monkeypatch.setattr("rlbook.scale.rollout.orchestrator.POLL_SECONDS", 0.004)
+    monkeypatch.setattr("rlbook.scale.layout.sync_to_disk", lambda path: None)
+
+    def make(engine=None, **sections):
+        return Run(settings(tmp_path, **sections), FakeEngine(**engine or {}), clock)
+
+    return make
+
+
+@pytest.fixture
+def fake_verifiers():
+    return FakeVerifiers()

@@ -1,0 +1,257 @@
+"""What test_ranks runs on two ranks, and once more on a single one: `… <folder>`."""
+
+import json
+import random
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from rlbook.objectives import METHODS
+from rlbook.policy import load_policy, load_tokenizer, set_threads
+from rlbook.scale.batch_log import write_batch
+from rlbook.scale.config import ScaleConfig, TrainConfig
+from rlbook.scale.layout import Layout, replace_text
+from rlbook.scale.process import die_with_parent
+from rlbook.scale.train import checkpoint, weights
+from rlbook.scale.train.checkpoint import Checkpoints
+from rlbook.scale.train.parallel import Ranks, shard
+from rlbook.scale.train.trainer import ScaleTrainer
+from rlbook.scale.train.weights import FileTransport, whole_tensors
+from rlbook.tasks import Problem
+from rlbook.training import Rollout, TrainBatch, train_step
+
+AGGREGATIONS = ("sequence_mean", "token_mean", "prompt_mean", "constant")
+UPDATES, BATCHES = 3, 4
+ROWS = 7  # 7 rows of very different lengths: uneven slices, and a rank with nothing to do
+
+
+def batch_of(seed):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(5, 40, (ROWS,), generator=generator)
+    columns = torch.arange(int(lengths.max()))
+    mask = (columns >= 3) & (columns < lengths[:, None])
+    logps = torch.where(mask, -3.0 - torch.rand(mask.shape, generator=generator), 0.0)
+    return TrainBatch(
+        ids=torch.randint(4, 29, mask.shape, generator=generator),
+        mask=mask,
+        logp_sampler=logps,
+        rewards=torch.zeros(ROWS),
+        groups=torch.tensor([4, 4, 4, 9, 9, 2, 2]),
+        finished=torch.ones(ROWS, dtype=torch.bool),
+        versions=torch.zeros_like(mask, dtype=torch.long),
+        logp_old=logps,
+        advantages=torch.randn(ROWS, generator=generator),
+        staleness=torch.arange(ROWS)[:, None].expand_as(mask) // 3,
+    )
+
+
+def method_of(aggregation):
+    return replace(METHODS["cispo"], aggregation=aggregation, constant=40.0)
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1.5e-4, foreach=True)
+
+
+def update(model, optimizer, seed, aggregation="prompt_mean", **how):
+    """Slices of at most 48 tokens: the longest rows alone, short ones together."""
+    method = method_of(aggregation)
+    return train_step(model, optimizer, batch_of(seed), method, micro_batch_tokens=48, **how)
+
+
+class Sharded:
+    def __init__(self, ranks):
+        self.ranks, (self.policy, _) = ranks, load_policy()
+        self.scored = shard(self.policy, ranks.mesh, TrainConfig())
+        self.optimizer = adamw(self.scored)
+
+    def update(self, seed, **how):
+        return update(self.scored, self.optimizer, seed, parallel=self.ranks, **how)
+
+    def weights(self):
+        return {n: t.clone() for n, t in whole_tensors(self.policy, torch.float32)}
+
+
+def rollouts_of(step):
+    rng = random.Random(step)
+    lengths = [rng.randrange(2, 30) for _ in range(8)]
+    return [
+        Rollout(
+            problem=Problem(f"p{i // 4}", "", ""),
+            group=2 * step + i // 4,
+            prompt_ids=[1, 9, 10],
+            token_ids=[rng.randrange(4, 29) for _ in range(length)],
+            logps=[-3.0] * length,
+            versions=[max(0, step - i % 3)] * length,
+            finish_reason="stop",
+            text="",
+            correct=i % 4 < 2,
+            rewards={"answer": 1.0 if i % 4 < 2 else -1.0},
+        )
+        for i, length in enumerate(lengths)
+    ]
+
+
+def run_folder(root):
+    layout = Layout(root)
+    root.mkdir(parents=True, exist_ok=True)
+    replace_text(layout.run_id, "cafe")
+    for step in range(BATCHES):
+        write_batch(layout, step, rollouts_of(step), {"step": step})
+    return layout
+
+
+def run_config(root):
+    """Everything that a learner may have to compute besides log-probs, and several updates."""
+    optimizer = {"minibatches": 2, "epochs": 2, "micro_batch_tokens": 48}
+    region = {"type": "DivergenceMask", "kind": "tv", "low": 0.1, "high": 0.1, "top_k": 5}
+    selection = {"type": "TopEntropy", "share": 0.5}
+    method = {"name": "grpo", "trust_region": region, "entropy_bonus": 0.01, "selection": selection}
+    return ScaleConfig(
+        run=str(root),
+        steps=BATCHES,
+        method=method,
+        optimizer=optimizer,
+        checkpoint={"every": 2},
+    )
+
+
+def equality(ranks, out):
+    """Weights and metrics after a few updates, for every aggregation."""
+    rows = {}
+    for aggregation in AGGREGATIONS:
+        sharded = Sharded(ranks)
+        rows[aggregation] = [sharded.update(s, aggregation=aggregation) for s in range(UPDATES)]
+        save(out / f"{aggregation}.safetensors", sharded.weights(), ranks)
+    return rows
+
+
+def non_finite(ranks):
+    """A row of one rank has a NaN advantage: which ranks see it, who skips, what changes."""
+    sharded = Sharded(ranks)
+    before, batch = sharded.weights(), batch_of(0)
+    batch.advantages[0] = float("nan")
+    mine = [row for rows in ranks.rows(batch, 48) for row in rows]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        metrics = train_step(
+            sharded.scored, sharded.optimizer, batch, method_of("token_mean"),
+            micro_batch_tokens=48, parallel=ranks,
+        )  # fmt: skip
+    after = sharded.weights()
+    return {
+        "has_row": 0 in mine,
+        "skipped": metrics["skipped_updates"],
+        "named": [str(w.message) for w in caught if "non-finite" in str(w.message)],
+        "unchanged": all(torch.equal(before[name], after[name]) for name in before),
+        "moments": len(sharded.optimizer.state),
+    }
+
+
+def save_step(checkpoints, sharded, step):
+    policy = (sharded.policy, load_tokenizer())
+    checkpoints.begin(policy, sharded.optimizer, {"step": step}, {})
+    return checkpoints.settle(wait=True)
+
+
+def resuming(ranks, out):
+    """Save, go on; load into a fresh model, go on: the same bits?"""
+    folder = out / f"checkpoints{ranks.count}"
+    checkpoints, first = Checkpoints(folder, ranks), Sharded(ranks)
+    losses = [first.update(seed)["loss"] for seed in (0, 1)]
+    save_step(checkpoints, first, 2)
+    losses += [first.update(seed)["loss"] for seed in (2, 3)]
+    save(out / f"straight{ranks.count}.safetensors", first.weights(), ranks)
+    second = Sharded(ranks)
+    state = checkpoints.load(second.policy, second.optimizer)
+    again = [second.update(seed)["loss"] for seed in (2, 3)]
+    ours, theirs = first.weights(), second.weights()
+    return {
+        "state": state,
+        "same_losses": again == losses[2:],
+        "same_bits": all(torch.equal(ours[name], theirs[name]) for name in ours),
+    }
+
+
+def continuing(ranks, out, wrote):
+    """Go on from a checkpoint that `wrote` ranks have written."""
+    sharded = Sharded(ranks)
+    Checkpoints(out / f"checkpoints{wrote}", ranks).load(sharded.policy, sharded.optimizer)
+    for seed in (2, 3):
+        sharded.update(seed)
+    return sharded.weights()
+
+
+def full_disk(ranks, out):
+    """The disk of the last rank is full: does everybody know?"""
+    sharded, original = Sharded(ranks), checkpoint.save_file
+    checkpoints = Checkpoints(out / "full", ranks)
+    saved = [save_step(checkpoints, sharded, 1)]
+
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        checkpoint.save_file = fail if ranks.rank == ranks.count - 1 else original
+        saved.append(save_step(checkpoints, sharded, 2))
+        checkpoint.save_file = original
+    state = checkpoints.load(sharded.policy, sharded.optimizer)
+    saved.append(save_step(checkpoints, sharded, 3))
+    return {"saved": saved, "step": state["step"]}
+
+
+def full_disk_of_a_push(ranks, out):
+    """Rank 0 cannot write the weights: the others do not wait, and another try succeeds."""
+    sharded, layout, original = Sharded(ranks), Layout(out / "pushed"), weights.save_file
+    link, failed = FileTransport(ScaleConfig(run=str(layout.root)), layout, ranks), []
+
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    for writer in (fail, original):
+        weights.save_file = writer
+        link.gather(sharded.policy, 1)
+        failed.append(ranks.share(bool(link.error)))
+    save(out / "as_pushed.safetensors", sharded.weights(), ranks)
+    return failed
+
+
+def talking(ranks):
+    return {
+        "shared": ranks.share({"from": ranks.rank}),
+        "collected": ranks.collect([ranks.rank] * (ranks.rank + 1)),
+        "all": [ranks.all(True), ranks.all(ranks.first), ranks.all(not ranks.first)],
+    }
+
+
+def save(path, tensors, ranks):
+    if ranks.first:
+        save_file(tensors, path)
+
+
+def main(out):
+    die_with_parent()
+    set_threads()
+    ranks = Ranks()
+    results = {
+        "equality": equality(ranks, out),
+        "non_finite": non_finite(ranks),
+        "resuming": resuming(ranks, out),
+        "full_disk": full_disk(ranks, out),
+        "full_disk_of_a_push": full_disk_of_a_push(ranks, out),
+        "talking": talking(ranks),
+    }
+    save(out / "from_one.safetensors", continuing(ranks, out, 1), ranks)
+    ScaleTrainer(Layout(out / "run"), run_config(out / "run")).run()
+    (out / f"rank{ranks.rank}.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

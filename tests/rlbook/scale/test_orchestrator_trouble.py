@@ -1,0 +1,136 @@
+"""Generators that hang, fail, refuse, answer nonsense or go back in time."""
+
+import asyncio
+
+import pytest
+
+from rlbook.scale.generate.engine import GenerationFailed, RequestRefused, VersionedCompletion
+from rlbook.scale.layout import Layout
+from rlbook.scale.rollout.orchestrator import LONGEST_PAUSE, InFlight, orchestrate
+
+
+def never(calls):
+    return lambda n: asyncio.sleep(3600) if n in calls else asyncio.sleep(0)
+
+
+def failing(error, calls):
+    async def trouble(n):
+        if n in calls:
+            raise error
+
+    return trouble
+
+
+def replying(reply, calls):
+    async def trouble(n):
+        return reply if n in calls else None
+
+    return trouble
+
+
+TOKENS = {"token_ids": [5, 2], "logps": [-1.0, -1.0], "finish_reason": "stop", "versions": [0, 0]}
+MALFORMED = {
+    "too few": [VersionedCompletion(**TOKENS)],
+    "nothing": [],
+    "a version is missing": [VersionedCompletion(**TOKENS | {"versions": [0]})] * 2,
+    "no tokens": [VersionedCompletion([], [], "length", [])] * 2,
+}
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        never({2, 9}),
+        failing(GenerationFailed("http://x: HTTP 500"), range(3, 9)),
+        *(replying(reply, {1, 5}) for reply in MALFORMED.values()),
+    ],
+    ids=["stuck", "failing", *MALFORMED],
+)
+def test_a_failed_request_is_asked_again_under_its_ticket(make_run, trouble, capsys):
+    limits = {"timeout": 0.2}
+    run = make_run({"trouble": trouble}, generate=limits, evaluation={"every": 0}).play()
+    assert sorted(run.tickets) == list(range(run.steps * run.prompts))
+    assert sum(row["failed_requests"] for row in run.rows) >= 2
+    assert "asked in vain" in capsys.readouterr().out
+
+
+def test_without_weights_nothing_is_asked_until_they_come(make_run):
+    run = make_run({"weights": None})
+
+    async def late_weights():
+        task = asyncio.create_task(run.orchestrator().run())
+        await asyncio.sleep(0.15)
+        assert run.engine.calls == 0
+        run.engine.weights = 0
+        await asyncio.gather(task, run.trainer.run())
+
+    run.live(late_weights)
+    assert len(run.groups) == run.steps
+
+
+def test_a_server_that_goes_back_in_time_costs_its_groups_not_the_bound(make_run):
+    run = make_run({"seconds": lambda rng: 0.003}, generate={"max_staleness": 1})
+    real, old_replies = run.engine.write, iter(range(10))
+
+    def replaced_by_an_older_one(prompt, limit, first):
+        old = run.engine.weights >= 4 and next(old_replies, None) is not None
+        return real(prompt, limit, 0 if old else first)
+
+    run.engine.write = replaced_by_an_older_one
+    run.play()
+    assert max(run.lags) <= 1
+    assert sum(row["late"] for row in run.rows) > 0
+
+
+def test_a_refused_prompt_is_left_out_and_refusing_all_of_them_stops_the_run(make_run, capsys):
+    refused = RequestRefused("http://x: HTTP 400: prompt is too long")
+    run = make_run({"trouble": failing(refused, {4})}, evaluation={"every": 0}).play()
+    assert len(run.tickets) == run.steps * run.prompts
+    assert sum(row["refused_requests"] for row in run.rows) == 1
+    assert "too long" in capsys.readouterr().out
+
+
+def test_if_every_request_is_refused_the_reason_is_the_error(make_run):
+    refused = RequestRefused("http://x: HTTP 401: Unauthorized")
+    run = make_run({"trouble": failing(refused, range(10_000))})
+    with pytest.raises(RequestRefused, match="401"):
+        run.live(run.orchestrator().run)
+
+
+def test_with_drop_groups_that_got_too_old_are_stopped(make_run):
+    """One request never returns: it is cancelled once no batch can take it, and nobody waits."""
+    run = make_run(generate={"max_staleness": 1, "late": "drop"}, evaluation={"every": 0})
+    stopped_at = []
+
+    async def one_hangs(n):
+        if n == 2:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                stopped_at.append(len(run.trainer.updates))
+
+    run.engine.trouble = one_hangs
+    run.play()
+    assert len(run.tickets) == run.steps * run.prompts
+    assert sum(row["late"] for row in run.rows) == 1
+    assert len(stopped_at) == 1 and stopped_at[0] <= 3
+
+
+def test_pauses_get_longer_while_nothing_succeeds(make_run, monkeypatch):
+    monkeypatch.setattr("rlbook.scale.rollout.orchestrator.POLL_SECONDS", 1.0)
+    run, pauses = make_run(), []
+    orchestrator = run.orchestrator()
+    for _ in range(5):
+        for _ in range(2):  # requests that fail together count once
+            ticket, problem = orchestrator.batches.start(0)
+            asked = InFlight(ticket, problem, since=run.clock.now)
+            orchestrator.ask_again(asked, GenerationFailed("down"))
+        pauses.append(orchestrator.resume_at - run.clock.now)
+        run.clock.now = orchestrator.resume_at
+    assert pauses == [1.0, 2.0, 4.0, LONGEST_PAUSE, LONGEST_PAUSE]
+
+
+def test_a_folder_that_nobody_has_started_is_named(tmp_path):
+    (tmp_path / "config.yaml").write_text("steps: 3\n")
+    with pytest.raises(FileNotFoundError, match="run_id: runs are started by"):
+        asyncio.run(orchestrate(Layout(tmp_path)))

@@ -1,0 +1,173 @@
+"""How work is shared out, on one rank; what several ranks do together is in test_ranks."""
+
+import copy
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.tensor import DTensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rlbook.objectives import METHODS
+from rlbook.paths import data_dir
+from rlbook.policy import logprobs
+from rlbook.scale.config import TrainConfig
+from rlbook.scale.train.parallel import Ranks, plan, select, shard
+from rlbook.training import TrainBatch, train_step
+
+TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    yield Ranks("cpu")
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(1)
+    lengths = torch.tensor([5, 9, 12, 4, 7, 12])
+    columns = torch.arange(12)
+    mask = (columns >= 3) & (columns < lengths[:, None])
+    logps = torch.where(mask, -3.0, 0.0)
+    return TrainBatch(
+        ids=torch.randint(3, 20, (6, 12)),
+        mask=mask,
+        logp_sampler=logps,
+        rewards=torch.zeros(6),
+        groups=torch.arange(6) // 2,
+        finished=torch.ones(6, dtype=torch.bool),
+        versions=torch.zeros(6, 12, dtype=torch.long),
+        logp_old=logps,
+        advantages=torch.randn(6),
+    )
+
+
+def fresh_policy():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(TINY).eval()
+
+
+def weights(policy):
+    full = [p.full_tensor() if isinstance(p, DTensor) else p for p in policy.parameters()]
+    return torch.cat([p.detach().flatten() for p in full])
+
+
+def step(model, batch, method="scalerl", **how):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return train_step(model, optimizer, batch, METHODS[method], micro_batch_tokens=20, **how)
+
+
+lengths = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+@given(lengths, st.integers(1, 5), st.integers(1, 120))
+def test_a_plan_gives_every_row_once_and_every_rank_as_many_slices(lengths, ranks, budget):
+    shares = plan(lengths, ranks, budget)
+    assert len(shares) == ranks
+    assert len({len(share) for share in shares}) == 1
+    rows = [row for share in shares for slice_ in share for row in slice_]
+    assert sorted(rows) == list(range(len(lengths)))
+    for slice_ in (s for share in shares for s in share if s):
+        assert len(slice_) == 1 or len(slice_) * max(lengths[row] for row in slice_) <= budget
+
+
+@given(lengths, st.integers(1, 5), st.integers(1, 120))
+def test_no_rank_is_idle_in_a_round_that_could_be_left_out(lengths, ranks, budget):
+    """Rounds cost a forward pass of all ranks: there are no more than one rank's slices need."""
+    rounds = len(plan(lengths, ranks, budget)[0])
+    alone = len(plan(lengths, 1, budget)[0])
+    assert rounds == -(-alone // ranks)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 3), st.integers(1, 30))
+def test_the_largest_slice_is_as_small_as_it_can_be(lengths, ranks, budget):
+    """Ranks wait for the slowest: compared with all ways to cut the sorted rows."""
+    shares = plan(lengths, ranks, budget)
+    ascending, most = sorted(lengths), ranks * len(shares[0])
+    best = min(
+        max((b - a) * ascending[b - 1] for a, b in pairwise((0, *cuts, len(lengths))))
+        for count in range(min(most, len(lengths)))
+        for cuts in combinations(range(1, len(lengths)), count)
+    )
+    sizes = [len(s) * max(lengths[row] for row in s) for share in shares for s in share if s]
+    assert max(sizes) == best
+
+
+def test_known_plan():
+    """Four equal rows fit into one slice of 40; two ranks take two rows each, not four and none."""
+    assert plan([10, 10, 10, 10], 2, 40) == [[[0, 1]], [[2, 3]]]
+    assert plan([3, 9, 3], 2, 12) == [[[0, 2]], [[1]]]
+    assert plan([5], 3, 100) == [[[0]], [[]], [[]]]
+
+
+def test_a_rank_without_rows_takes_part_with_nothing_to_train(batch):
+    nothing = select(batch, [])
+    assert nothing.ids.shape == (1, 1)
+    assert not nothing.mask.any()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("name", ["scalerl", "gspo"])
+def test_sharding_changes_nothing(name, checkpointing, ranks, batch):
+    plain, sharded = fresh_policy(), fresh_policy()
+    scored = shard(sharded, ranks.mesh, TrainConfig(activation_checkpointing=checkpointing))
+    expected = step(plain, batch, name)
+    got = step(scored, batch, name, parallel=ranks)
+    assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(weights(sharded), weights(plain), rtol=0, atol=1e-6)
+    assert expected["grad_norm"] > 1e-3
+
+
+def test_scores_are_those_of_the_weights_after_the_last_update(ranks, batch):
+    """A forward pass without a backward one must not leave old weights gathered."""
+    policy = fresh_policy()
+    scored = shard(policy, ranks.mesh, TrainConfig())
+    before = ranks.logprobs(scored, batch, 0.7, 20)
+    step(scored, batch, parallel=ranks)
+    after = ranks.logprobs(scored, batch, 0.7, 20)
+    plain = fresh_policy()
+    torch.testing.assert_close(before, logprobs(plain, batch.ids, batch.mask, 0.7).detach())
+    step(plain, batch)
+    expected = logprobs(plain, batch.ids, batch.mask, 0.7).detach()
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)
+    assert (after - before).abs().max() > 1e-3
+
+
+def test_bfloat16_layers_keep_float32_weights(ranks, batch):
+    policy = fresh_policy()
+    scored = shard(policy, ranks.mesh, TrainConfig(dtype="bfloat16"))
+    exact = logprobs(fresh_policy(), batch.ids, batch.mask).detach()
+    rounded = ranks.logprobs(scored, batch, 1.0, 20)
+    gap = (rounded - exact)[batch.mask].abs().mean()
+    assert 1e-6 < gap < 0.05
+    step(scored, batch, parallel=ranks)
+    assert all(p.dtype == torch.float32 for p in policy.parameters())
+    moved = (weights(policy) - weights(fresh_policy())).abs()
+    assert 0 < moved.max() < 1
+
+
+def test_a_tied_head_is_trained_as_one_matrix(ranks, batch):
+    config = LlamaConfig(
+        vocab_size=24, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    plain = LlamaForCausalLM(config).eval()
+    sharded = copy.deepcopy(plain)
+    scored = shard(sharded, ranks.mesh, TrainConfig())
+    step(plain, batch)
+    step(scored, batch, parallel=ranks)
+    torch.testing.assert_close(weights(sharded), weights(plain), rtol=0, atol=1e-6)
+
+
+def test_json_values_are_shared(ranks):
+    value = {"wörds": [1, -2.5, None, "λ"], "flag": True}
+    assert ranks.share(value) == value
+    assert ranks.collect([1, 2]) == [[1, 2]]
+    assert ranks.all(True)
+    assert not ranks.all(False)

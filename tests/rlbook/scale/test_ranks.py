@@ -1,0 +1,140 @@
+"""Two ranks do what one does, and what a single process does. The launcher starts them, once."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from rlbook.jsonl import read_jsonl
+from rlbook.policy import load_policy
+from rlbook.scale.train.parallel import Ranks
+from rlbook.scale.train.trainer import ScaleTrainer
+
+pytestmark = pytest.mark.slow
+
+METRICS = ("step", "loss", "grad_norm", "kl", "staleness_mean", "mismatch_stale", "skipped_updates")
+PROGRAM = Path(__file__).with_name("ranks_program.py")
+spec = importlib.util.spec_from_file_location("ranks_program", PROGRAM)
+program = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(program)
+
+
+@pytest.fixture(scope="module")
+def one():
+    """This process as the only rank."""
+    yield Ranks()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def out(one, two_ranks, tmp_path_factory):
+    """Folder with the results of two ranks, and what one rank prepared for them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    program.resuming(one, folder)
+    program.run_folder(folder / "run")
+    two_ranks(PROGRAM, folder, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(out):
+    """What each of the two ranks found."""
+    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+def tensors_of(folder):
+    """Everything in a checkpoint, the rows of all ranks together."""
+    parts = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
+    names = {name for part in parts for name in part}
+    rows = {name: [part[name] for part in parts if name in part] for name in names}
+    return {name: torch.cat(found) if found[0].ndim else found[0] for name, found in rows.items()}
+
+
+def close(got, expected):
+    for name, tensor in expected.items():
+        torch.testing.assert_close(got[name], tensor, rtol=0, atol=1e-5)
+    start = load_policy()[0].state_dict()
+    assert any((expected[name] - start[name]).abs().max() > 1e-4 for name in expected)
+
+
+@pytest.mark.parametrize("aggregation", program.AGGREGATIONS)
+def test_two_ranks_take_the_step_of_one_process(aggregation, out, results, one):
+    model, _ = load_policy()
+    optimizer, alone = program.adamw(model), program.Sharded(one)
+    for seed, row in enumerate(results[0]["equality"][aggregation]):
+        expected = program.update(model, optimizer, seed, aggregation)
+        by_one = alone.update(seed, aggregation=aggregation)
+        assert row == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert by_one == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    plain = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    close(load_file(out / f"{aggregation}.safetensors"), plain)
+    close(alone.weights(), plain)
+    assert results[0]["equality"] == results[1]["equality"]
+
+
+def test_a_non_finite_gradient_on_one_rank_is_skipped_by_all(results):
+    found = [result["non_finite"] for result in results]
+    assert sorted(f["has_row"] for f in found) == [False, True]
+    for result in found:
+        assert result["skipped"] == 1
+        assert result["unchanged"]
+        assert result["moments"] == 0
+        assert "non-finite gradient in" in result["named"][0]
+        assert "embed_tokens" in result["named"][0]
+
+
+def test_resuming_on_two_ranks_is_bit_identical(results):
+    for result in results:
+        assert result["resuming"] == {
+            "state": {"step": 2, "ranks": 2},
+            "same_losses": True,
+            "same_bits": True,
+        }
+
+
+def test_one_rank_goes_on_where_two_stopped(out, one):
+    close(program.continuing(one, out, wrote=2), load_file(out / "straight2.safetensors"))
+
+
+def test_two_ranks_go_on_where_one_stopped(out, results):
+    close(load_file(out / "from_one.safetensors"), load_file(out / "straight1.safetensors"))
+
+
+def test_a_full_disk_of_one_rank_is_known_to_all(results):
+    for result in results:
+        assert result["full_disk"] == {"saved": [True, False, True], "step": 1}
+
+
+def test_a_full_disk_of_a_push_holds_up_no_rank(out, results):
+    assert [result["full_disk_of_a_push"] for result in results] == [[True, False]] * 2
+    pushed = tensors_of(out / "pushed/weights/v000001")
+    expected = load_file(out / "as_pushed.safetensors")
+    assert pushed.keys() == expected.keys()
+    assert all(torch.equal(pushed[name], expected[name]) for name in expected)
+
+
+def test_ranks_talk_in_json(results):
+    assert results[1]["talking"]["shared"] == {"from": 0}
+    for result in results:
+        assert result["talking"]["collected"] == [[0], [1, 1]]
+        assert result["talking"]["all"] == [True, False, False]
+
+
+def test_the_whole_trainer_on_two_ranks_is_that_on_one(out, one, results, tmp_path):
+    layout = program.run_folder(tmp_path)
+    ScaleTrainer(layout, program.run_config(tmp_path)).run()
+    step = f"step_{program.BATCHES:06d}"
+    ours, theirs = tensors_of(tmp_path / step), tensors_of(out / "run" / step)
+    assert len(list((out / "run" / step).glob("rank_*"))) == 2
+    assert ours.keys() == theirs.keys()
+    for name in ours.keys() - {"rng"}:
+        torch.testing.assert_close(theirs[name], ours[name], rtol=0, atol=1e-5)
+    rows = [read_jsonl(folder / "metrics.jsonl") for folder in (out / "run", tmp_path)]
+    for row, other in zip(*rows, strict=True):
+        timeless = {name: other[name] for name in other if name in METRICS}
+        got = {name: row[name] for name in timeless}
+        assert got == pytest.approx(timeless, rel=1e-4, abs=1e-5, nan_ok=True)

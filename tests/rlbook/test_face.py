@@ -1,0 +1,34 @@
+"""`import rlbook`: twelve names, each from its room, and nothing heavy until one is asked for."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import rlbook
+
+
+def test_the_names_are_those_of_their_rooms():
+    assert sorted(rlbook.HOMES) == sorted(rlbook.__all__) and len(rlbook.__all__) == 12
+    for name, room in rlbook.HOMES.items():
+        assert getattr(rlbook, name) is getattr(import_module(f"rlbook.{room}"), name)
+    assert set(rlbook.__all__) <= set(dir(rlbook))
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import rlbook, sys; print({'torch', 'transformers', 'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are():
+    with pytest.raises(AttributeError, match=r"no 'Trainr': it has METHODS, .*Trainer"):
+        rlbook.Trainr  # noqa: B018
+
+
+def test_the_map_names_every_room():
+    rooms = {path.stem for path in Path(rlbook.__file__).parent.iterdir() if path.is_dir()}
+    rooms -= {"__pycache__", "data"}
+    assert {room for room in rooms if f" {room} " not in rlbook.__doc__} == set()

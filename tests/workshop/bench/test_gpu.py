@@ -1,0 +1,91 @@
+"""`bench gpu --tiny`: every stage runs, on a CPU; tests/rlbook/gpu says what holds on a GPU."""
+
+import csv
+import json
+
+import pytest
+import torch
+
+from workshop.bench import gpu
+from workshop.evidence import check_table
+
+
+def table(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [name for name in gpu.STAGES if name not in ("trl", "nccl")])
+def test_a_stage_writes_its_table_and_manifest(stage, tmp_path):
+    became = gpu.main(tiny=True, folder=tmp_path, stages=[stage])
+    path = tmp_path / f"{stage}.csv"
+    assert became == {stage: f"wrote {path}"}
+    assert json.loads((tmp_path / "stages.json").read_text()) == became
+    rows = table(path)
+    assert rows and all(value != "" for row in rows for value in row.values())
+    assert json.loads(check_table(path).read_text())["policy"] == "tiny"
+    CHECKS.get(stage, lambda rows: None)(rows)
+
+
+def sums_are_exact(rows):
+    errors = {row["form"]: float(row["logp_error"]) for row in rows}
+    assert errors["float32 sums"] < 1e-5 < errors["rounded logits"]
+    assert all(float(row["gradient_error"]) < 2**-6 for row in rows)
+
+
+def goes_on_where_it_was(rows):
+    assert rows[0]["durable"] == "True" and rows[0]["loss"] == rows[0]["loss_resumed"]
+    assert float(rows[0]["largest_weight_gap"]) == 0
+
+
+def same_policy(rows):
+    assert all(float(row["mismatch_mean"]) < 1e-4 for row in rows)
+
+
+def another_took_over(rows):
+    assert int(rows[0]["deaths"]) >= 1 and rows[0]["updates"] == "6"
+
+
+CHECKS = {
+    "head": sums_are_exact,
+    "resume": goes_on_where_it_was,
+    "generate": same_policy,
+    "restart": another_took_over,
+}
+
+
+def test_what_all_runs_rest_on_comes_first():
+    assert next(iter(gpu.STAGES)) == "resume"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 2, reason="there are enough GPUs")
+def test_nccl_asks_for_gpus():
+    with pytest.raises(gpu.Skipped, match="3 GPUs of their own"):
+        gpu.nccl(gpu.TINY)
+
+
+def test_a_failing_stage_costs_its_own_table_only(tmp_path, monkeypatch):
+    program = "import sys; print('reason'); sys.exit(sys.argv[2] == 'head')"
+    original = gpu.subprocess.run
+
+    def run(argv, **how):
+        return original([argv[0], "-c", program, *argv[2:]], **how)
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    became = gpu.main(tiny=True, folder=tmp_path, stages=["head", "update"])
+    assert became["head"].startswith("failed: reason") and became["update"] == "reason"
+    assert (tmp_path / "head.log").exists() and not (tmp_path / "update.log").exists()
+
+
+def test_no_stage_begins_without_time(tmp_path):
+    became = gpu.main(tiny=True, folder=tmp_path, stages=["head"], seconds=gpu.LEAST / 2)
+    assert became == {"head": "no time"} and not (tmp_path / "head.csv").exists()
+
+
+def test_what_cannot_be_measured_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown stage.*speed"):
+        gpu.main(tiny=True, folder=tmp_path, stages=["speed"])
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no CUDA device here: --tiny"):
+            gpu.main(folder=tmp_path)

@@ -1,0 +1,463 @@
+"""A short run under fire, and doctored runs; `python -m workshop.chaos` is the long one."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlbook.paths import data_dir
+from rlbook.policy import Sampler, load_policy
+from rlbook.scale.batch_log import DamagedBatch, end_spool, read_batch, write_batch
+from rlbook.scale.config import LaunchConfig, ScaleConfig
+from rlbook.scale.launch.processes import Command
+from rlbook.scale.launch.supervisor import Supervisor
+from rlbook.scale.layout import Layout, checksums, damage, read_json, write_json
+from rlbook.scale.process import LAUNCHER
+from rlbook.scale.train.learner import ShardedLearner
+from rlbook.scale.train.parallel import Ranks
+from rlbook.tasks import get_task
+from rlbook.training.rollouts import collect_rollouts
+from workshop.chaos import faults
+from workshop.chaos.__main__ import parse
+from workshop.chaos.faults import Scene
+from workshop.chaos.promises import broken_promises
+from workshop.chaos.report import PROMISES, ledger, markdown, report
+from workshop.chaos.run import Chaos, Struck
+from workshop.chaos.victims import children, is_stopped, pids_of, survivors
+from workshop.evidence import check_table
+
+CONFIG = Path(__file__).parents[3] / "configs" / "cpu-tiny.yaml"
+SMALL = (
+    "generate.engine=builtin",
+    "steps=12",
+    "rollout.prompts=4",
+    "rollout.group_size=4",
+    "rollout.max_new_tokens=32",
+    "checkpoint.every=4",
+    "evaluation.every=0",
+    "launch.grace=3",
+)
+SLEEP = [sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(600)"]
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_whoever_is_killed(tmp_path):
+    """Seed 5 kills a trainer rank, a generator and the orchestrator."""
+    kinds = ("kill generator", "kill orchestrator", "kill rank")
+    chaos = Chaos(CONFIG, tmp_path / "run", seed=5, overrides=SMALL, faults=kinds)
+    assert chaos.run(seconds=900, pause=(0.1, 0.5), patience=600, strikes=3) == []
+    assert list(broken_promises(chaos.layout, chaos.kept, chaos.config)) == []
+    assert sum(chaos.counts.values()) == 3
+    found = report(chaos, 1.0, [], [])
+    assert found["kills"] == 3 and found["replayed"] == 12
+    assert "all promises kept" in markdown(found)
+
+
+CONFIGURED = ScaleConfig(
+    method="grpo", steps=2, minibatches=1, generate={"max_staleness": 1}, model={"device": "cpu"}
+)
+TASK = get_task(CONFIGURED.data.task)
+PROBLEMS = TASK.sample(0, 6)
+
+
+def rollouts(policy, *tickets):
+    """Answers of the policy to each of these problems."""
+    sampler, tokenizer = Sampler(policy[0], policy[1].eos_token_id), policy[1]
+    return [
+        rollout
+        for ticket in tickets
+        for rollout in collect_rollouts(
+            sampler, tokenizer, TASK, [PROBLEMS[ticket]], 4, seed=ticket, first_group=ticket
+        )
+    ]
+
+
+def state(step, next_ticket, opened, rejected=0):
+    statistics = {"rejected": rejected, "late": 0, "refused_requests": 0}
+    opened = {str(ticket): PROBLEMS[ticket].id for ticket in opened}
+    return {"step": step, "statistics": statistics, "next_ticket": next_ticket, "open": opened}
+
+
+@pytest.fixture(scope="module")
+def told_run(tmp_path_factory):
+    """The folder of a run of two steps, and its batches: ticket 4 was rejected, 5 is open."""
+    folder = tmp_path_factory.mktemp("told")
+    layout, kept = Layout(folder), Layout(folder / "kept")
+    policy = load_policy("tiny")
+    write_json(layout.status, {"version": 2, "done": True})
+    for name in ("metrics", "rollouts"):
+        rows = [{"step": step, "staleness_max": 1.0} for step in (1, 2)]
+        layout.log(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_batch(kept, 0, rollouts(policy, 0, 2), state(0, 4, [1, 3]))
+    write_batch(kept, 1, rollouts(policy, 1, 3), state(1, 6, [5], rejected=1))
+    learner = ShardedLearner(CONFIGURED, layout, Ranks("cpu"))
+    for step in (0, 1):
+        learner.learn(read_batch(kept, step)[0])
+    learner.begin_save({})
+    assert learner.checkpoints.settle(wait=True)
+    return layout
+
+
+@pytest.fixture
+def run(told_run, tmp_path):
+    """A copy of that run to be doctored: its folder and its batches."""
+    shutil.copytree(told_run.root, tmp_path / "run")
+    return Layout(tmp_path / "run"), Layout(tmp_path / "run" / "kept")
+
+
+def broken(run, config=CONFIGURED):
+    return list(broken_promises(*run, config))
+
+
+def rewrite(kept, step, change):
+    """Put another batch in the place of one, whole and with its checksums."""
+    rollouts, state = read_batch(kept, step)
+    shutil.rmtree(kept.batch(step))
+    write_batch(kept, step, *change(rollouts, state))
+
+
+def test_kept_promises(run):
+    assert broken(run) == []
+    fates = {"rejected": 1, "late": 0, "refused_requests": 0}
+    expected = {"drawn": 6, "trained": 4, **fates, "open": 1}
+    assert ledger(run[1]) == {"tickets": expected, "verdicts": 16}
+
+
+def test_a_run_that_ends_too_early(run):
+    write_json(run[0].status, {"version": 1, "done": True})
+    assert broken(run) == ["the run ends with status {'version': 1, 'done': True}"]
+
+
+def test_an_end_for_want_of_prompts_is_a_legitimate_one(run):
+    longer = CONFIGURED.replace(steps=9)
+    assert broken(run, longer)
+    end_spool(run[0], 2, "all prompts are retired")
+    assert broken(run, longer) == []
+    end_spool(run[0], 2, "no prompt has right and wrong answers", failed=True)
+    assert broken(run, longer)[0].endswith("no prompt has right and wrong answers")
+
+
+@pytest.mark.parametrize("steps", [[1], [1, 1, 2], [2, 1], []])
+@pytest.mark.parametrize("name", ["metrics", "rollouts"])
+def test_an_update_lost_repeated_or_misplaced(name, steps, run):
+    rows = [{"step": step, "staleness_max": 0} for step in steps]
+    run[0].log(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert broken(run) == [f"{name}.jsonl has the steps {steps}"]
+
+
+def test_a_token_that_is_too_old(run):
+    run[0].log("metrics").write_text(
+        '{"step": 1, "staleness_max": 1}\n{"step": 2, "staleness_max": 2}\n'
+    )
+    assert broken(run) == ["update 2 trained tokens of staleness 2"]
+
+
+def test_an_evaluation_by_two_versions(run):
+    rows = [
+        {"step": 0, "version_min": 0, "version_max": 0},
+        {"step": 1, "set": "hard", "version_min": 1, "version_max": 2},
+    ]
+    run[0].log("eval").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert broken(run) == ["the evaluation of version 1 has answers by versions (1, 2)"]
+
+
+def test_a_prompt_trained_twice(run):
+    def again(rollouts, state):
+        return [replace(r, group=2) if r.group == 3 else r for r in rollouts], state
+
+    rewrite(run[1], 1, again)
+    assert "ticket 2 is in batches 0 and 1" in broken(run)
+
+
+def test_a_batch_nobody_saw(run):
+    run[1].batch(1).rename(run[1].root / "elsewhere")
+    assert broken(run) == ["batches [1] were never seen"]
+
+
+def test_a_ticket_that_vanished(run):
+    """It is neither open nor trained, and nobody counted it."""
+    rewrite(run[1], 1, lambda rollouts, state: (rollouts, state | {"open": {}}))
+    (problem,) = broken(run)
+    assert problem.startswith("batch 1: tickets [4, 5] are neither open nor trained, and 1 were")
+
+
+def test_a_ticket_that_comes_back(run):
+    rewrite(run[1], 1, lambda rollouts, state: (rollouts, state | {"open": {"5": "", "0": ""}}))
+    assert "batch 1: tickets [0] had left before, or were never drawn" in broken(run)
+
+
+def test_an_altered_verdict(run):
+    """As a verifier that failed would give it."""
+
+    def slip(rollouts, state):
+        first = rollouts[0]
+        return [replace(first, correct=not first.correct), *rollouts[1:]], state
+
+    rewrite(run[1], 0, slip)
+    (problem,) = [promise for promise in broken(run) if "verdict" in promise]
+    assert problem.startswith("batch 0, ticket 0: an answer to ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rollouts: [replace(rollouts[0], rewards={"answer": 7.0}), *rollouts[1:]],
+        lambda rollouts: rollouts[:4],
+    ],
+)
+def test_a_batch_that_is_not_the_one_trained(run, change):
+    rewrite(run[1], 0, lambda rollouts, state: (change(rollouts), state))
+    found = [promise for promise in broken(run) if "is not what the batches make" in promise]
+    assert found
+
+
+def test_a_swapped_batch(run):
+    one, other = run[1].batch(0), run[1].batch(1)
+    aside = one.with_name("aside")
+    for source, target in ((one, aside), (other, one), (aside, other)):
+        source.rename(target)
+    assert any("is not what the batches make" in promise for promise in broken(run))
+
+
+def test_a_checkpoint_of_other_weights(run):
+    """One bit of one number."""
+    file = run[0].checkpoints / "step_000002" / "model.safetensors"
+    tensors = load_file(file)
+    name = min(tensors)
+    tensors[name].view(torch.int32).flatten()[0] ^= 1
+    save_file(tensors, file)
+    assert broken(run) == [f"{name} of step 2 is not what the batches make of the first policy"]
+
+
+def test_weights_that_are_not_finite(run):
+    folder = run[0].checkpoints / "step_000002"
+    save_file({"w": torch.tensor([1.0, torch.nan])}, folder / "rank_00000.safetensors")
+    assert broken(run) == ["rank_00000.safetensors: w is not finite"]
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    assert broken(run) == ["no checkpoint of step 2"]
+
+
+def test_a_kept_batch_that_was_damaged(run):
+    (run[1].batch(0) / "rollouts.json").write_text("{}")
+    (problem,) = broken(run)
+    assert problem.endswith("batch_000000 is damaged (changed or missing")
+
+
+def test_a_batch_written_twice_is_noticed(tmp_path):
+    chaos, written = Chaos(CONFIG, tmp_path / "run", seed=0), rollouts(load_policy("tiny"), 0)
+    write_batch(chaos.layout, 0, written, {})
+    chaos.keep_batches()
+    chaos.keep_batches()
+    assert not chaos.replaced
+    shutil.rmtree(chaos.layout.batch(0))
+    write_batch(chaos.layout, 0, written, {})
+    chaos.keep_batches()
+    assert chaos.replaced == {0}
+
+
+def test_survivors_are_found(tmp_path):
+    sleep = [*SLEEP, str(tmp_path / "run")]
+    with subprocess.Popen(sleep, stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()  # before a program has started, its command line is empty
+            assert survivors(tmp_path / "run") == [process.pid]
+        finally:
+            process.kill()
+    assert survivors(tmp_path / "run") == []
+
+
+def test_survivors_are_found_by_their_launcher_too(tmp_path):
+    """Verifiers and engines have no folder on their command line."""
+    marked = os.environ | {LAUNCHER: "123456"}
+    with subprocess.Popen(SLEEP, stdout=subprocess.PIPE, env=marked) as process:
+        try:
+            process.stdout.readline()
+            assert survivors(tmp_path, [123456]) == [process.pid]
+            assert survivors(tmp_path, [123457]) == []
+        finally:
+            process.kill()
+
+
+KINDS = ("generator", "engine", "orchestrator", "verifier", "rank")
+
+
+def test_victims_are_our_own(tmp_path):
+    """A file of process ids outlives the processes: another program may have theirs by now."""
+    layout = Layout(tmp_path)
+    with subprocess.Popen(SLEEP) as process:
+        try:
+            assert process.pid in children(os.getpid())
+            write_json(layout.processes, {"generator0": process.pid, "trainer": os.getpid()})
+            found = {kind: pids_of(kind, layout, process.pid) for kind in KINDS}
+            assert found == {kind: [] for kind in KINDS}  # it has started nobody
+            assert pids_of("launcher", layout, process.pid) == [process.pid]
+            assert pids_of("generator", layout, os.getpid()) == [process.pid]
+            write_json(layout.processes, {"trainer": process.pid})
+            assert pids_of("rank", layout, os.getpid()) == [process.pid]
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def scene(run):
+    """The run's batches as its spool, and this process as its launcher."""
+    layout, kept = run
+    shutil.copytree(kept.spool, layout.spool)
+    return Scene(layout, kept, os.getpid(), random.Random(0), disk=True)
+
+
+@pytest.fixture
+def sleeper(scene):
+    """A process in the place of the orchestrator."""
+    with subprocess.Popen(SLEEP) as process:
+        write_json(scene.layout.processes, {"orchestrator": process.pid})
+        yield process
+        process.kill()
+
+
+def test_a_stopped_process_goes_on(scene, sleeper):
+    strike = faults.pause("orchestrator", scene)
+    os.waitpid(sleeper.pid, os.WUNTRACED)
+    assert is_stopped(sleeper.pid) and faults.PAUSE[0] <= strike.seconds <= faults.PAUSE[1]
+    assert strike.undo() is None
+    os.waitpid(sleeper.pid, os.WCONTINUED)
+    assert not is_stopped(sleeper.pid)
+
+
+def test_who_hangs_has_to_be_ended_by_others(scene, sleeper):
+    strike = faults.hang("orchestrator", scene)
+    os.waitpid(sleeper.pid, os.WUNTRACED)
+    assert strike.undo() == "a orchestrator that hung for 450 s was not ended"
+    assert sleeper.wait(120) == -signal.SIGKILL
+    assert strike.undo() is None
+
+
+def test_nobody_is_struck_who_is_not_there(scene):
+    for kind in KINDS:
+        assert faults.kill(kind, scene) is faults.pause(kind, scene) is None
+
+
+def test_a_damaged_batch_is_restored_as_it_was(scene):
+    before = checksums(scene.layout.spool)
+    strike = faults.damage_batch(scene)
+    assert scene.spoiled == {1}
+    with pytest.raises(DamagedBatch):
+        read_batch(scene.layout, 1)
+    assert damage(scene.kept.batch(1)) is None  # the copy is untouched
+    strike.undo()
+    assert checksums(scene.layout.spool) == before and not scene.spoiled
+
+
+def test_a_checkpoint_is_damaged_only_if_an_intact_one_is_left(scene):
+    folder = scene.layout.checkpoints
+    assert faults.damage_checkpoint(scene) is None and damage(folder / "step_000002") is None
+    shutil.copytree(folder / "step_000002", folder / "step_000001")
+    faults.damage_checkpoint(scene)
+    assert damage(folder / "step_000002") and damage(folder / "step_000001") is None
+    assert faults.damage_checkpoint(scene) is None and damage(folder / "step_000001") is None
+
+
+def test_a_full_disk_takes_nothing_more_and_then_does(scene, tmp_path):
+    assert faults.fill_disk(replace(scene, disk=False)) is None
+    with faults.disk_of_its_own(tmp_path / "disk", megabytes=1) as missing:
+        if missing:
+            pytest.skip(missing)
+        layout = Layout(tmp_path / "disk" / "run")
+        layout.root.mkdir()
+        strike = faults.fill_disk(replace(scene, layout=layout))
+        with pytest.raises(OSError, match="No space"):
+            write_json(layout.status, {"version": "x" * 9999})
+        strike.undo()
+        write_json(layout.status, {"version": "x" * 9999})
+    assert not (tmp_path / "disk" / "run").exists()
+
+
+def test_a_launcher_outlives_a_full_disk(scene, tmp_path):
+    """It starts who has died, and says later who that is."""
+    with faults.disk_of_its_own(tmp_path / "disk", megabytes=1) as missing:
+        if missing:
+            pytest.skip(missing)
+        layout = Layout(tmp_path / "disk" / "run")
+        with Supervisor([Command("sleeper", SLEEP)], layout, LaunchConfig(grace=0)) as supervisor:
+            supervisor.look(done=False)
+            strike = faults.fill_disk(replace(scene, layout=layout))
+            (first,) = supervisor.process_ids().values()
+            os.kill(first, signal.SIGKILL)
+            until(
+                lambda: (
+                    supervisor.look(done=False) or set(supervisor.process_ids().values()) - {first}
+                )
+            )
+            assert read_json(layout.processes) == {"sleeper": first}
+            strike.undo()
+            supervisor.look(done=False)
+            assert read_json(layout.processes) == supervisor.process_ids()
+
+
+def until(holds, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_spoiled_status_is_torn_or_another(scene):
+    before = scene.layout.status.read_bytes()
+    for _ in range(20):
+        faults.damage_status(scene)
+        assert scene.layout.status.read_bytes() != before or not before
+        before = scene.layout.status.read_bytes()
+
+
+def test_a_settings_file_may_stand_behind_its_overrides(capsys):
+    words = ["steps=3", "seed=1", "--minutes", "2", str(CONFIG)]
+    asked = parse(words)
+    assert (asked.config, asked.settings, asked.minutes) == (CONFIG, ["steps=3", "seed=1"], 2.0)
+    assert parse([str(CONFIG), "steps=3"]).config == CONFIG
+    for wrong in ([str(CONFIG), "steps=3", "other.yaml"], ["nowhere.yaml"]):
+        with pytest.raises(SystemExit):
+            parse(wrong)
+        assert "settings file" in capsys.readouterr().err
+
+
+def test_the_report_counts_kills_apart_from_other_faults(run, tmp_path):
+    chaos = Chaos(CONFIG, run[0].root, seed=0, overrides=["steps=2"])
+    log = chaos.layout.logs / "orchestrator.log"
+    log.parent.mkdir()
+    log.write_text("p1: asked in vain: gone\n7 prompts were open and are asked again\n")
+    chaos.layout.log("events").write_text('{"event": "death"}\n{"event": "hung"}\n')
+    chaos.struck = [Struck(1.0, fault, 0) for fault in ("kill rank", "kill rank", "stop rank")]
+    found = report(chaos, 2.0, ["batch 3: an answer has the verdict …"], ["fill disk (no room)"])
+    assert found["faults"] == {"kill rank": 2, "stop rank": 1} and found["kills"] == 2
+    text = markdown(found)
+    assert "2 kills, 8 prompts asked again, 1 verdicts lost, in 2 minutes." in text
+    assert "# Chaos: 1 promises broken" in text and "Not done: fill disk (no room)." in text
+    assert "6: 4 trained, 1 rejected, 0 late, 0 refused requests, 1 open" in text
+    for promise in PROMISES:  # that is not said of a run which has broken one
+        assert promise not in text and promise in markdown(found | {"broken": []})
+
+
+def test_the_long_run_that_is_told_of_is_the_one_recorded():
+    """A hundred kills and more, and nothing was lost."""
+    folder = data_dir() / "results" / "chaos"
+    for kind in ("json", "md", "csv"):
+        check_table(folder / f"long_run.{kind}")
+    found = json.loads((folder / "long_run.json").read_text())
+    assert found["kills"] >= 100 and found["broken"] == []
+    assert found["replayed"] == found["updates"]
+    drawn, *fates = found["tickets"].values()
+    assert drawn == sum(fates)
+    strikes = (folder / "long_run.csv").read_text().splitlines()[1:]
+    assert len(strikes) == sum(found["faults"].values())
+    assert (folder / "long_run.md").read_text().rstrip() == markdown(found)

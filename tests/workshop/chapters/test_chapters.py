@@ -1,0 +1,73 @@
+"""Every committed notebook is fit to be read, agrees with the package, and was fast enough."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from workshop.tools import export_difference, exported, problems, recorded_times
+from workshop.tools.hygiene import MAX_SECONDS
+
+FOLDER = Path(__file__).parents[3] / "chapters"
+CHAPTERS = sorted(FOLDER.glob("*.ipynb"))
+SOLUTIONS = sorted(FOLDER.glob("solutions/*.ipynb"))
+EXERCISE = re.compile(r"^#{2,4} +Exercise +(\d+)", re.MULTILINE)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(FOLDER).as_posix()
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def exercises(path: Path) -> list[str]:
+    texts = (cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    return [number for text in texts for number in EXERCISE.findall(text)]
+
+
+def exports() -> list:
+    return [
+        pytest.param(function, source, id=f"{path.stem}:{function.rpartition('.')[2]}")
+        for path in CHAPTERS
+        for function, source in exported(read(path))
+    ]
+
+
+@pytest.mark.parametrize("path", CHAPTERS + SOLUTIONS, ids=name)
+def test_notebook_is_fit_to_be_committed(path):
+    found = problems(path)
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_recorded_runs_were_fast_enough():
+    times, notebooks = recorded_times(), {name(path) for path in CHAPTERS + SOLUTIONS}
+    assert notebooks - set(times) == set(), "no recorded time: make book CHAPTERS=chapters/…"
+    slow = {each: times[each] for each in notebooks if times[each]["seconds"] > MAX_SECONDS}
+    assert slow == {}
+
+
+@pytest.mark.parametrize(("function", "source"), exports())
+def test_exported_cell_equals_the_package(function, source):
+    difference = export_difference(function, source)
+    assert not difference, "\n" + difference
+
+
+def test_exercises_have_solutions_and_numbers_of_their_own():
+    asked = {path.stem: found for path in CHAPTERS if (found := exercises(path))}
+    solved = {path.stem.removesuffix("_solutions"): exercises(path) for path in SOLUTIONS}
+    assert asked == solved
+    assert [chapter for chapter, found in asked.items() if len(set(found)) < len(found)] == []
+
+
+def test_method_chapters_show_code_of_the_package():
+    methods = [path for path in CHAPTERS if path.name[:2].isdigit() and path.name[:2] > "01"]
+    bare = [path.name for path in methods if not exported(read(path))]
+    assert bare == [], "no cell is tagged export:rlbook.…"
+
+
+def test_chapter_numbers_are_unique():
+    numbers = [p.name[:2] for p in CHAPTERS if p.name[:2].isdigit()]
+    assert len(set(numbers)) == len(numbers)

@@ -1,0 +1,89 @@
+"""The model of the page: the network that torch runs, in JavaScript and from weights in 16 bits."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from rlbook.paths import ROOT, data_dir
+from rlbook.policy import load_policy, sample
+from rlbook.tasks import get_task
+from workshop.site.weights import MODELS, write_weights
+
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+# Reads a job {model, texts: [[id, ...], ...], prompts: length of each prompt}; prints log π of
+# every token after the prompt, and what one answer written seven times over has to say.
+SCORE = """
+import { readFileSync } from "node:fs";
+import { Policy, draw, logSoftmax } from "MODULE";
+const job = JSON.parse(readFileSync(0));
+const bytes = readFileSync(`${job.model}.bin`);
+const buffer = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length);
+const policy = new Policy(JSON.parse(readFileSync(`${job.model}.json`)), buffer);
+const logps = job.texts.map((ids, n) => {
+  const run = policy.start("", 1), found = [];
+  ids.slice(1).forEach((id, t) => {
+    if (t + 1 >= job.prompts[n]) found.push(run.logp(0)[id]);
+    run.step([id]);
+  });
+  return found;
+});
+const run = policy.start(job.text, 7), seen = [];
+for (const id of policy.encode(job.ending).slice(1)) {
+  seen.push([...Array(7).keys()].map((row) => run.logp(row)[id]));
+  run.step(Array(7).fill(id));
+}
+const fair = logSoftmax([0, Math.log(3)]);
+console.log(JSON.stringify({
+  logps, seen, decoded: policy.decode(policy.encode(job.text)),
+  drawn: [0, 0.24, 0.26, 0.999999].map((u) => draw(fair, u)),
+}));
+"""
+
+
+def scored(job: dict) -> dict:
+    script = SCORE.replace("MODULE", (ROOT / "workshop/site/static/model.js").as_uri())
+    command = ["node", "--input-type=module", "-e", script]
+    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_probabilities_are_torchs(name, tmp_path):
+    """A hundred completions, token by token, within 2e-3 nats."""
+    write_weights(data_dir() / name, tmp_path)
+    model, tokenizer = load_policy(str(data_dir() / name))
+    task = get_task("habits" if "habits" in name else "sums")
+    problems = task.sample(seed=5, n=100)
+    asked = [tokenizer(problem.prompt).input_ids for problem in problems]
+    written = sample(model, asked, max_new_tokens=60, eos_id=tokenizer.eos_token_id, seed=1)
+    text, ending = "4+5-3=?", "<think>4+5=9;"
+    found = scored(
+        {
+            "model": str(tmp_path / name),
+            "texts": [ids + answer.token_ids for ids, answer in zip(asked, written, strict=True)],
+            "prompts": [len(ids) for ids in asked],
+            "text": text,
+            "ending": ending,
+        }
+    )
+    pairs = zip(found["logps"], (answer.logps for answer in written), strict=True)
+    gaps = [abs(a - b) for got, wanted in pairs for a, b in zip(got, wanted, strict=True)]
+    assert len(gaps) > 1000
+    assert max(gaps) < 2e-3
+    # seven answers side by side (four in one go, three after them) are one answer seven times
+    assert max(max(row) - min(row) for row in found["seen"]) < 1e-4
+    assert found["decoded"] == f"<bos>{text}"
+    assert found["drawn"] == [0, 0, 1, 1]
+
+
+def test_a_model_that_the_page_cannot_run_is_refused(tmp_path):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    config = json.loads((data_dir() / "tiny-sums/config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    with pytest.raises(ValueError, match="cannot run other: tie_word_embeddings=True"):
+        write_weights(folder, tmp_path)

@@ -1,0 +1,237 @@
+"""The built site in a real browser, page by page; skipped where `make site` has not been run."""
+
+import functools
+import http.server
+import importlib.util
+import threading
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from rlbook.paths import ROOT
+from workshop.site.build import weight
+
+SITE = ROOT / "build/site/html"
+FIRST_VIEW = 600_000  # bytes, compressed
+WIDTHS = (390, 768, 1280)
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+spec = importlib.util.spec_from_file_location(
+    "browser", ROOT / "tests/workshop/chapters/browser.py"
+)
+browser = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(browser)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium: apt-get install chromium"),
+    pytest.mark.skipif(not SITE.is_dir(), reason="no site: make site"),
+]
+PAGES = [path.relative_to(SITE).as_posix() for path in sorted(SITE.rglob("*.html"))]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address():
+    handler = functools.partial(Quiet, directory=SITE)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=browser.CHROMIUM, args=browser.CHROMIUM_ARGS.split()
+        )
+        yield chromium
+        chromium.close()
+
+
+class Reader:
+    """A browser page: what it asked for, on this machine and elsewhere, and what went wrong."""
+
+    def __init__(self, context, address):
+        self.page, self.address = context.new_page(), address
+        self.files, self.elsewhere, self.errors = set(), [], []
+        self.page.set_default_timeout(1000 * browser.PATIENCE)
+        self.page.on("request", self.note)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
+
+    def note(self, request):
+        if request.url.startswith(self.address):
+            self.files.add(unquote(urlsplit(request.url).path).lstrip("/") or "index.html")
+        elif not request.url.startswith(("data:", "blob:")):
+            self.elsewhere.append(request.url)
+
+    def open(self, page):
+        self.files.clear()
+        self.page.goto(self.address + page, wait_until="load")
+
+
+@pytest.fixture
+def reader(chromium, address, request):
+    scheme = getattr(request, "param", "light")
+    context = chromium.new_context(
+        color_scheme=scheme, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+    )
+    reader = Reader(context, address)
+    yield reader
+    context.close()
+    assert reader.elsewhere == []
+    assert reader.errors == []
+
+
+OVERFLOW = """() => document.documentElement.scrollWidth - document.documentElement.clientWidth"""
+FAULTS = """() => [
+  ...[...document.images].filter((image) => !image.hasAttribute("alt")
+      || image.complete && !image.naturalWidth).map((image) => `image ${image.src}`),
+  ...[...document.images].filter((image) => !image.alt && !image.closest(".card"))
+    .map((image) => `no words for ${image.src}`),
+  ...[...document.querySelectorAll("merror, .problematic, .system-message")]
+    .map((node) => node.textContent),
+]"""
+
+
+@pytest.mark.parametrize("reader", ["light", "dark"], indirect=True)
+def test_every_page_fits_is_light_and_asks_nobody_else(reader):
+    """No page wider than its window, none heavier than the limit, no request to another machine."""
+    wrong = []
+    for page in PAGES:
+        reader.open(page)
+        heavy = sum(weight(SITE / name) for name in reader.files)
+        if heavy > FIRST_VIEW:
+            wrong.append(f"{page}: {heavy} bytes in the first view")
+        wrong += [f"{page}: {fault}" for fault in reader.page.evaluate(FAULTS)]
+        for width in WIDTHS:
+            reader.page.set_viewport_size({"width": width, "height": 900})
+            if (over := reader.page.evaluate(OVERFLOW)) > 0:
+                wrong.append(f"{page}: {over} pixels too wide for {width}")
+    assert wrong == []
+    assert len(PAGES) > 40
+
+
+def test_the_paper_follows_the_scheme_and_the_button(reader):
+    reader.open("index.html")
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    button = reader.page.locator(".theme-toggle-content .theme-toggle")
+    seen = {reader.page.evaluate(ground)}
+    for _ in range(2):
+        button.click()
+        seen.add(reader.page.evaluate(ground))
+    assert len(seen) == 2
+
+
+def test_chapters_are_linked_one_after_the_other(reader):
+    page, seen = "chapters/01_policy.html", []
+    while page.startswith("chapters/") and len(seen) < 40:
+        reader.open(page)
+        seen.append(page)
+        link = reader.page.locator('.neighbours a[rel="next"]')
+        if not link.count():
+            break
+        page = link.evaluate("link => new URL(link.href).pathname").lstrip("/")
+    assert len(seen) == len(set(seen))
+    numbered = [page for page in PAGES if page.startswith("chapters/") and page[9].isdigit()]
+    assert [page for page in seen if page[9].isdigit()] == numbered
+
+
+@pytest.mark.parametrize(
+    ("words", "chapter"),
+    [("staleness", "17"), ("GAE", "03"), ("leave-one-out", "06"), ("total variation", "11")],
+)
+def test_search_finds_the_chapter_before_the_source(reader, words, chapter):
+    reader.open("index.html")
+    reader.page.locator(".sidebar-search").fill(words)
+    links = reader.page.locator(".found a")
+    links.first.wait_for()
+    found = [link.get_attribute("href") for link in links.all()]
+    assert "/chapters/" in found[0]
+    assert any(f"/chapters/{chapter}_" in link for link in found)
+    assert not any("/solutions/" in link for link in found)
+
+
+def test_a_link_opens_the_fold_that_it_leads_into(reader):
+    page = next(page for page in PAGES if "/solutions/" in page)
+    reader.open(page)
+    fold = reader.page.locator("details.fold").nth(1)
+    assert not fold.evaluate("fold => fold.open")
+    name = fold.evaluate("fold => fold.closest('section').id")
+    reader.page.evaluate("name => { location.hash = name }", name)
+    reader.page.wait_for_function(
+        "name => document.getElementById(name).querySelector('details').open", arg=name
+    )
+
+
+# ---- the front page ----
+
+
+def test_the_mask_lab_moves_without_a_kernel(reader):
+    reader.open("index.html")
+    lab = reader.page.locator("[data-mask-lab] .lab").first
+    lab.locator(".dot").first.wait_for(state="attached")
+    told = lab.inner_text()
+    slider = lab.locator("input[type=range]").first
+    slider.focus()
+    for _ in range(5):
+        reader.page.keyboard.press("ArrowRight")
+    assert lab.inner_text() != told
+
+
+def ask(reader, model="tiny-sums", problem="5+7", opening=""):
+    reader.open("index.html")
+    host = reader.page.locator("[data-ask]")
+    host.locator("select").select_option(model)
+    host.locator("input").nth(0).fill(problem)
+    host.locator("input").nth(1).fill(opening)
+    host.locator("button[type=submit]").click()
+    judged = "() => document.querySelectorAll('.mark:is(.good, .bad)').length === 8"
+    reader.page.wait_for_function(judged)
+    return host
+
+
+def test_eight_answers_are_written_and_judged(reader):
+    """An easy sum is mostly answered rightly; the verdicts are those of the texts."""
+    host = ask(reader)
+    texts = host.locator(".answers .text").all_inner_texts()
+    marks = host.locator(".answers .mark").all_inner_texts()
+    right = [text.strip().endswith("<answer>12</answer>") for text in texts]
+    assert right == ["right" in mark for mark in marks]
+    assert sum(right) >= 1  # pass@8 of two operands is above .99
+    assert f"{sum(right)} of 8 say 12" in host.locator(".score").inner_text()
+    host.locator(".answers .text button").nth(2).click()
+    shares = [
+        float(text) for text in host.locator(".bars > div > span:last-child").all_inner_texts()
+    ]
+    assert 0.9 < sum(shares[:6]) <= 1.01
+    assert host.locator(".bar.drawn").count() == 1
+
+
+def test_an_opening_is_forced_on_all_answers(reader):
+    host = ask(reader, opening="<think>5+7=13;")
+    texts = host.locator(".answers .text").all_inner_texts()
+    assert all(text.startswith("<think>5+7=13;") for text in texts)
+    assert host.locator(".forced").count() == 8 * 8
+
+
+def test_what_it_cannot_read_is_said(reader):
+    reader.open("index.html")
+    host = reader.page.locator("[data-ask]")
+    host.locator("input").nth(0).fill("5+x")
+    host.locator("button[type=submit]").click()
+    sync_api.expect(host.locator(".score")).to_have_text("that is no sum.")
+
+
+def test_the_pages_model_is_in_the_site():
+    """Every model that the front page offers has its weights there."""
+    source = Path(SITE / "_static/ask.js").read_text()
+    for path in (SITE / "_static/models").glob("*.json"):
+        assert f'"{path.stem}"' in source
+        assert path.with_suffix(".bin").is_file()

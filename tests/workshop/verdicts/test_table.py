@@ -1,0 +1,71 @@
+"""The committed ledger: that of the committed tables, and what pages make of it."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from rlbook.manifest import SUFFIX, sha256
+from rlbook.paths import data_dir
+from workshop.evidence import scorecard
+from workshop.figures import ch08, ch12
+from workshop.verdicts import ledger, table
+from workshop.verdicts.book import claims
+from workshop.verdicts.table import NAMED, as_data, load_ledger, open_table, scored, verdicts_table
+
+FOLDER = data_dir() / "results"
+WORLD = "limit of 32 tokens, own rates"
+AGAIN = "`python -m workshop.verdicts` makes it again"
+
+
+def test_the_ledger_is_made_of_the_committed_tables():
+    made_of = json.loads((FOLDER / f"verdicts{SUFFIX}").read_text())["made of"]
+    assert len(made_of) > 100
+    other = [name for name, sha in made_of.items() if sha256(FOLDER / name) != sha]
+    assert other == [], AGAIN
+
+
+@pytest.mark.parametrize("chapter", ["08", "16"])
+def test_its_rows_are_those_of_the_claims(chapter):
+    stored = load_ledger().query("chapter == @chapter").reset_index(drop=True)
+    made = pd.DataFrame([as_data(row) for row in ledger(claims([chapter]))])
+    assert stored["claim"].tolist() == made["claim"].tolist(), AGAIN
+    for name in ("mean", "low", "high", "detectable"):
+        assert stored[name].tolist() == pytest.approx(made[name].tolist(), rel=1e-4, abs=1e-4)
+    for name in ("real", "control", "rates", "lacks", "seeds"):
+        assert stored[name].tolist() == made[name].tolist(), AGAIN
+
+
+def test_every_claim_is_in_one_of_the_two_tables():
+    book = load_ledger()
+    whole, lacking = verdicts_table(book), open_table(book)
+    assert whole.count("\n") + lacking.count("\n") == len(book) + 2
+    assert f"| what that costs when there is room | {WORLD} | 10 | **-0.33 [-0.4, -0.27]" in whole
+    assert "| 1e-4, edge; 2e-4 |" in whole
+    assert "| imitating a teacher, against RL | habits, own rates | 10 |" in lacking
+
+
+def test_a_named_claim_becomes_its_difference_its_control_and_its_power():
+    named = f"what that costs when there is room | {WORLD}"
+    card = [{"claim": "c", "pressing": f"a {{{named}}}", "control": f"{{control: {named}}}",
+             "paper": f"{{detectable: {named}}}"}]  # fmt: skip
+    (row,) = scored(card)
+    assert row["pressing"] == "a **-0.33 [-0.4, -0.27] pass@1**"
+    assert row["control"].startswith("-0.043 [") and row["paper"] == "0.088"
+
+
+def test_a_claim_that_is_not_made_is_named_with_where_it_is():
+    with pytest.raises(ValueError, match=f"no claim 'the filter keeps it' in 'sums'; .*{WORLD}"):
+        scored([{"claim": "{the filter keeps it | sums}"}])
+
+
+@pytest.mark.parametrize("module", [ch08, ch12])
+def test_every_number_of_a_scorecard_is_found(module):
+    rows = scored(module.SCORECARD)
+    assert not any(NAMED.search(text) for row in rows for text in row.values())
+    assert sum(len(NAMED.findall(t)) for row in module.SCORECARD for t in row.values()) >= 9
+    assert scorecard(rows).data.count("\n") == len(rows) + 1
+
+
+def test_bars_do_not_end_a_cell():
+    assert table.markdown(["a|b"], [["c|d"]]).splitlines() == ["| a\\|b |", "| --- |", "| c\\|d |"]

@@ -1,0 +1,109 @@
+"""`python -m workshop VERB …`: experiments, pretrain, bench, book, site, chaos."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlbook.verbs import configured, parser_of, run_verb
+
+
+def experiments(words: Sequence[str]) -> None:
+    """Run a reference experiment (resumable) and write its tables to data/results."""
+    parser = parser_of("python -m workshop experiments", experiments)
+    parser.add_argument("name", nargs="?", help="experiment to run; lists them all if absent")
+    parser.add_argument("--seeds", type=int, nargs="+", help="the experiment's own if absent")
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0: one per core")
+    parser.add_argument(
+        "--so-far", action="store_true", help="write what has finished, run nothing"
+    )
+    asked = parser.parse_intermixed_args(words)
+    from workshop.experiments import EXPERIMENTS, run_experiment
+
+    if asked.name in (None, "list"):
+        for key, experiment in EXPERIMENTS.items():
+            print(f"{key:<14} {experiment.question}")
+    else:
+        asked_for = asked.name, asked.seeds, asked.workers, asked.so_far
+        print(f"wrote {run_experiment(*asked_for)}")
+
+
+def pretrain(words: Sequence[str]) -> None:
+    """Make a tiny base model of `data` again, from nothing but a seed: `pretrain world=habits`."""
+    from workshop.bases.pretrain import PretrainConfig, print_progress
+    from workshop.bases.pretrain import pretrain as make_base
+
+    parser = parser_of("python -m workshop pretrain", pretrain, PretrainConfig.__doc__ or "")
+    parser.add_argument("settings", nargs="*", metavar="field=value")
+    make_base(configured(PretrainConfig, parser.parse_args(words).settings), print_progress)
+
+
+def bench(words: Sequence[str]) -> None:
+    """Measure the package against its peers and this machine; results in data/results/bench.
+
+    `bench gpu` alone asks one GPU for everything, in 25 minutes; results in data/results/gpu.
+    """
+    parser = parser_of("python -m workshop bench", bench)
+    parser.add_argument("parts", nargs="*", help="all that need no GPU if none is named")
+    parser.add_argument("--size", default="full", help="full, or smoke to see only that they run")
+    parser.add_argument("--tiny", action="store_true", help="of gpu: the tiny model on the CPU")
+    parser.add_argument("--policy", help="of gpu: a model; random weights of 0.6B if absent")
+    asked = parser.parse_intermixed_args(words)
+    from rlbook.policy import set_threads
+    from workshop.bench import PARTS
+    from workshop.bench import main as run_parts
+
+    set_threads()
+    if asked.parts == ["gpu"]:
+        from workshop.bench import gpu
+
+        gpu.main(asked.tiny, asked.policy)
+        return
+    for path in run_parts(asked.parts or tuple(PARTS), asked.size):
+        print(f"wrote {path}")
+
+
+def book(words: Sequence[str]) -> int:
+    """Execute chapters top to bottom and refresh their outputs."""
+    parser = parser_of("python -m workshop book", book)
+    parser.add_argument("chapters", type=Path, nargs="*", help="notebooks; all if none is named")
+    chapters = parser.parse_args(words).chapters
+    from workshop.tools import build
+
+    return 0 if build(chapters) else 1
+
+
+def chaos(words: Sequence[str]) -> int:
+    """Strike at a real run for some minutes, and see what it keeps of its promises."""
+    from workshop.chaos.__main__ import main as strike
+
+    return strike(words)
+
+
+def site(words: Sequence[str]) -> None:
+    """Build the web edition from the notebooks as they are stored, into build/site/html."""
+    parser = parser_of("python -m workshop site", site)
+    parser.parse_args(words)
+    from workshop.site.build import build as build_site
+
+    print(build_site())
+
+
+VERBS = {
+    "experiments": experiments,
+    "pretrain": pretrain,
+    "bench": bench,
+    "book": book,
+    "site": site,
+    "chaos": chaos,
+}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """The command `python -m workshop`."""
+    words = sys.argv[1:] if words is None else words
+    if code := run_verb("python -m workshop", VERBS, words):
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What was done to a run, what was looked at afterwards, and what was found."""
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlbook.jsonl import read_jsonl
+from rlbook.manifest import manifest, write_manifest
+from rlbook.scale.batch_log import published, read_batch
+from rlbook.scale.layout import Layout
+from rlbook.training.runlog import write_csv
+from workshop.chaos.promises import LEFT, last_update, replayable, tickets
+from workshop.chaos.run import Chaos
+
+NAME = "long_run"
+LOGGED_ONCE = "updates, each logged once and in order"
+SAME_VERDICTS = "verdicts that the task gives again"
+REPLAYED = "updates replayed from the first policy"
+PROMISES = (LOGGED_ONCE, SAME_VERDICTS, REPLAYED)  # said of no run that has broken one
+
+
+def report(chaos: Chaos, minutes: float, broken: Sequence[str], skipped: Sequence[str]) -> dict:
+    """All figures of a run under fire, as plain values."""
+    config, layout = chaos.config, chaos.layout
+    counts, events = chaos.counts, [row["event"] for row in read_jsonl(layout.log("events"))]
+    kills = sum(number for fault, number in counts.items() if fault.startswith("kill"))
+    return {
+        "faults": counts,
+        "skipped": list(skipped),
+        "kills": kills,
+        "deaths_seen": events.count("death"),
+        "hung_ended": events.count("hung"),
+        "asked_again": asked_again((layout.logs / "orchestrator.log").read_text(errors="replace")),
+        "minutes": round(minutes, 1),
+        "updates": last_update(layout, config),
+        **ledger(chaos.kept),
+        "replayed": last_update(layout, config) if replayable(config) else 0,
+        "broken": list(broken),
+    }
+
+
+def asked_again(log: str) -> int:
+    """Prompts that the orchestrator asked once more: after a failure, or after its own restart."""
+    opened = re.findall(r"(\d+) prompts were open and are asked again", log)
+    return log.count("asked in vain") + sum(map(int, opened))
+
+
+def ledger(kept: Layout) -> dict[str, Any]:
+    """Tickets by what became of them, and how many answers have a verdict."""
+    left, trained, answers, state = dict.fromkeys(LEFT, 0), 0, 0, {"next_ticket": 0, "open": {}}
+    for step in published(kept):
+        rollouts, state = read_batch(kept, step)
+        trained, answers = trained + len(tickets(rollouts)), answers + len(rollouts)
+        for name in LEFT:
+            left[name] += state["statistics"][name]
+    open_ = len(state["open"])
+    return {
+        "tickets": {"drawn": state["next_ticket"], "trained": trained, **left, "open": open_},
+        "verdicts": answers,
+    }
+
+
+def markdown(found: dict) -> str:
+    """The report for a reader."""
+    lost = sum("verdict" in promise or "tickets" in promise for promise in found["broken"])
+    state = f"{len(found['broken'])} promises broken" if found["broken"] else "all promises kept"
+    drawn, *fates = found["tickets"].items()
+    rows = [
+        (LOGGED_ONCE, f"{found['updates']:,}"),
+        (
+            "prompts asked",
+            f"{drawn[1]:,}: " + ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in fates),
+        ),
+        (SAME_VERDICTS, f"{found['verdicts']:,}"),
+        (
+            REPLAYED,
+            f"{found['replayed']:,}: the last checkpoint, bit for bit"
+            if found["replayed"]
+            else "none: only one CPU rank adds up in the same order again",
+        ),
+        ("deaths that the launcher saw", f"{found['deaths_seen']:,}"),
+        ("processes that hung and were ended", f"{found['hung_ended']:,}"),
+    ]
+    rows = [row for row in rows if not (found["broken"] and row[0] in PROMISES)]
+    return "\n".join(
+        [
+            f"# Chaos: {state}",
+            "",
+            f"{found['kills']} kills, {found['asked_again']:,} prompts asked again, {lost} "
+            f"verdicts lost, in {found['minutes']:g} minutes.",
+            "",
+            *table("what was done", "times", found["faults"].items()),
+            "",
+            *table("what was looked at", "found", rows),
+            "",
+            *(f"Not done: {reason}." for reason in found["skipped"]),
+            *(f"* BROKEN: {promise}" for promise in found["broken"]),
+        ]
+    ).rstrip()
+
+
+def table(left: str, right: str, rows) -> list[str]:
+    """A Markdown table of two columns."""
+    return [
+        f"| {left} | {right} |",
+        "| --- | ---: |",
+        *(f"| {name} | {value} |" for name, value in rows),
+    ]
+
+
+def write_report(chaos: Chaos, found: dict, folder: Path, facts: dict) -> Path:
+    """`long_run.json`, `.md` and `.csv` (every strike) with their manifest; returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{NAME}.{kind}" for kind in ("json", "md", "csv")]
+    paths[0].write_text(json.dumps(found, indent=2) + "\n")
+    paths[1].write_text(markdown(found) + "\n")
+    write_csv(paths[2], chaos.rows)
+    run = {
+        "config": chaos.path.name,
+        "overrides": [*chaos.overrides[:-1]],
+        "seconds": round(60 * found["minutes"]),
+    }
+    write_manifest(folder / f"{NAME}.manifest.json", {**facts, **run}, paths)
+    return folder
+
+
+def facts_of(seed: int, words: Sequence[str]) -> dict[str, Any]:
+    """What produced the report."""
+    command = shlex.join(["python", "-m", "workshop.chaos", *words])
+    return manifest(command=command, seed=seed)

@@ -1,0 +1,91 @@
+"""The ladder: every row that trains a policy, on one budget of answers, at its own rate.
+
+20 batches of 128 answers, no KL, the updates that each paper has in mind. Sums ask for care, habits
+for rules that the base hardly ever follows: two worlds, because on easy ones the rungs are alike.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from rlbook.objectives import METHODS, EMABaseline, Method, RatioClip, group_center
+from rlbook.training import Trainer
+from workshop.experiments.design import Arm, Experiment, arm, nothing, over
+from workshop.experiments.settings import HABITS, level_columns
+
+ANSWERS = 2560
+ONE_UPDATE = {"minibatches": 1}, (2e-4, 4e-4, 8e-4, 1.6e-3)
+FOUR_UPDATES = {"minibatches": 4}, (1e-4, 2e-4, 4e-4, 8e-4)
+SIXTEEN_UPDATES = {"minibatches": 16}, (5e-5, 1e-4, 2e-4, 4e-4)
+SINGLE = {"prompts": 128, "group_size": 1}
+GSPO_WIDTH = 0.03  # the best of `methods`: a copied window is not a setting
+NO_SIGMA = replace(METHODS["grpo"], advantage=group_center)
+
+Use = tuple[Mapping[str, Any], tuple[float, ...]]
+
+
+def rungs(mean: float) -> Mapping[str, tuple[Method, Use]]:
+    """Label, row and use of every rung; `mean` is the base's accuracy, where a moving average of
+    rewards can start."""
+    ema = partial(EMABaseline, value=mean)
+    own_width = replace(METHODS["gspo"], trust_region=RatioClip(GSPO_WIDTH, GSPO_WIDTH))
+    critic = ({"lam": 0.95} | SIXTEEN_UPDATES[0], SIXTEEN_UPDATES[1])
+    single = (SINGLE | FOUR_UPDATES[0], FOUR_UPDATES[1])
+    stale = ({"minibatches": 1, "sync_every": 4}, ONE_UPDATE[1])
+    return {
+        "REINFORCE": (METHODS["reinforce"], ONE_UPDATE),
+        "REINFORCE, batch mean": (METHODS["reinforce_batch_mean"], ONE_UPDATE),
+        "REINFORCE, moving average": (
+            replace(METHODS["reinforce_ema"], advantage=ema),
+            ONE_UPDATE,
+        ),
+        "PPO": (METHODS["ppo"], critic),
+        "RLOO": (METHODS["rloo"], ONE_UPDATE),
+        "ReMax": (METHODS["remax"], ONE_UPDATE),
+        "REINFORCE++": (METHODS["reinforce_plus_plus"], single),
+        "OPO": (METHODS["opo"], ONE_UPDATE),
+        "GRPO": (METHODS["grpo"], FOUR_UPDATES),
+        "GRPO, no σ": (NO_SIGMA, FOUR_UPDATES),
+        "Dr. GRPO": (METHODS["dr_grpo"], FOUR_UPDATES),
+        "DAPO": (METHODS["dapo"], SIXTEEN_UPDATES),
+        "CISPO": (METHODS["cispo"], SIXTEEN_UPDATES),
+        "GSPO": (own_width, SIXTEEN_UPDATES),
+        "MaxRL": (METHODS["maxrl"], ONE_UPDATE),
+        "DPPO": (METHODS["dppo"], SIXTEEN_UPDATES),
+        "DPPO, KL": (METHODS["dppo_kl"], SIXTEEN_UPDATES),
+        "ScaleRL": (METHODS["scalerl"], stale),
+        "LitePPO": (METHODS["lite_ppo"], FOUR_UPDATES),
+        "GPG": (METHODS["gpg"], ONE_UPDATE),
+    }
+
+
+def ladder(mean: float, **world: Any) -> Iterator[Arm]:
+    for label, (method, (settings, rates)) in rungs(mean).items():
+        one = arm(label, replace(method, kl=None), steps=20, **settings, **world)
+        yield over(one, lr=rates)
+
+
+def each_rule(trainer: Trainer) -> dict[str, float]:
+    """Held-out accuracy on each family of habits."""
+    return level_columns(trainer, ("pass@1",), 24, 8)
+
+
+def climbed(question: str, mean: float, measure=nothing, **world: Any) -> Experiment:
+    return Experiment(
+        question,
+        tuple(ladder(mean, **world)),
+        tuning_seeds=(100, 101),
+        measure=measure,
+        evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
+        answers=ANSWERS,
+        columns=("accuracy", "completions", "entropy", "clip_fraction", "grad_norm"),
+    )
+
+
+LADDER: dict[str, Experiment] = {
+    "ladder_sums": climbed("What does 2,560 answers' worth of each row teach on sums?", 0.38),
+    "ladder_habits": climbed(
+        "... and where the base's favourite rule is wrong?", 0.22, each_rule, **HABITS
+    ),
+}

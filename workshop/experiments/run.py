@@ -1,0 +1,319 @@
+"""Running the reference experiments: one process per core, a finished run is never repeated.
+
+`python -m workshop experiments reuse` runs what is missing and writes `data/results/reuse.csv` (a
+row per step), `reuse_eval.csv` (a row per run, on held-out prompts), `reuse_sweep.csv` (the same
+for what was tried before an arm was chosen), `reuse_start.csv` (the same for the policy before
+step 1) and `reuse.manifest.json`. Chapters draw their evidence from these files, and another
+machine goes on from them: what they hold is not run again.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tqdm import tqdm
+
+from rlbook.evaluation import evaluate_run
+from rlbook.jsonl import read_jsonl
+from rlbook.manifest import SUFFIX, manifest, run_as_data, write_manifest
+from rlbook.paths import data_dir
+from rlbook.policy import Sampler, set_threads
+from rlbook.training import RunConfig, RunLog, Trainer, write_csv
+from workshop.experiments.catalogue import EXPERIMENTS
+from workshop.experiments.design import Arm, Experiment, Variant
+from workshop.experiments.recorded import as_data, is_recorded, rows_of, stored
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of an experiment; its log and its record lie under `runs/experiments`."""
+
+    experiment: str
+    arm: Arm
+    variant: Variant
+    seed: int
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Its first columns in a table."""
+        return {"arm": self.arm.label, **self.variant.values, "seed": self.seed}
+
+    @property
+    def folder(self) -> Path:
+        parts = [
+            self.arm.label,
+            *(f"{name} {value}" for name, value in self.variant.values.items()),
+        ]
+        return seed_folder(Path("runs/experiments") / self.experiment, " ".join(parts), self.seed)
+
+    @property
+    def record_path(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Settings, seconds and evaluation of a finished run."""
+        return json.loads(self.record_path.read_text())
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended, with the settings that the variant has now."""
+        return self.record_path.is_file() and same_settings(self.record, self.variant.config)
+
+    def keep(self, evaluation: Mapping[str, Any], seconds: float) -> None:
+        """Write the record of the finished run."""
+        record = {"config": self.variant.config.to_dict(), "seconds": seconds}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        half = self.record_path.with_suffix(".partial")
+        half.write_text(json.dumps({**record, "evaluation": dict(evaluation)}))
+        os.replace(half, self.record_path)
+
+
+def seed_folder(root: Path, label: str, seed: int) -> Path:
+    """Where a run is kept."""
+    return root / "".join(c if c.isalnum() else "-" for c in label) / f"seed{seed}"
+
+
+def same_settings(record: dict[str, Any], config: RunConfig) -> bool:
+    """Whether a run was made with these; a setting that did not exist then has its default."""
+    return type(config)(**record["config"]).to_dict() == config.to_dict()
+
+
+def run_experiment(
+    name: str, seeds: Iterable[int] | None = None, workers: int = 0, so_far: bool = False
+) -> Path:
+    """Run the missing runs of an experiment and write its tables; returns the CSV's path.
+
+    `workers` processes (0: one per core), each on one thread. A finished run is never repeated, nor
+    one that the tables hold, unless its settings have changed since. With `so_far` nothing is run,
+    and the tables hold what has finished. Raises `ValueError` for an unknown name.
+    """
+    experiment, facts, start = find_experiment(name), manifest(), time.perf_counter()
+    seeds = tuple(seeds or experiment.seeds)
+    restore(name, seeds)
+    if so_far:
+        return write_tables(name, seeds, facts)
+    spawn, workers = get_context("spawn"), workers or os.cpu_count() or 1
+    with ProcessPoolExecutor(workers, spawn, set_threads, (1,)) as pool:
+        train_missing(pool, tuning_runs(name), f"{name}, tuning")
+        train_missing(pool, reported_runs(name, seeds), name)
+    return write_tables(name, seeds, facts | {"seconds": round(time.perf_counter() - start, 1)})
+
+
+def train_missing(pool: ProcessPoolExecutor, runs: Iterable[Run], title: str) -> None:
+    futures = [pool.submit(train, run) for run in runs if not run.finished]
+    for done in tqdm(as_completed(futures), total=len(futures), desc=title, disable=not futures):
+        done.result()
+
+
+def tuning_runs(name: str) -> list[Run]:
+    """What is tried before each arm is run for the record; nothing where nothing is tuned."""
+    experiment = find_experiment(name)
+    return [
+        Run(name, arm, variant, seed)
+        for seed in experiment.tuning_seeds
+        for arm in experiment.arms
+        for variant in arm.variants
+        if experiment.tunes
+    ]
+
+
+def reported_runs(name: str, seeds: Sequence[int]) -> list[Run]:
+    """Every arm at its best where arms are tuned, with all its variants where they are not.
+
+    An arm whose tuning has not finished has no best yet, and no runs for the record.
+    """
+    experiment = find_experiment(name)
+    chosen = [(arm, best(name, arm) if experiment.tunes else arm.tried) for arm in experiment.arms]
+    return [
+        Run(name, arm, variant, seed)
+        for seed in seeds
+        for arm, variants in chosen
+        for variant in variants
+    ]
+
+
+def best(name: str, arm: Arm) -> tuple[Variant, ...]:
+    """The variant with the highest mean of the experiment's `chosen_by` over the tuning seeds.
+
+    Of equals the last; nothing while one of these runs is missing.
+    """
+    experiment = find_experiment(name)
+    if not arm.variants:
+        return arm.tried
+    trials = [
+        [Run(name, arm, variant, seed) for seed in experiment.tuning_seeds]
+        for variant in arm.variants
+    ]
+    if not all(run.finished for runs in trials for run in runs):
+        return ()
+
+    def score(runs: Sequence[Run]) -> float:
+        found = fmean(run.record["evaluation"][experiment.chosen_by] for run in runs)
+        return round(found, 4)  # a table holds five digits
+
+    return (max(reversed(trials), key=score)[0].variant,)
+
+
+def train(run: Run) -> None:
+    """Train and evaluate one run; its log and its record appear in its folder."""
+    experiment, start = find_experiment(run.experiment), time.perf_counter()
+    trainer = experiment.world(run.variant.config.replace(seed=run.seed))
+    trainer.measure, log = evaluate_run, RunLog(run.folder)
+    steps = of_policy(trainer, train_steps(trainer, experiment, run.variant.config.steps))
+    for row in steps:
+        log(row)
+    log.close()
+    evaluation = evaluate_run(trainer, **experiment.evaluation) | experiment.measure(trainer)
+    run.keep(evaluation, round(time.perf_counter() - start, 1))
+
+
+def train_steps(trainer: Trainer, experiment: Experiment, steps: int) -> Iterator[dict[str, float]]:
+    """The metrics of every step, until the steps are done or the answers are written.
+
+    A batch that would end further above the budget than the run is below it is not begun.
+    """
+    budget, written, last = experiment.answers or inf, 0.0, 0.0
+    for _ in range(steps):
+        if written and written + last / 2 > budget:
+            return
+        rollouts = trainer.collect()
+        row = trainer.learn(rollouts) | experiment.watch(trainer, rollouts)
+        last = row["completions"]
+        written += last
+        yield row
+
+
+def of_policy(trainer: Trainer, rows: Iterable[dict[str, float]]) -> Iterator[dict[str, float]]:
+    """The rows with the accuracy of answers that another policy wrote under that name."""
+    engine = trainer.source.engine
+    taught = isinstance(engine, Sampler) and engine.model is not trainer.source.weights
+    for row in rows:
+        yield {
+            name.replace("accuracy", "accuracy_of_writer") if taught else name: value
+            for name, value in row.items()
+        }
+
+
+def write_tables(name: str, seeds: Sequence[int], facts: dict[str, Any]) -> Path:
+    """Gather finished runs into the tables of `data/results` and their manifest.
+
+    `facts` is the `manifest()` from before the runs. Where runs are missing, its `finished` says
+    how many of how many there are.
+    """
+    experiment, folder = find_experiment(name), data_dir() / "results"
+    planned = tuning_runs(name), reported_runs(name, seeds)
+    tried, reported = ([run for run in runs if run.finished] for runs in planned)
+    tables = {
+        folder / f"{name}.csv": [row for run in reported for row in step_rows(run)],
+        folder / f"{name}_eval.csv": [evaluation_row(run) for run in reported],
+        folder / f"{name}_sweep.csv": [evaluation_row(run) for run in tried],
+    }
+    written = [table for table, rows in tables.items() if rows]
+    if not written:
+        raise ValueError(f"no run of {name} has finished: there is nothing to write")
+    for table in written:
+        write_csv(table, tables[table])
+    spent = sum(run.record["seconds"] for run in tried + reported)
+    facts = (
+        {"seconds": round(spent, 1)}
+        | facts
+        | {
+            "question": experiment.question,
+            "seeds": list(seeds),
+            "arms": {arm.label: arm_as_data(arm, tried, reported) for arm in experiment.arms},
+        }
+    )
+    each = sum(1 if experiment.tunes else len(arm.tried) for arm in experiment.arms)
+    wanted, there = len(planned[0]) + len(seeds) * each, len(tried) + len(reported)
+    if there < wanted:
+        facts["finished"] = {"runs": there, "of": wanted}
+    if tried:
+        facts |= {
+            "tuning_seeds": list(experiment.tuning_seeds),
+            "chosen_by": experiment.chosen_by,
+        }
+    start = folder / f"{name}_start.csv"
+    hashed = [*written, start] if start.is_file() else written
+    write_manifest(folder / f"{name}{SUFFIX}", facts, hashed)
+    return written[0]
+
+
+def restore(name: str, seeds: Sequence[int]) -> int:
+    """Take finished runs from the tables of `data/results`; how many were not there before.
+
+    Only those whose arm the manifest records with the settings that the catalogue has now.
+    """
+    path, taken = data_dir() / "results" / name, 0
+    beside = path.with_name(f"{name}{SUFFIX}")
+    arms = json.loads(beside.read_text())["arms"] if beside.is_file() else {}
+    logs = stored(path.with_name(f"{name}.csv"))
+    for kind, of in (("sweep", tuning_runs), ("eval", partial(reported_runs, seeds=seeds))):
+        rows = stored(path.with_name(f"{name}_{kind}.csv"))
+        for run in of(name):
+            if run.finished or not is_recorded(run, arms) or not (found := rows_of(run, rows)):
+                continue
+            seconds = found[0].pop("seconds", 0.0)
+            log = RunLog(run.folder)
+            for row in rows_of(run, logs):
+                log(row)
+            log.close()
+            run.keep(found[0], seconds)
+            taken += 1
+    return taken
+
+
+def arm_as_data(arm: Arm, tried: Sequence[Run], reported: Sequence[Run]) -> dict[str, Any]:
+    """What an arm trains, what was tried for it, what was run for the record, and how long."""
+    mine, trials = (
+        [run for run in runs if run.arm.label == arm.label] for runs in (reported, tried)
+    )
+    first = mine[0].variant if mine else arm.tried[0]
+    data = run_as_data(first.config) | {"seconds": sum_of_seconds(mine)}
+    if mine and first.values:
+        data["values"] = dict(first.values)
+    if trials:
+        data["tuning_seconds"] = sum_of_seconds(trials)
+    if arm.variants:
+        data["variants"] = [as_data(variant, first.config) for variant in arm.variants]
+    return data
+
+
+def sum_of_seconds(runs: Iterable[Run]) -> dict[str, float]:
+    """Seconds by seed, summed over what was run with it."""
+    seconds: dict[str, float] = {}
+    for run in runs:
+        total = seconds.get(str(run.seed), 0.0) + run.record["seconds"]
+        seconds[str(run.seed)] = round(total, 1)
+    return seconds
+
+
+def step_rows(run: Run) -> Iterator[dict[str, Any]]:
+    columns = find_experiment(run.experiment).columns
+    for row in read_jsonl(run.folder / "metrics.jsonl"):
+        kept = row if columns is None else {k: row[k] for k in ("step", *columns) if k in row}
+        yield {**run.key, **rounded(kept, 4)}
+
+
+def evaluation_row(run: Run) -> dict[str, Any]:
+    record = run.record
+    return {**run.key, **rounded(record["evaluation"], 5), "seconds": record["seconds"]}
+
+
+def rounded(row: dict, digits: int) -> dict:
+    return {k: float(f"{v:.{digits}g}") if isinstance(v, float) else v for k, v in row.items()}
+
+
+def find_experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ValueError(f"unknown experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]

@@ -1,0 +1,116 @@
+"""The worlds experiments are run in, and what is measured there: see `rlbook.troubles`."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from rlbook.evaluation import evaluate_levels, held_out_rollouts
+from rlbook.policy import load_policy
+from rlbook.tasks import SumsTask
+from rlbook.training import Rollout, RunConfig, Trainer
+from rlbook.training.metrics import group_by, mean
+from rlbook.troubles import (
+    LostIsWrong,
+    OpeningTask,
+    RareOpening,
+    StartsLost,
+    Unsolvable,
+    shared_choice,
+)
+from workshop.experiments.design import World, sums_decisions
+
+HABITS = {"policy": "tiny-habits", "task": "habits"}
+
+
+def lost_answers(config: RunConfig) -> Trainer:
+    """Half of every group starts lost."""
+    policy = load_policy(config.model.policy)
+    return Trainer(config, policy, task=LostIsWrong(), engine=StartsLost(*policy))
+
+
+def lost_half(trainer: Trainer, rollouts: Iterable[Rollout]) -> dict[str, float]:
+    """Length of the answers that started lost, and how many never stopped."""
+    lost = [r for r in rollouts if r.forced]
+    return {
+        "length_lost": mean(r.length for r in lost),
+        "truncated_lost": mean(r.truncated for r in lost),
+        "accuracy_free": mean(r.correct for r in rollouts if not r.forced),
+        "stops_when_lost": sums_decisions(trainer)["stops_when_lost"],
+    }
+
+
+def rare_opening(config: RunConfig) -> Trainer:
+    """Right is what opens with "check "."""
+    return Trainer(config, task=RareOpening())
+
+
+def rare_decision(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The probability of the rare opening after a step."""
+    return {"opens_rarely": sums_decisions(trainer)["opens_careful"]}
+
+
+def unsolvable(share: float) -> World:
+    """A share of the problems has no right answer."""
+    return partial(_with_task, Unsolvable(share))
+
+
+def _with_task(task: SumsTask, config: RunConfig) -> Trainer:
+    return Trainer(config, task=task)
+
+
+def on_plain_sums(trainer: Trainer) -> dict[str, float]:
+    """pass@1 on sums that all have an answer."""
+    policy = trainer.model, trainer.tokenizer
+    rollouts = held_out_rollouts(policy, SumsTask(), prompts=96, n=8)
+    return {"pass@1_solvable": mean(r.correct for r in rollouts)}
+
+
+def at_two_limits(trainer: Trainer) -> dict[str, float]:
+    """Accuracy under the limit of training and when 80 tokens are allowed, and what was decided."""
+    policy, levels = (trainer.model, trainer.tokenizer), trainer.config.data.levels
+    row = sums_decisions(trainer)
+    for limit in (32, 80):
+        rollouts = held_out_rollouts(
+            policy, trainer.task, prompts=96, n=8, levels=levels, max_new_tokens=limit
+        )
+        row[f"pass@1_limit_{limit}"] = mean(r.correct for r in rollouts)
+        row[f"truncated_limit_{limit}"] = mean(r.truncated for r in rollouts)
+    return row
+
+
+def one_choice(config: RunConfig) -> Trainer:
+    """All prompts share one opening, and nothing else can be trained."""
+    return Trainer(config, shared_choice(load_policy(config.model.policy)), task=OpeningTask())
+
+
+def families(trainer: Trainer, rollouts: Iterable[Rollout]) -> dict[str, float]:
+    """Share of answers by the right rule in each family, whatever became of the arithmetic."""
+    by_level = group_by(rollouts, lambda r: r.problem.level)
+    return {
+        f"right_rule_level_{level}": mean(by_the_right_rule(trainer, r) for r in members)
+        for level, members in sorted(by_level.items())
+    }
+
+
+def by_the_right_rule(trainer: Trainer, rollout: Rollout) -> bool:
+    label = trainer.task.label(rollout.problem, rollout.text, not rollout.truncated)
+    return label == "right"
+
+
+def by_family(trainer: Trainer) -> dict[str, float]:
+    """Held-out pass@1, pass@16, right rules and greedy accuracy of each family of habits."""
+
+    def right_rule(rollouts: Iterable[Rollout]) -> dict[str, float]:
+        return {"right_rule": mean(by_the_right_rule(trainer, r) for r in rollouts)}
+
+    keys = ("pass@1", "pass@16", "greedy", "right_rule")
+    return level_columns(trainer, keys, 32, 16, greedy=True, also=right_rule)
+
+
+def level_columns(
+    trainer: Trainer, keys: Sequence[str], prompts: int, n: int, **how: Any
+) -> dict[str, float]:
+    """Columns such as `pass@1_level_3`, from the rows of `evaluate_levels`."""
+    policy = trainer.model, trainer.tokenizer
+    rows = evaluate_levels(policy, trainer.task, prompts, n, (1, n), **how)
+    return {f"{key}_level_{level}": row[key] for level, row in rows.items() for key in keys}

@@ -1,0 +1,246 @@
+"""Chapter 07: what a token weighs, and what that does to the length of right and wrong answers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rlbook.objectives import token_weights
+from rlbook.stats import t_interval
+from rlbook.viz.style import (
+    ARM_COLOURS,
+    BAD,
+    FAINT,
+    GOOD,
+    METHOD_COLOURS,
+    MUTED,
+    label_lines,
+    readable,
+)
+from rlbook.viz.widgets import Explorer, choice, slider
+from workshop.worlds.length_bias import StopPolicy, follow
+
+BUDGET, GROUP = 80, 8
+COLOURS = {
+    "sequence_mean": METHOD_COLOURS["grpo"],
+    "token_mean": METHOD_COLOURS["dapo"],
+    "prompt_mean": ARM_COLOURS["prompt mean"],
+    "constant": METHOD_COLOURS["dr_grpo"],
+    "sequence_sum": METHOD_COLOURS["rloo"],
+}
+UPDATES, RATE = 40, 1.2
+
+
+def weights_explorer(length: int = 60, others: int = 20, prompts: int = 4) -> Explorer:
+    """One answer of a batch gets longer: what happens to the weight of its tokens?"""
+    return Explorer(
+        weights_figure,
+        hint="shorten the answer to 5 tokens. Then set prompts to 1: which line moves?",
+        figsize=(7.6, 3.7),
+        length=slider(1, BUDGET, length, 1, label="its length"),
+        others=slider(5, 60, others, 1, label="length of the others"),
+        prompts=slider(1, 16, prompts, 1, label="prompts of 8 answers"),
+    )
+
+
+def weight_of(how: str, length: int, others: int, prompts: int) -> float:
+    """Weight of a token of the first answer when all other answers have `others` tokens."""
+    lengths = torch.full((prompts * GROUP, 1), others)
+    lengths[0] = length
+    mask = torch.arange(BUDGET) < lengths
+    groups = torch.arange(prompts).repeat_interleave(GROUP)
+    return token_weights(mask, how, groups, BUDGET)[0, 0].item()
+
+
+def weights_figure(fig: Figure, length: int, others: int, prompts: int) -> None:
+    """Weight of each token (left) and of the whole answer (right) against its length.
+
+    1 is the weight when the answer is as long as the others: that takes the scales away in which
+    the aggregations differ as well.
+    """
+    lengths = range(1, BUDGET + 1)
+    for ax, whole in zip(fig.subplots(1, 2), (False, True), strict=True):
+        for how, colour in COLOURS.items():
+            usual = weight_of(how, others, others, prompts)
+            y = [weight_of(how, n, others, prompts) / usual for n in lengths]
+            y = [v * n / others if whole else v for v, n in zip(y, lengths, strict=True)]
+            style = {"ls": (0, (3, 3))} if how == "sequence_sum" else {}
+            ax.plot(lengths, y, color=colour, label=how.replace("_", " "), **style)
+            ax.plot(length, y[length - 1], "o", ms=5, color=colour, mec="white", zorder=4)
+        ax.axvline(length, color=FAINT, zorder=0)
+        ax.set(yscale="log", xlim=(0, BUDGET), xlabel="its length", ylim=(0.012, 80))
+        ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
+        ax.set_title("The whole answer" if whole else "Each token")
+        label_lines(ax, [line for line in ax.lines if not line.get_label().startswith("_")])
+    fig.axes[0].set_ylabel("weight (1: as long as the others)")
+
+
+WORLDS = {"it knows when it is lost": "knows", "it cannot tell": "blind", "right takes 8": "needs"}
+
+
+def stop_world(world: str, p: float = 0.5, stop: float = 0.1) -> tuple[StopPolicy, torch.Tensor]:
+    """A policy with its rewards: `knows`, `blind` or `needs` (right answers need 8 tokens)."""
+    policy = StopPolicy.of(p, stop, knows=world != "blind")
+    long_enough = policy.lengths >= (8 if world == "needs" else 1)
+    return policy, policy.rewards * long_enough
+
+
+def drift_explorer(aggregation: str = "sequence_mean", p: float = 0.5) -> Explorer:
+    """Where the expected updates take the lengths of right and wrong answers."""
+    return Explorer(
+        drift_figure,
+        hint="choose the constant. Then back, and a policy that cannot tell.",
+        figsize=(7.6, 3.4),
+        aggregation=choice(list(COLOURS)[:4], aggregation, label="aggregation"),
+        p=slider(0.1, 0.9, p, 0.1, label="P(right path)"),
+        world=choice(WORLDS, label="the policy"),
+    )
+
+
+def drift_figure(fig: Figure, aggregation: str, p: float, world: str) -> None:
+    """Distribution of the lengths before and after 40 expected updates, for both paths."""
+    policy, rewards = stop_world(world, p)
+    settings = {"updates": UPDATES, "lr": RATE, "prompts": 4, "constant": 10}
+    after = follow(policy, rewards, aggregation, **settings)[-1]
+    for ax, right in zip(fig.subplots(1, 2, sharey=True), (True, False), strict=True):
+        draw_lengths(ax, policy.length_chances(right), after.length_chances(right), right)
+        before, now = policy.mean_length(right), after.mean_length(right)
+        path = "Right" if right else "Wrong"
+        ax.set_ylabel("share of answers" if right else "")
+        ax.set_title(f"{path} path: {before:.1f} → {now:.1f} tokens")
+
+
+def draw_lengths(ax: Axes, before: Iterable[float], after: torch.Tensor, right: bool) -> None:
+    """Both distributions; the last bar is the limit."""
+    places, colour = range(1, len(after) + 1), GOOD if right else BAD
+    ax.bar(places, after, width=0.9, color=colour, alpha=0.75)
+    ax.step([0.5, *(n + 0.5 for n in places)], [*before, before[-1]], where="post", color=MUTED)
+    ax.set(xlabel="tokens", ylim=(0, 0.3), xlim=(0, len(after) + 2))
+    ax.text(0.97, 0.9, "grey: before", color=MUTED, transform=ax.transAxes, ha="right")
+    name = f"after {UPDATES} updates"
+    ax.text(0.97, 0.8, name, color=readable(colour), transform=ax.transAxes, ha="right")
+
+
+def draw_pushes(
+    ax: Axes, lengths: torch.Tensor, pushes: torch.Tensor, advantages: torch.Tensor
+) -> None:
+    """A dot per completion with an advantage: what each token is pushed, against the length."""
+    for chosen, colour, name in ((advantages > 0, GOOD, "right"), (advantages < 0, BAD, "wrong")):
+        ax.plot(lengths[chosen], pushes[chosen], "o", ms=5, alpha=0.45, mew=0, color=colour)
+        place = {"y": 0.94 if name == "right" else 0.06, "va": "center"}
+        ax.text(0.97, s=name, color=readable(colour), transform=ax.transAxes, ha="right", **place)
+    ax.axhline(0, color=MUTED, lw=0.8)
+    ax.set_xlabel("tokens of the answer")
+
+
+SIGMA = {
+    "no σ": (METHOD_COLOURS["dr_grpo"], "-", "s"),
+    "σ, G = 8": (METHOD_COLOURS["grpo"], "--", "o"),
+    "σ, G = 64": (METHOD_COLOURS["grpo"], "-", "o"),
+}
+
+
+def draw_measured_weights(
+    ax: Axes,
+    rates: Sequence[float],
+    measured: Mapping[str, Sequence[float]],
+    exact: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+) -> None:
+    """Weight of a problem's gradient against its solve rate: exact curves, measured dots."""
+    for name, (p, w) in exact.items():
+        colour, style, _ = SIGMA[name]
+        order = torch.as_tensor(p).argsort(descending=True)  # labels where the hard problems are
+        x, y = torch.as_tensor(p)[order], torch.as_tensor(w)[order]
+        ax.plot(x, y, ls=style, color=colour, label=name, zorder=1)
+    for name, weights in measured.items():
+        colour, style, marker = SIGMA[name]
+        face = colour if style == "-" else "white"
+        ax.plot(rates, weights, marker, color=colour, mfc=face, ms=7, zorder=3)
+    ticks = (0.9, 0.5, 0.1, 0.02)
+    ax.set_xscale("logit")
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.set_xticks([], minor=True)
+    ax.set(xlim=(0.95, 0.009), ylim=(0, 8), xlabel="share of right answers (harder →)")
+    ax.set_ylabel("weight of the gradient")
+    label_lines(ax)
+
+
+def draw_shares(ax: Axes, shares: Mapping[str, Mapping[str, float]]) -> None:
+    """Share of each family in the gradients, a row per family, a mark per arm of `SIGMA`."""
+    families = list(next(iter(shares.values())))
+    for name, by_family in shares.items():
+        colour, style, marker = SIGMA[name]
+        face = colour if style == "-" else "white"
+        places = range(len(families))
+        ax.plot([by_family[f] for f in families], places, marker, color=colour, mfc=face, ms=7)
+    for row, family in enumerate(families):
+        ends = [by_family[family] for by_family in shares.values()]
+        ax.plot([min(ends), max(ends)], [row, row], color=FAINT, lw=2, zorder=0)
+    ax.set_yticks(range(len(families)), families)
+    ax.set(
+        ylim=(len(families) - 0.5, -0.5), xlim=(0, None), xlabel="share of the gradient's length"
+    )
+    ax.grid(axis="y", visible=False)
+
+
+def gap_table(
+    runs: pd.DataFrame, pairs: Sequence[tuple[str, str]], columns: Sequence[str]
+) -> pd.DataFrame:
+    """First arm minus second, paired by seed: mean and 95 % interval, a column per learning rate.
+
+    `runs` is indexed by lr, arm and seed.
+    """
+    found = {}
+    for first, second in pairs:
+        for column in columns:
+            by_arm = runs[column].unstack("arm")
+            gaps = (by_arm[first] - by_arm[second]).groupby("lr")
+            found[f"{first} − {second}", column] = {
+                f"lr {lr:g}": interval_text(gap) for lr, gap in gaps
+            }
+    return pd.DataFrame(found).T
+
+
+def interval_text(values: Iterable[float]) -> str:
+    """Mean and 95 % interval, with two digits each: "+11 [-0.05, +22]"."""
+    return "{:+.2g} [{:+.2g}, {:+.2g}]".format(*t_interval(list(values)))
+
+
+def scores(ends_at: Mapping[str, int], gaps: Mapping[str, str]) -> list[dict[str, str]]:
+    """The chapter's claims.
+
+    `ends_at`: tokens of lost answers by arm. `gaps`, each with its interval: how far the constant's
+    lost answers walked ("walk"); on plain sums, how much longer GRPO's mean makes wrong answers
+    than the constant ("control"), and what σ gains in pass@1 ("sigma").
+    """
+    mean, prompt, token, constant = ends_at.values()
+    return [
+        {
+            "claim": "the mean over each answer teaches lost answers to go on",
+            "exact": "drift −p(1−p)·(G−1)/G·κ of the logit of “stop”",
+            "pressing": f"{mean} tokens at the end, against {constant} with the constant",
+            "control": f"wrong answers {gaps['control']} tokens (two rates)",
+            "paper": "wrong answers much shorter without it (Fig. 5)",
+        },
+        {
+            "claim": "prompt mean and token mean keep a part of it",
+            "exact": "a twelfth; a fiftieth with 32 answers",
+            "pressing": f"{prompt} and {token} tokens; the second is within the noise",
+            "paper": "not compared",
+        },
+        {
+            "claim": "a constant has no length bias",
+            "exact": "exactly 0",
+            "pressing": f"{gaps['walk']} tokens: the seeds scatter",
+            "paper": "both denominators dropped (App. A)",
+        },
+        {
+            "claim": "σ moves weight to easy and hard questions, more so in large groups",
+            "exact": "the curve w(p); flat for G = 2",
+            "pressing": "a network's gradients on habits; trained in chapter 05",
+            "control": f"pass@1 {gaps['sigma']}",
+            "paper": "“too easy or too hard”, not measured per question",
+        },
+    ]

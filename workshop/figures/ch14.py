@@ -1,0 +1,326 @@
+"""Chapter 14: what length may cost, what data are worth, what a teacher saves; a real model."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from transformers import PreTrainedTokenizerBase
+
+from rlbook.rewards import KimiLength, L1Exact, L1Max, LengthCost
+from rlbook.stats import t_interval
+from rlbook.tasks import Problem
+from rlbook.tasks.habits import FAMILIES
+from rlbook.training import Rollout
+from rlbook.training.rewards import Reward
+from rlbook.viz.style import ARM_COLOURS, BAD, FAMILY_COLOURS, GOOD, MUTED, label_lines
+from rlbook.viz.texts import (
+    WIDTH,
+    TextPanel,
+    answer_lines,
+    heading,
+    legend_of,
+    panel,
+    pushed_pieces,
+    right_of,
+)
+
+RULES: dict[str, Reward] = {
+    "a price: 0.01 a token": LengthCost(0.01),
+    "L1-Exact: 40 tokens": L1Exact(0.01, budget=40),
+    "L1-Max: 40 tokens": L1Max(0.02, budget=40),
+    "Kimi: among siblings": KimiLength(),
+}
+UPDATES = {
+    "SFT on the teacher": ARM_COLOURS["SFT on the teacher"],
+    "γ = 0": ARM_COLOURS["on-policy distillation"],
+    "γ = 1": "#332288",
+}
+
+
+def an_answer(length: int, right: bool) -> Rollout:
+    """An answer of which nothing matters but its length and the verdict."""
+    return Rollout(
+        problem=Problem("one prompt", "37+8=?", "45"),
+        group=0,
+        prompt_ids=[1],
+        token_ids=[2] * length,
+        logps=[0.0] * length,
+        versions=[0] * length,
+        finish_reason="stop",
+        text="",
+        correct=right,
+    )
+
+
+def worth(rule: Reward, answers: Sequence[Rollout]) -> list[float]:
+    """What each answer of a group earns, all parts together."""
+    return np.sum(list(rule(answers).values()), axis=0).tolist()
+
+
+def draw_rules(axes: Sequence[Axes], lengths: Sequence[int] = range(8, 81)) -> None:
+    """What right and wrong answers earn by length, a panel per rule."""
+    for ax, (name, rule) in zip(axes, RULES.items(), strict=True):
+        for right, colour, label in ((True, GOOD, "right"), (False, BAD, "wrong")):
+            ends = [an_answer(min(lengths), True), an_answer(max(lengths), True)]
+            earned = [worth(rule, [an_answer(n, right), *ends])[0] for n in lengths]
+            ax.plot(lengths, earned, color=colour, label=label)
+        ax.axhline(0, color="#9a9a9a", lw=0.8)
+        ax.set(ylim=(-0.9, 1.6), xlabel="tokens")
+        ax.set_title(name, fontsize=9.5)
+    axes[0].set_ylabel("reward")
+    label_lines(axes[0])
+
+
+LIVE = {
+    "price from the start": "#D55E00",
+    "no price": "#1b1b1b",
+    "price after 12 steps": "#0072B2",
+}
+
+
+# Where dots lie close together the labels stand apart, in points.
+BESIDE = {
+    "no price": (14, 8),
+    "0.005 a token": (-92, 12),
+    "L1-Max, 32 tokens": (12, -20),
+    "Kimi, among siblings": (-10, -24),
+}
+
+
+def draw_frontier(ax: Axes, evaluations: pd.DataFrame) -> None:
+    """Accuracy against length, a dot per run and rate; the rate is the size of the dot."""
+    largest = evaluations["lr"].max()
+    for name, runs in evaluations.groupby("arm", sort=False):
+        size = 26 * (runs["lr"] / largest) ** 1.5
+        colour = ARM_COLOURS[str(name)]
+        ax.scatter(runs["length"], runs["pass@1"], s=size, color=colour, alpha=0.75, lw=0)
+        at = runs[runs["lr"] == largest][["length", "pass@1"]].mean()
+        offset = BESIDE.get(str(name), (9, 3))
+        ax.annotate(str(name), at, offset, textcoords="offset points", color=colour, fontsize=9)
+    ax.set(xlabel="tokens an answer", ylabel="pass@1 on held-out sums", ylim=(0, 1))
+
+
+def draw_limits(ax: Axes, table: pd.DataFrame) -> None:
+    """Share of right answers by the number of tokens allowed: cut off, or interrupted."""
+    styles = {"cut off": (0, (4, 3)), "interrupted": "-"}
+    for (policy, how), rows in table.groupby(["policy", "how"], sort=False):
+        colour = MUTED if policy == "base" else GOOD
+        label = f"{policy}, {how}"
+        ax.plot(rows["tokens"], rows["right"], color=colour, ls=styles[str(how)], label=label)
+    ax.set(xlabel="tokens of thought allowed", ylabel="share of right answers", ylim=(0, 1))
+    label_lines(ax)
+
+
+def flops(arm: str, tokens: pd.Series | float, student: int, teacher: int) -> pd.Series | float:
+    """Floating-point operations that an arm spends on answers of so many tokens.
+
+    2N to write or read a token with N parameters, 6N to train on it.
+    """
+    per_token = {
+        "RL": 8 * student,
+        "SFT on the teacher": 6 * student + 2 * teacher,
+        "on-policy distillation": 8 * student + 2 * teacher,
+    }
+    return tokens * per_token[arm]
+
+
+def spent_by(rows: pd.DataFrame, student: int, teacher: int) -> pd.Series:
+    """Billions of operations that an arm's runs have spent by each step, at their mean length."""
+    answers = 64 * rows["step"]
+    return flops(str(rows["arm"].iloc[0]), answers * rows["length"], student, teacher) / 1e9
+
+
+def draw_students(ax: Axes, steps: pd.DataFrame, x: Callable[[pd.DataFrame], pd.Series]) -> None:
+    """Held-out accuracy by what has been spent, mean and 95 % range of the mean over seeds."""
+    held = steps.dropna(subset=["heldout"])
+    for name, rows in held.groupby("arm", sort=False):
+        spent = x(rows)
+        by = rows.assign(spent=spent).groupby("step")
+        mean, half = by["heldout"].mean(), 1.96 * by["heldout"].sem()
+        at, colour = by["spent"].mean(), ARM_COLOURS[str(name)]
+        ax.plot(at, mean, color=colour, marker="o", ms=3.5, label=str(name))
+        ax.fill_between(
+            at, (mean - half).clip(0), (mean + half).clip(upper=1), color=colour, alpha=0.15, lw=0
+        )
+    ax.set(ylabel="held-out accuracy", ylim=(0, 1))
+    label_lines(ax)
+
+
+def family_table(rows: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """`pass@1_level_1` … as a table with a column per family, and their mean."""
+    columns = {f"pass@1_level_{level}": name for level, name in enumerate(FAMILIES, 1)}
+    table = pd.DataFrame(rows).T[list(columns)].rename(columns=columns)
+    return table.assign(mean=table.mean(axis=1)).astype(float)
+
+
+def draw_stages(ax: Axes, table: pd.DataFrame) -> None:
+    """Accuracy of each family from stage to stage."""
+    for family, colour in FAMILY_COLOURS.items():
+        ax.plot(range(len(table)), table[family], color=colour, marker="o", ms=3.5, label=family)
+    ax.set_xticks(range(len(table)), table.index, fontsize=8.5)
+    ax.set(ylim=(0, 1), ylabel="share of right answers")
+    label_lines(ax)
+
+
+def draw_copycats(ax: Axes, paths: Mapping[str, Sequence[float]]) -> None:
+    """Share of answers that the teacher hardly ever gives, along three updates."""
+    for name, path in paths.items():
+        ax.plot(path, color=UPDATES[name], label=name)
+    ax.set(xlabel="exact gradient steps", ylabel="share of ab and ba", ylim=(0, 0.6))
+    label_lines(ax)
+
+
+def show_opinions(
+    rollouts: Sequence[Rollout], tokenizer: PreTrainedTokenizerBase, teacher: Reward
+) -> TextPanel:
+    """Answers under their prompts, each token tinted by what the teacher thinks of it."""
+    (rows,) = teacher(rollouts).values()
+    pieces = pushed_pieces(rows, rollouts, tokenizer, "log π_T − log π_θ")
+    lines, group = [], None
+    for rollout, parts in zip(rollouts, pieces, strict=True):
+        if rollout.group != group:
+            group = rollout.group
+            members = [r for r in rollouts if r.group == group]
+            lines += [[], heading(rollout.problem, right_of(members))]
+        lines += answer_lines(rollout, parts, WIDTH)
+    return panel([*lines[1:], legend_of(rows, "weight")])
+
+
+def scores(
+    live: Mapping[str, pd.Series],
+    tested: pd.Series,
+    distilled: pd.Series,
+    stages: Mapping[str, Mapping[str, float]],
+    gains: pd.DataFrame,
+) -> list[dict[str, str]]:
+    """The chapter's scorecard, with the numbers of its own runs.
+
+    `tested` is the held-out accuracy of every choice of data, by arm and learning rate; `gains`
+    are the real model's, of `held_out_gains`.
+    """
+    ends = {
+        arm: " and ".join(f"{x:.2f}" for x in gains.loc[arm, "after"])
+        for arm in gains.index.unique(0)
+    }
+    early, late = live["price from the start"], live["price after 12 steps"]
+    mean_of = {name: row["pass@1_habits"] for name, row in stages.items()}
+    return [
+        {
+            "claim": "a price per token above what a token buys elects guesses",
+            "exact": "c* = Δp / Δn",
+            "pressing": f"0.02 from the start: {early.accuracy:.2f} right, {early.length:.0f} "
+            f"tokens; after 12 batches: {late.accuracy:.2f}, {late.length:.0f}",
+            "control": "0.005 a token: guesses still become fewer",
+            "paper": "Kimi k1.5 warms up without its length reward",
+        },
+        {
+            "claim": "a thought that is interrupted beats one that is cut off",
+            "exact": "–",
+            "pressing": "base and trained policy, at every limit up to 24 tokens",
+            "paper": "s1: accuracy follows the forced budget; ScaleRL trains with it",
+        },
+        {
+            "claim": "γ = 0 descends each state's KL where the student comes by, not the KL",
+            "exact": "the gap is Σ KL_s ∇d(s)",
+            "pressing": "a student without a memory never makes up its mind",
+            "control": "a student that can be its teacher: same fixed point",
+            "paper": "GKD, Thinking Machines: γ = 0; MiniLLM: the return",
+        },
+        {
+            "claim": "a teacher passes on with an eighth of the answers what RL found",
+            "exact": "–",
+            "pressing": f"habits, 2,560 answers: {distilled['SFT on the teacher']:.2f} and "
+            f"{distilled['on-policy distillation']:.2f}, RL {distilled['RL']:.2f}",
+            "control": "with the teacher's training counted: RL is cheaper",
+            "paper": "R1: distilled 32B beats RL on 32B",
+        },
+        {
+            "claim": "families opened late are learned less than those asked from the start",
+            "exact": "–",
+            "pressing": "habits, easy first, two rates: "
+            + " and ".join(
+                f"{tested['easy first', lr]:.2f} (all: {tested['all families', lr]:.2f})"
+                for lr in tested["easy first"].index
+            ),
+            "control": "a pool of any problems ends where a window of pass rates does",
+            "paper": "Kimi k1.5 samples easy ones first; PRIME keeps 0.2 to 0.8",
+        },
+        {
+            "claim": "a cold start brings rare rules within reach of RL",
+            "exact": "–",
+            "pressing": f"habits: base {mean_of['base']:.2f}, cold start "
+            f"{mean_of['1 cold start']:.2f}, then RL {mean_of['2 RL']:.2f}",
+            "paper": "R1's first stage; R1-Zero does without",
+        },
+        {
+            "claim": "RL makes regular what a real model does now and then",
+            "exact": "–",
+            "pressing": f"SmolLM2, sums: {gains['before'].iloc[0]:.2f} to {ends['verifier']}",
+            "control": f"any integer rewarded: {ends['format only']}",
+            "paper": "one-shot RLVR: most of its rise comes with a reward for the format",
+        },
+    ]
+
+
+def count_families(problems: Mapping[str, Sequence[Problem]]) -> pd.DataFrame:
+    """How many problems of each family there are, in a column per selection."""
+    names = dict(enumerate(FAMILIES, 1))
+    counts = {
+        column: pd.Series([names[p.level] for p in chosen]).value_counts()
+        for column, chosen in problems.items()
+    }
+    return pd.DataFrame(counts).reindex(FAMILIES).fillna(0).astype(int)
+
+
+def draw_choices(ax: Axes, evaluations: pd.DataFrame, base: Mapping[str, float]) -> None:
+    """Held-out accuracy by family: the mean of each arm's runs, with a dot per run; the base."""
+    columns = [f"pass@1_level_{level}" for level in range(1, len(FAMILIES) + 1)]
+    places = np.arange(len(columns))
+    ax.plot(places, [base[c] for c in columns], color=MUTED, ls=":", lw=1.4, label="base")
+    for name, runs in evaluations.groupby("arm", sort=False):
+        colour = ARM_COLOURS[str(name)]
+        ax.plot(places, runs[columns].mean(), color=colour, label=str(name))
+        for place, column in zip(places, columns, strict=True):
+            ax.scatter([place] * len(runs), runs[column], s=7, color=colour, alpha=0.45, lw=0)
+    ax.set_xticks(places, list(FAMILIES))
+    ax.set(ylim=(-0.02, 1.02), xlim=(-0.2, len(columns) - 0.8), ylabel="share of right answers")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def draw_real_model(axes: Sequence[Axes], steps: pd.DataFrame) -> None:
+    """Accuracy on each step's own prompts, a panel per learning rate and a line per run."""
+    for ax, (lr, runs) in zip(axes, steps.groupby("lr"), strict=True):
+        for (arm, _), run in runs.groupby(["arm", "seed"], sort=False):
+            ax.plot(run["step"], run["accuracy"], color=ARM_COLOURS[str(arm)], lw=1, alpha=0.5)
+        means = runs.groupby(["arm", "step"], sort=False)["accuracy"].mean()
+        for arm in runs["arm"].unique():
+            ax.plot(means[arm].index, means[arm], color=ARM_COLOURS[arm], lw=2.4, label=arm)
+        ax.set(xlabel="training step", ylim=(0, 1))
+        ax.set_title(f"learning rate {lr:g}", fontsize=9.5)
+        label_lines(ax)
+    axes[0].set_ylabel("share of right answers")
+
+
+TRIES = 8  # answers to each held-out problem
+
+
+def share_right(runs: pd.DataFrame, when: str) -> np.ndarray:
+    """How often each held-out problem was solved "before" or "after", over all these runs."""
+    columns = [column for column in runs if column.startswith(f"{when}_")]
+    return runs[columns].to_numpy().mean(axis=0) / TRIES
+
+
+def held_out_gains(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """What each arm's training did to the same held-out problems, at each learning rate.
+
+    The interval is over problems, the runs of an arm averaged: it says what these runs have gained
+    on such problems, not what another seed would.
+    """
+    rows = {}
+    for key, runs in evaluations.groupby(["arm", "lr"], sort=False):
+        before, after = share_right(runs, "before"), share_right(runs, "after")
+        gain, low, high = t_interval(after - before)
+        ends = {"before": before.mean(), "after": after.mean()}
+        rows[key] = ends | {"gain": gain, "low": low, "high": high}
+    return pd.DataFrame(rows).T.astype(float).rename_axis(["arm", "lr"])

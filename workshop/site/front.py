@@ -1,0 +1,94 @@
+"""The front page: one sentence, the mask lab, the model that answers, three doors, the chapters."""
+
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from workshop.site.notebooks import lab_host
+
+HERE = Path(__file__).parent
+CARD_WIDTH = 420  # pixels, for 210 on the page
+
+
+def front_page(titles: Mapping[str, str], pictures: Sequence[Path], cards: Path) -> str:
+    """The source of the front page: `pages/index.md` with its gaps filled in.
+
+    `titles` names every page by its place, in reading order; the small pictures of the chapters
+    are written into the folder `cards`.
+    """
+    chapters = {page: text for page, text in titles.items() if re.match(r"chapters/\d", page)}
+    appendices = [page for page in titles if page.startswith("chapters/appendix")]
+    gaps = {
+        "lab": lab(),
+        "cards": "\n".join(
+            card(page, text, small_picture(page, pictures, cards))
+            for page, text in chapters.items()
+        ),
+        "chapters": "\n".join(chapters),
+        "appendices": "\n".join(appendices),
+    }
+    source = (HERE / "pages/index.md").read_text(encoding="utf-8")
+    return re.sub(r"\{\{ (\w+) \}\}", lambda gap: gaps[gap[1]], source)
+
+
+def lab() -> str:
+    """The mask lab of the front page."""
+    from rlbook.viz import mask_lab
+
+    shown = mask_lab("ppo", "dppo", hint="Drag δ or ε, click a token, press play.")
+    names = ("left", "right", "token", "update", "updates", "hint", "masks", "answers")
+    state = json.dumps({name: getattr(shown, name) for name in names}, ensure_ascii=False)
+    return lab_host(state.replace("<", "\\u003c"))
+
+
+def small_picture(page: str, pictures: Sequence[Path], folder: Path) -> str:
+    """The first picture of a chapter, made small; its place below the site, empty without one."""
+    stem = page.rsplit("/", 1)[-1]
+    mine = [path for path in pictures if re.fullmatch(rf"{stem}-\d+", path.stem)]
+    if not mine:
+        return ""
+    first = min(mine, key=lambda path: int(path.stem.rsplit("-", 1)[1]))
+    folder.mkdir(parents=True, exist_ok=True)
+    image = Image.open(first).convert("RGB")
+    small = image.resize(
+        (CARD_WIDTH, round(image.height * CARD_WIDTH / image.width)), Image.LANCZOS
+    )
+    small.save(folder / f"{stem}.webp", quality=82, method=6)
+    return f"_static/{folder.name}/{stem}.webp"
+
+
+def open_graph(picture: Path, path: Path) -> None:
+    """The picture that is shown where somebody shares a link: the title over a chapter's figure."""
+    from matplotlib import font_manager
+
+    card = Image.new("RGB", (1200, 630), "white")
+    figure = Image.open(picture).convert("RGB")
+    figure.thumbnail((1000, 330), Image.Resampling.LANCZOS)
+    card.paste(figure, ((1200 - figure.width) // 2, 270))
+    face = font_manager.findfont("DejaVu Sans")
+    draw = ImageDraw.Draw(card)
+    for text, size, top in (
+        ("RL for reasoning LLMs", 68, 50),
+        ("from REINFORCE to ScaleRL", 40, 150),
+    ):
+        font = ImageFont.truetype(face, size)
+        draw.text((600, top), text, fill="#222222", font=font, anchor="ma")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    card.save(path, optimize=True)
+
+
+def card(page: str, title: str, picture: str) -> str:
+    """A chapter on the front page: number, name, what it asks, its picture."""
+    number, _, rest = title.partition(" · ")
+    name, _, question = rest.partition(": ")
+    image = f'<img class="figure" src="{picture}" alt="" loading="lazy">' if picture else ""
+    return (
+        f'<a class="card" href="{page}.html">'
+        f"<b><i>{html.escape(number)}</i> {html.escape(name)}</b>"
+        f"<span>{html.escape(question[:1].upper() + question[1:])}</span>"
+        f'<span class="thumb">{image}</span></a>'
+    )

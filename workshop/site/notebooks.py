@@ -1,0 +1,158 @@
+"""A stored notebook as a page of the site: what needs a kernel goes, what reads better comes."""
+
+import ast
+import base64
+import html
+import io
+import re
+from copy import deepcopy
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+from nbformat import NotebookNode
+from PIL import Image
+
+from workshop.site.owner import Owner
+from workshop.site.titles import alternative, imported, parsed
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+DENSITY = 110 / 72  # pixels of a stored picture per point at which it is read best
+LAB_STATE = re.compile(r"mountMaskLab\(host, (\{.*\})\);\n\}\)\(\);</script>", re.DOTALL)
+# Colours that drawing code writes into its HTML, and the page's names for them.
+INKS = {
+    "background:#ffffff": "background:var(--rl-paper,#ffffff)",
+    "color:#222222": "color:var(--rl-ink,#222222)",
+    "color:#6b6b6b": "color:var(--rl-muted,#6b6b6b)",
+    "color:#c05500": "color:var(--rl-bad,#c05500)",
+    "color:#0072b2": "color:var(--rl-good,#0072b2)",
+    "solid #d9d9d9": "solid var(--rl-line,#d9d9d9)",
+}
+LINK_OR_CODE = re.compile(
+    r"```.*?```|(?<!!)\[(?P<text>(?:`[^`]*`|[^\[\]`]|\[[^\]]*\])+)\]\((?P<to>[^)\s]+)\)|`[^`\n]+`",
+    re.DOTALL,
+)
+
+
+def page_of(notebook: NotebookNode, path: str, pictures: Path, owner: Owner) -> NotebookNode:
+    """The notebook that Sphinx sets. Writes its pictures into the folder `pictures`.
+
+    `path` is the notebook's place in the repository. Pictures become files with their title as
+    alternative text, in place of any widget that only a kernel moves; a mask lab keeps its state
+    and takes its code from the site; cells that only import or only assert are tucked away; links
+    that leave the site lead to the repository, or nowhere.
+    """
+    page = deepcopy(notebook)
+    page.metadata.pop("widgets", None)
+    homes: dict[str, str] = {}
+    section, made = "", 0
+    for index, cell in enumerate(page.cells):
+        if cell.cell_type == "markdown":
+            section = heading(cell.source) or section
+            cell.source = with_links(one_title(cell.source, first=index == 0), path, owner)
+        elif cell.cell_type == "code":
+            homes |= imported(cell.source)
+            if is_scaffold(cell.source):
+                cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
+            for output in cell.outputs:
+                data = output.get("data", {})
+                data.pop(WIDGET, None)
+                if "image/png" in data:
+                    made += 1
+                    name = f"{PurePosixPath(path).stem}-{made}.png"
+                    text = alternative(cell.source, homes, section)
+                    data["text/html"] = put_picture(
+                        data.pop("image/png"), text, pictures / name, "../" * path.count("/")
+                    )
+                    data.pop("text/plain", None)
+                elif "text/html" in data:
+                    data["text/html"] = as_shown(data["text/html"])
+                if "text/markdown" in data:
+                    data["text/markdown"] = with_links(data["text/markdown"], path, owner)
+                    data.pop("text/plain", None)
+    return page
+
+
+def heading(source: str) -> str:
+    """The heading with which a cell begins, without its marks; empty if it has none."""
+    found = re.match(r"#+ +(.*)", source)
+    return re.sub(r"[*`]", "", found[1]) if found else ""
+
+
+def one_title(source: str, first: bool) -> str:
+    """A page has one title: any further one is a heading of the second order."""
+    return source if first else re.sub(r"^# ", "## ", source, flags=re.MULTILINE)
+
+
+def is_scaffold(source: str) -> bool:
+    """Whether a cell has nothing to read in it: imports (and `setup()`) or assertions alone."""
+    lines = [line for line in parsed(source).body if ast.unparse(line) != "setup()"]
+    return bool(lines) and any(
+        all(isinstance(line, kinds) for line in lines)
+        for kinds in ((ast.Import, ast.ImportFrom), (ast.Assert,))
+    )
+
+
+def put_picture(png: str, text: str, path: Path, root: str) -> str:
+    """Write a stored picture to a file; the HTML that shows it, at its size and when it is seen.
+
+    `root` leads from the page to the folder above that of the pictures.
+    """
+    data = base64.b64decode(png)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    width, height = Image.open(io.BytesIO(data)).size
+    shown = round(width / DENSITY * 1.18)
+    return (
+        f'<img class="figure" src="{root}{path.parent.name}/{path.name}" alt="{html.escape(text)}" '
+        f'width="{shown}" height="{round(shown * height / width)}" loading="lazy">'
+    )
+
+
+def as_shown(source: str) -> str:
+    """HTML of an output: a mask lab without its code, anything else in the page's own colours."""
+    if state := LAB_STATE.search(source):
+        return lab_host(state[1])
+    for ink, name in INKS.items():
+        source = source.replace(ink, name)
+    return source.replace('<table border="1" class', "<table class")
+
+
+def lab_host(state: str) -> str:
+    """Where a mask lab stands, for `mask-lab.js`, which every lab of the site shares."""
+    return f"<div data-mask-lab><script type='application/json'>{state}</script></div>"
+
+
+def with_links(source: str, path: str, owner: Owner) -> str:
+    """Markdown in which a link to a file that is no page leads to the repository, or is plain text.
+
+    Code is left alone.
+    """
+    folder = PurePosixPath(path).parent
+
+    def led(found: re.Match) -> str:
+        target = found["to"]
+        if target is None or re.match(r"[a-z]+:|#", target):
+            return found[0]
+        file, _, anchor = target.partition("#")
+        place = resolved(folder / file)
+        if place.suffix == ".ipynb" and place.parts[0] == "chapters":
+            return found[0].replace(anchor, unquote(anchor)) if "%" in anchor else found[0]
+        address = owner.source_of(place.as_posix())
+        return (
+            f"[{found['text']}]({address}{'#' * bool(anchor)}{anchor})"
+            if address
+            else found["text"]
+        )
+
+    return LINK_OR_CODE.sub(led, source)
+
+
+def resolved(path: PurePosixPath) -> PurePosixPath:
+    """A path without `..`."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == "..":
+            parts = parts[:-1]
+        else:
+            parts.append(part)
+    return PurePosixPath(*parts)

@@ -1,0 +1,81 @@
+"""The tiny models for the page: weights in 16 bits, and what the page must know of them.
+
+A weight is an integer times the scale of its row. That is as large as float16 and, because the
+rounding is against the largest weight of a row and not against each weight, four times as exact.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+# The model of a folder of `data`, as the page calls it.
+MODELS = {
+    "tiny-sums": "tiny-sums, the base",
+    "tiny-habits": "tiny-habits, the base",
+    "tiny-habits-teacher": "tiny-habits, after RL",
+}
+
+
+def write_weights(model: Path, folder: Path) -> Path:
+    """Write `NAME.bin` and `NAME.json` of the model in folder `model`; returns the latter.
+
+    `NAME.bin` has the scales of all rows (float32), then all weights (int16). The description has
+    the shape of the network, the vocabulary by id, and of each tensor its length and its rows, in
+    the order in which they lie there. Raises `ValueError` for a model that `model.js` cannot run.
+    """
+    config = json.loads((model / "config.json").read_text())
+    refuse_unknown(model.name, config)
+    tensors = load_file(model / "model.safetensors")
+    vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
+    described = {
+        "name": MODELS.get(model.name, model.name),
+        "width": config["hidden_size"],
+        "inner": config["intermediate_size"],
+        "layers": config["num_hidden_layers"],
+        "heads": config["num_attention_heads"],
+        "theta": config["rope_parameters"]["rope_theta"],
+        "epsilon": config["rms_norm_eps"],
+        "bos": config["bos_token_id"],
+        "eos": config["eos_token_id"],
+        "tokens": sorted(vocabulary, key=vocabulary.get),
+        "tensors": [[name, t.size, len(as_rows(t))] for name, t in tensors.items()],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    scales, integers = zip(*(rounded(as_rows(tensor)) for tensor in tensors.values()), strict=True)
+    parts = [*(x.astype("<f4") for x in scales), *(x.astype("<i2") for x in integers)]
+    (folder / f"{model.name}.bin").write_bytes(b"".join(part.tobytes() for part in parts))
+    path = folder / f"{model.name}.json"
+    path.write_text(json.dumps(described, separators=(",", ":")) + "\n")
+    return path
+
+
+def as_rows(tensor: np.ndarray) -> np.ndarray:
+    """A matrix by its rows, a vector as one row."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def rounded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The scale of each row, and the integers that times it are its weights."""
+    largest = np.abs(rows).max(axis=1)
+    scales = np.where(largest > 0, largest / 32767, 1).astype(np.float32)
+    return scales, np.rint(rows / scales[:, None])
+
+
+def refuse_unknown(name: str, config: dict[str, Any]) -> None:
+    """`ValueError` for what `model.js` does not do."""
+    wanted = {
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "num_key_value_heads": config["num_attention_heads"],
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+    wrong = [
+        f"{key}={config.get(key)!r}" for key, value in wanted.items() if config.get(key) != value
+    ]
+    if wrong:
+        raise ValueError(f"the page cannot run {name}: {', '.join(wrong)}")

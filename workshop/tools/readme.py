@@ -1,0 +1,158 @@
+"""The README's picture, from a reference experiment, and the tables of speed, from the benchmarks.
+
+`python -m workshop.tools.readme` writes `data/results/habits.png`, and what stands between the two
+marks in README.md (three figures) and in workshop/bench/README.md (all of them).
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from rlbook.manifest import SUFFIX
+from rlbook.paths import ROOT, data_dir
+from rlbook.viz.style import use_style
+from workshop.bench.plots import learning_gap
+from workshop.evidence import draw_families, load_results
+
+README, BENCH = ROOT / "README.md", ROOT / "workshop/bench/README.md"
+BEGIN, END = "<!-- performance: python -m workshop.tools.readme -->", "<!-- end of performance -->"
+
+
+def habits_figure() -> Figure:
+    """How often each family of habits is answered rightly, step by step, under MaxRL and RLOO."""
+    use_style()
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), sharey=True)
+    table = load_results("habits")
+    findings = {
+        "RLOO": "the likelier the right rule, the sooner",
+        "MaxRL": "rare rules sooner, and plain sums pay",
+    }
+    for ax, (arm, finding) in zip(axes, findings.items(), strict=True):
+        draw_families(ax, table, arm)
+        ax.set_title(f"{arm}: {finding}")
+    axes[1].set_ylabel("")
+    return figure
+
+
+def figures_of(parts: Mapping[str, str | None]) -> list[str]:
+    """Rows of the committed benchmarks among `parts`, each perhaps narrowed by a query."""
+    lines: list[str] = []
+    for part, narrowed in parts.items():
+        table = load_results(f"bench/{part}")
+        lines += ROWS[part](table.query(narrowed) if narrowed else table)
+    return lines
+
+
+def measured_on(parts: Iterable[str]) -> str:
+    """Processor, threads and version of PyTorch behind each of the committed benchmarks."""
+    machines: dict[str, list[str]] = {}
+    for part in parts:
+        facts = json.loads((data_dir() / f"results/bench/{part}{SUFFIX}").read_text())
+        threads, torch = facts["torch_threads"], facts["versions"]["torch"]
+        where = f"{facts['cpu']}, {threads} thread{'s' * (threads > 1)}, PyTorch {torch}"
+        machines.setdefault(where, []).append(f"`{part}`")
+    if len(machines) == 1:
+        return f"Measured on: {next(iter(machines))}."
+    each = (f"{where}: {', '.join(names)}" for where, names in machines.items())
+    return f"Measured on {'; on '.join(each)}."
+
+
+def _step_rows(table: pd.DataFrame) -> list[str]:
+    lines = []
+    for (method, completions), pair in table.groupby(["method", "completions"], sort=False):
+        row = pair.set_index("program")
+        ours, trl = row.loc["rlbook"], row.loc["trl"]
+        late = f", after {ours.trained} steps" if "trained" in ours else ""
+        spread = f"{ours.speedup:.1f}× ({ours.speedup_low:.1f}–{ours.speedup_high:.1f})"
+        lines.append(
+            f"| {method.upper()} step, {completions} completions{late} | {_step(ours)} | "
+            f"TRL: {_step(trl)}; **{spread}** |"
+        )
+    return lines
+
+
+def _step(row: pd.Series) -> str:
+    return f"{row.seconds:.2f} s, {row.tokens_per_second:,.0f} tokens/s, {row.peak_mib:,.0f} MiB"
+
+
+def _learning_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| What {method.upper()} has learned after {table['step'].max()} steps | "
+        f"{gap.mean:+.3f} right answers [{gap.low:+.3f}, {gap.high:+.3f}] | "
+        f"TRL, same prompts, {table['seed'].nunique()} seeds |"
+        for method, gap in learning_gap(table).items()
+    ]
+
+
+def _sampler_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| Sampling {row.batch} completions at once | {row.tokens_per_second:,.0f} tokens/s | "
+        f"{row.speedup:.1f}× `model.generate`; {row.share_of_limit:.0%} of the machine's limit |"
+        for row in table[table["engine"] == "rlbook"].itertuples()
+    ]
+
+
+def _train_rows(table: pd.DataFrame) -> list[str]:
+    best = table.loc[table["share_of_limit"].idxmax()]
+    return [
+        f"| Forward, backward, AdamW | {best.microseconds_per_token:.0f} µs per token | "
+        f"{best.share_of_limit:.0%} of the machine's limit |"
+    ]
+
+
+def _head_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| Log-probabilities, vocabulary {row.vocabulary:,}, width {row.width} | "
+        f"{row.seconds:.1f} s, {row.peak_mib:,.0f} MiB | "
+        f"{row.time_ratio:.2f}× the time, {row.memory_ratio:.2f}× the memory of the plain form |"
+        for row in table[table["form"] == "chunked"].itertuples()
+    ]
+
+
+def _startup_rows(table: pd.DataFrame) -> list[str]:
+    seconds = table.set_index("what")["seconds"]
+    wanted = ("import rlbook", "import rlbook.training", "make lab")
+    return [f"| `{what}` | {seconds[what]:.2g} s | |" for what in wanted if what in seconds]
+
+
+ROWS: dict[str, Callable[[pd.DataFrame], list[str]]] = {
+    "trl": _step_rows,
+    "trl_late": _step_rows,
+    "trl_learning": _learning_rows,
+    "sampler": _sampler_rows,
+    "train_step": _train_rows,
+    "head": _head_rows,
+    "startup": _startup_rows,
+}
+STEP = "method == 'grpo' and completions == 128"
+PAGES: dict[Path, Mapping[str, str | None]] = {
+    README: {"trl": STEP, "trl_late": STEP, "sampler": "batch == 128", "train_step": None},
+    BENCH: dict.fromkeys(ROWS),
+}
+
+
+def with_performance(page: Path) -> str:
+    """The page with current figures between its marks."""
+    head, rest = page.read_text().split(BEGIN)
+    _, tail = rest.split(END)
+    parts = PAGES[page]
+    lines = ["| | measured | next to it |", "|---|---|---|", *figures_of(parts)]
+    return "\n".join([f"{head}{BEGIN}", "", *lines, "", measured_on(parts), "", f"{END}{tail}"])
+
+
+def main() -> list[Path]:
+    """Draw README's figure and write its table anew; the files written."""
+    picture = data_dir() / "results" / "habits.png"
+    habits_figure().savefig(picture, dpi=120, metadata={"Software": None})
+    for page in PAGES:
+        page.write_text(with_performance(page))
+    return [picture, *PAGES]
+
+
+if __name__ == "__main__":
+    for path in main():
+        print(f"wrote {path}")

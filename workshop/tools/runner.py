@@ -1,0 +1,143 @@
+"""Execute the notebooks with clean, repeatable outputs, and keep the time each one takes."""
+
+import base64
+import hashlib
+import io
+import json
+import re
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from rlbook.manifest import manifest
+from rlbook.paths import ROOT, data_dir
+from workshop.tools.hygiene import WIDGET, problems
+
+
+def chapters() -> list[Path]:
+    """Every notebook of the book in reading order: chapters, appendices, then solutions."""
+    folder = ROOT / "chapters"
+    return sorted(folder.glob("*.ipynb")) + sorted(folder.glob("solutions/*.ipynb"))
+
+
+def build(paths: Sequence[str | Path] = (), timeout: int = 300) -> bool:
+    """Execute notebooks in place (default: the whole book), one line each; True if all is well.
+
+    Writes each wall time, with the machine it was measured on, to
+    `data/results/chapter_times.json`. A notebook that fails keeps its old outputs.
+    """
+    good = True
+    for path in [Path(p).resolve() for p in paths] or chapters():
+        try:
+            seconds = execute(path, timeout)
+        except Exception as error:
+            print(f"{path.name:<32} FAILED\n{textwrap.indent(str(error).strip(), '    ')}")
+            good = False
+            continue
+        record_time(path, seconds)
+        wrong = problems(path)
+        good &= not wrong
+        size = path.stat().st_size / 1000
+        print(f"{path.name:<32} {seconds:6.1f} s {size:5.0f} kB", *wrong, sep="\n    ", flush=True)
+    return good
+
+
+def execute(path: str | Path, timeout: int = 300) -> float:
+    """Run a notebook from top to bottom, store its outputs in place, return the wall seconds.
+
+    Same code, same bytes: no time stamps, widget state, model ids or paths of this machine.
+    `timeout` is per cell. Raises `nbclient.exceptions.CellExecutionError` for a failing cell; the
+    file is left alone then.
+    """
+    from nbclient import NotebookClient
+
+    path = Path(path)
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    client = NotebookClient(
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(path.parent)}},
+    )
+    start = time.perf_counter()
+    client.execute()
+    seconds = time.perf_counter() - start
+    clean(notebook, path.stem)
+    nbformat.write(notebook, path)
+    return seconds
+
+
+def clean(notebook: NotebookNode, name: str) -> None:
+    """Remove from an executed notebook what differs from run to run or machine to machine."""
+    notebook.metadata = nbformat.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        }
+    )
+    for index, cell in enumerate(notebook.cells):
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                output.text = without_paths(output.text)
+            data = output.get("data", {})
+            output.get("metadata", {}).pop(WIDGET, None)
+            if "text/html" in data:  # stands without a kernel, where a model would be missing
+                data.pop(WIDGET, None)
+            for mime, content in data.items():
+                if mime == WIDGET:
+                    digest = hashlib.sha256(f"{name}/{index}".encode())
+                    content["model_id"] = digest.hexdigest()[:32]
+                elif mime == "image/png":
+                    data[mime] = small_png(content)
+                elif mime.startswith("text/"):
+                    data[mime] = without_paths(content)
+
+
+def without_paths(text: str) -> str:
+    """Text of an output with this machine's paths made relative or neutral."""
+    text = re.sub(r"\S*/ipykernel_\d+/\d+\.py", "<cell>", text)
+    return text.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
+
+
+def small_png(image: str) -> str:
+    """A base64 PNG with a palette of 256 colours, which charts do not miss, if that is smaller."""
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")
+    buffer = io.BytesIO()
+    picture.quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return min(image, base64.b64encode(buffer.getvalue()).decode(), key=len)
+
+
+def times_path() -> Path:
+    """The file of how long each notebook took."""
+    return data_dir() / "results" / "chapter_times.json"
+
+
+def recorded_times() -> dict[str, dict]:
+    """Per notebook (path below chapters/): `seconds` and the manifest of the run."""
+    path = times_path()
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def record_time(path: Path, seconds: float) -> None:
+    """Note how long a notebook took, on what machine."""
+    folder = ROOT / "chapters"
+    if not path.is_relative_to(folder):
+        return
+    name = path.relative_to(folder).as_posix()
+    facts = manifest(command=f"make book CHAPTERS=chapters/{name}")
+    times = {**recorded_times(), name: {"seconds": round(seconds, 1), **facts}}
+    times = {key: times[key] for key in sorted(times) if (folder / key).is_file()}
+    times_path().parent.mkdir(parents=True, exist_ok=True)
+    times_path().write_text(json.dumps(times, indent=1) + "\n")

@@ -1,0 +1,450 @@
+"""The book's claims from training, chapter by chapter, each with the defence that it has."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import pandas as pd
+
+from rlbook.tasks.habits import FAMILIES
+from workshop.evidence import load_results, short
+from workshop.verdicts.runs import HALF, HELD_OUT, PIPELINE, Column, Load, Runs, runs_of
+from workshop.verdicts.verdict import Claim
+
+SUMS, HABITS = "plain sums", "habits"
+OWN = ", own rates"
+PASS = Column("pass@1")
+EACH_FAMILY = Column("pass@1_habits")
+ALL_LEVELS = Column("pass@1_level_*")
+HALF_TIME = Column("opens_rarely", half_time=True, prefixes=True)
+LATE = Column("accuracy", steps=(16, 20))
+LOST = Column("length_lost", steps=(20, 20), learned=LATE)
+NOT_NAMED = "against"  # the null: nothing but the named cause differs between the two arms
+DIFFERENT = (("MaxRL finds rare rules sooner", 4), ("... the rarer the rule, the more", 5))
+DIFFERENT += (("... and what is known pays meanwhile", 1),)
+
+
+class Told:
+    """Builds the claims of one chapter, from tables that are read once.
+
+    Called with a text, a world, an experiment and two of its arms. `null` is an arm of the same
+    experiment, or `NOT_NAMED`; `control` an experiment with both arms, or (experiment, arm,
+    against) where they have other names there.
+    """
+
+    def __init__(self, chapter: str, load: Load = load_results):
+        self.chapter, self.load = chapter, load
+
+    def __call__(
+        self,
+        text: str,
+        world: str,
+        experiment: str,
+        arm: str,
+        against: str,
+        column: Column = PASS,
+        *,
+        lr: float | None = None,
+        against_lr: float | None = None,
+        beside: str | None = None,
+        null: str | None = NOT_NAMED,
+        control: str | tuple[str, str, str] | None = None,
+        unit: str = "",
+        **more: Any,
+    ) -> Claim:
+        def runs(name: str, label: str, rate: float | None) -> Runs:
+            return runs_of(name, label, column, rate, self.load)
+
+        rival = runs(beside or experiment, against, against_lr or lr)
+        where = (control, arm, against) if isinstance(control, str) else control
+        return Claim(
+            text=text,
+            chapter=self.chapter,
+            world=f"{world}, lr {short(lr)}" if lr else world,
+            unit=unit or column.name.replace("_*", ""),
+            family=more.pop("family", self.chapter),
+            arm=runs(experiment, arm, lr),
+            against=rival,
+            null=rival if null == NOT_NAMED else null and runs(experiment, null, lr),
+            control=where and tuple(runs(where[0], label, lr) for label in where[1:]),
+            at=more.pop("at", "stated" if lr else "own best"),
+            source=experiment,
+            **more,
+        )
+
+
+def baselines(told: Told) -> Iterator[Claim]:
+    how = (SUMS + OWN, "baselines")
+    yield told("one point more for every answer costs", *how, "none, 1/2", "none, 0/1")
+    yield told("a batch mean against no baseline", *how, "batch mean", "none, 0/1", null=None)
+
+
+def reuse(told: Told) -> Iterator[Claim]:
+    clipped, free = "16 minibatches, clip 0.2", "16 minibatches, no trust region"
+    how = (SUMS + OWN, "reuse")
+    yield told("sixteen updates pay, with a clip", *how, clipped, "one update", null=free)
+    yield told("sixteen without a clip", *how, free, "one update")
+    yield told("four passes or one", *how, "4 passes of 4, clip 0.2", clipped)
+    yield told(
+        "λ = 0.95 against 1", SUMS + OWN, "siblings", "PPO, critic, λ = 0.95", "PPO, critic, λ = 1"
+    )
+    yield from clip_where_nothing_is_rare(told, "a clip", "clip 0.2", "no trust region")
+
+
+def clip_where_nothing_is_rare(told: Told, name: str, arm: str, against: str) -> Iterator[Claim]:
+    for use, words in (("minibatches", "16 minibatches"), ("stale", "sampler 4 batches old")):
+        world = f"{SUMS}{OWN}, {words}"
+        yield told(f"{name} where nothing is rare", world, f"regions_{use}", arm, against)
+
+
+def rlhf(told: Told) -> Iterator[Claim]:
+    world, name = "habits, 1000 pairs", "overoptimisation"
+    yield told("a reward model instead of the verifier", world, name, "1000 pairs", "verifier")
+    leash = "1000 pairs, β = 0.1"
+    yield told("... and what a leash of 0.1 gives back", world, name, leash, "1000 pairs")
+    yield told("half the rate, twice the steps", world, f"{name}_slow", "1000 pairs", "1000 pairs",
+               beside=name)  # fmt: skip
+    misled = "misled annotators, β = 0.1"
+    yield told("annotators who share a misconception", world, "misled", misled, leash, beside=name)
+
+
+def grpo(told: Told) -> Iterator[Claim]:
+    how = (SUMS + OWN, "siblings")
+    critic, siblings = "PPO, critic, λ = 1", "PPO's loss, siblings"
+    yield told("siblings against a critic", *how, siblings, critic)
+    yield told("siblings against the batch mean", *how, siblings, "batch mean")
+    yield told("a mean per answer costs", *how, "GRPO", siblings)
+    yield told("a KL penalty", *how, "GRPO + KL", "GRPO")
+    habits = ("habits, own rates", "habits", "GRPO", "RLOO", ALL_LEVELS)
+    yield told("σ brings rare rules forward", *habits, null=None)
+
+
+def rloo(told: Told) -> Iterator[Claim]:
+    yield told("groups of two against eight", SUMS + OWN, "group_sizes", "k = 2", "k = 8")
+    yield told("groups of four against eight", SUMS + OWN, "group_sizes", "k = 4", "k = 8")
+    how = (SUMS + OWN, "methods")
+    yield told("no baseline leads siblings", *how, "reinforce", "rloo", null=None)
+    yield told("a greedy answer for a baseline", *how, "remax", "rloo")
+
+
+def dr_grpo(told: Told) -> Iterator[Claim]:
+    yield told("σ where nothing is hard", SUMS + OWN, "siblings", "GRPO", "GRPO, no σ")
+    averages = (
+        ("dividing by its length lets a lost answer grow", "mean per answer"),
+        ("a mean over the prompt does so too", "prompt mean"),
+        ("a mean over all tokens, less", "token mean"),
+    )
+    for lr in (1.5e-4, 3e-4):
+        for text, arm in averages:
+            yield told(text, "answers that start lost", "lost_answers", arm, "constant", LOST,
+                       lr=lr, unit="tokens")  # fmt: skip
+        plain = ("lost_answers_control", "mean per answer", "constant")
+        length = Column("length", learned=PASS)
+        yield told(
+            "where none starts lost, the answers", SUMS, *plain, length, lr=lr, unit="tokens"
+        )
+        yield told("... and their accuracy", SUMS, *plain, lr=lr)
+
+
+def dapo(told: Told) -> Iterator[Claim]:
+    higher = ("clip-higher 0.28", "clip 0.2")
+    yield from clip_where_nothing_is_rare(told, "clip-higher", *higher)
+    yield from rare(told, "clip-higher frees a rare token", "clip-higher on a rare rule", *higher)
+    at_once, room = Column("answers_at_once", learned=Column("pass@1_limit_80")), "pass@1_limit_80"
+    how = ("limit of 32 tokens, own rates", "tight_limit")
+    loose = {"control": "tight_limit_control"}
+    yield told("the ramp gives up thinking", *how, "ramp", "cliff", at_once, unit="share",
+               collapse=True, **loose)  # fmt: skip
+    yield told("what that costs when there is room", *how, "ramp", "cliff", Column(room),
+               collapse=True, headline=True, unit="pass@1", **loose)  # fmt: skip
+    yield told("the filter keeps it", *how, "filter", "cliff", Column(room), unit="pass@1", **loose)
+    hard = ("3 of 4 prompts unsolvable, own rates", "unsolvable", "+ dynamic sampling")
+    solvable = Column("pass@1_solvable")
+    yield told("dynamic sampling, at equal updates", *hard, "GRPO", solvable, unit="pass@1")
+    twice = "GRPO, twice the batches"
+    yield told("... against twice the updates", *hard, twice, solvable, unit="pass@1")
+    yield told("all of it together", SUMS + OWN, "methods", "dapo", "grpo", null=None)
+
+
+def rare(told: Told, opening: str, rule: str, arm: str, against: str) -> Iterator[Claim]:
+    """A rare opening's half time at three rates, and a rare right rule at two."""
+    for lr in (5e-5, 1e-4, 2e-4):
+        where = ("rare opening", "rare_opening")
+        yield told(opening, *where, arm, against, HALF_TIME, lr=lr, unit="batches")
+    for lr in (1e-4, 2e-4):
+        column = Column("right_rule_level_5")
+        yield told(rule, "habits, 16 minibatches", "rare_habits", arm, against, column, lr=lr,
+                   unit="share")  # fmt: skip
+
+
+def masks(told: Told, arm: str, against: str, text: str) -> Iterator[Claim]:
+    """The four worlds of one experiment, new tokens of an exact sampler being the control."""
+    worlds = (
+        ("mask_old", "tokens 8 updates old"),
+        ("mask_rough", "a rough sampler"),
+        ("mask_old_rough", "old tokens of a rough sampler"),
+    )
+    control = "mask_new" if recorded(told.load, "mask_new") else None
+    for name, world in worlds:
+        if recorded(told.load, name):
+            how = (f"{world}, own rates", name, arm, against)
+            yield told(text, *how, control=control, family="masks")
+
+
+def recorded(load: Load, name: str, arms: int = 5) -> bool:
+    """Whether every arm of an experiment has been run with several seeds."""
+    try:
+        seeds = load(f"{name}_eval").groupby("arm")["seed"].nunique()
+    except FileNotFoundError:
+        return False
+    return len(seeds) == arms and seeds.min() > 1
+
+
+def cispo(told: Told) -> Iterator[Claim]:
+    for name, arm in (("CISPO", "CISPO"), ("GSPO at its own width", "GSPO")):
+        yield from clip_where_nothing_is_rare(told, name, arm, "clip 0.2")
+    texts = "a clipped weight frees it sooner", "CISPO on a rare rule"
+    yield from rare(told, *texts, "CISPO", "clip 0.2")
+    for lr in (5e-5, 1e-4, 2e-4):
+        yield told("CISPO's cap itself does nothing here", "rare opening", "rare_opening", "CISPO",
+                   "no trust region", HALF_TIME, lr=lr, unit="batches")  # fmt: skip
+    yield told("GSPO against DAPO", SUMS + OWN, "methods", "gspo", "dapo", null=None)
+    yield from masks(told, "clip at μ", "CISPO", "a clip held to the sampler, for a capped weight")
+    yield from masks(told, "CISPO", "no region", "the cap itself")
+
+
+def maxrl(told: Told) -> Iterator[Claim]:
+    for lr in (3e-4, 6e-4):
+        how = ("habits_rates", "MaxRL", "RLOO")
+        for text, level in DIFFERENT:
+            world = f"habits, {list(FAMILIES)[level - 1]}, steps 6–15"
+            column = Column(f"accuracy_level_{level}", steps=(6, 15))
+            yield told(text, world, *how, column, lr=lr, null=None, unit="accuracy")
+        square = Column("greedy_level_6", learned=Column("pass@1_level_*"))
+        yield told("... and its mode on the rarest has changed", "habits, square", *how, square,
+                   lr=lr, null=None, unit="greedy")  # fmt: skip
+    yield told("MaxRL on habits", "habits, own rates", "habits", "MaxRL", "RLOO", null=None,
+               control=("methods", "maxrl", "rloo"))  # fmt: skip
+    for lr in (0.03, 0.1):
+        how = ("a shared opening", "shared_choice")
+        for text, column, arm in (
+            ("MaxRL keeps what RLOO gives up", "pass@64", "MaxRL"),
+            ("GRPO keeps some of it", "pass@64", "GRPO"),
+            ("... and pays in one try", "pass@1", "MaxRL"),
+        ):
+            judged = Column(column, learned=PASS)
+            yield told(text, *how, arm, "RLOO", judged, lr=lr, null=None)
+
+
+def dppo(told: Told) -> Iterator[Claim]:
+    yield from clip_where_nothing_is_rare(told, "DPPO", "DPPO", "clip 0.2")
+    texts = "a divergence mask frees it as soon", "DPPO on a rare rule"
+    yield from rare(told, *texts, "DPPO", "clip 0.2")
+    yield from masks(
+        told, "DPPO", "clip at μ", "a divergence for a ratio, both held to the sampler"
+    )
+    held = "a clip held to the sampler, for one held to the trainer"
+    yield from masks(told, "clip at μ", "clip at π_old", held)
+
+
+def tricks(told: Told) -> Iterator[Claim]:
+    for lr in (3e-4, 6e-4):
+        for text, arm, null in (
+            ("the batch's mean for a baseline", "batch mean and σ", None),
+            ("the fifth of the tokens with most entropy", "top 20 %", "random 20 %"),
+            ("a fifth drawn blindly", "random 20 %", NOT_NAMED),
+            ("all tokens but that fifth", "lowest 80 %", NOT_NAMED),
+        ):
+            yield told(text, HABITS, "lite_habits", arm, "LitePPO", lr=lr, null=null,
+                       collapse=arm == "lowest 80 %")  # fmt: skip
+        yield told("σ of the group against none", HABITS, "lite_habits", "group σ", "no σ", lr=lr)
+    dials = {"bonus": "a bonus of 0.2 on entropy", "adaptive": "entropy held by a controller"}
+    dials |= {"Clip-Cov": "Clip-Cov", "KL-Cov": "KL-Cov by an absolute value"}
+    dials |= {"KL-Cov, k3": "KL-Cov by a smooth estimate"}
+    for lr in (1e-4, 2e-4):
+        for arm, text in dials.items():
+            yield told(text, SUMS, "entropy_dial", arm, "LitePPO", lr=lr)
+    for lr in (1e-4, 2e-4):
+        for arm in ("no σ", "group σ", "mean per answer", "clip-higher"):
+            yield told(f"{arm} where most is right already", "a trained policy", "lite_trained",
+                       arm, "LitePPO", lr=lr)  # fmt: skip
+    how = (SUMS + OWN, "methods")
+    yield told("LitePPO against GRPO", *how, "lite_ppo", "grpo", null=None, headline=True)
+    yield told("LitePPO against DAPO", *how, "lite_ppo", "dapo", null=None)
+    yield told("GPG against RLOO", *how, "gpg", "rloo")
+    yield from grid(told)
+
+
+def reality(told: Told) -> Iterator[Claim]:
+    votes = (("majority vote", "a majority vote"), ("confidence", "confidence as the reward"))
+    for lr in (1.5e-4, 3e-4):
+        for level, where in ((1, "where the mode is right"), (3, "where it is wrong")):
+            column, world = Column(f"pass@1_level_{level}"), f"habits, {list(FAMILIES)[level - 1]}"
+            yield told(f"a majority vote, {where}", world, "label_free", "majority vote",
+                       "verifier", column, lr=lr, null=None, collapse=True)  # fmt: skip
+        for arm, text in votes:
+            yield told(text, HABITS, "label_free", arm, "verifier", ALL_LEVELS, lr=lr, null=None,
+                       control="label_free_control", collapse=True, unit="pass@1")  # fmt: skip
+        common = {"lr": lr, "collapse": True, "unit": "pass@1"}
+        coin, many = "coin, one update", "coin, 8 updates, no clip"
+        yield told("the format alone, for coins", HABITS, "spurious", "format only", coin,
+                   ALL_LEVELS, **common)  # fmt: skip
+        yield told("a clip on coins, 8 updates", HABITS, "spurious", "coin, 8 updates, clip", many,
+                   ALL_LEVELS, control="spurious_control", **common)  # fmt: skip
+        for clip in ("clip 0.2", "clip-higher 0.28"):
+            yield told(f"{clip} on coins, 1,024 answers a batch", SUMS, "published_coins",
+                       f"coin, {clip}", "coin, no trust region", ALL_LEVELS, **common)  # fmt: skip
+        yield told("minimised entropy, for a verifier", HABITS, "entropy_tuning", "EM-FT, habits",
+                   "verifier", ALL_LEVELS, beside="label_free", null=None, **common)  # fmt: skip
+    yield from tries(told)
+
+
+FACTORS = ("normalisation", "average", "clip", "overlong")
+GRID = (
+    ("σ of the group against none", "normalisation", "group σ", "none"),
+    ("σ of the batch against none", "normalisation", "batch σ", "none"),
+    ("a mean over tokens", "average", "over tokens", "per answer"),
+    ("clip-higher", "clip", "higher", "symmetric"),
+    ("the overlong filter, the limit lifted", "overlong", "filtered", "wrong"),
+)
+
+
+def grid(told: Told) -> Iterator[Claim]:
+    """A choice averaged over all the others, on easy and hard sums: a run is a seed of either."""
+    worlds = (("tricks_grid", 1e-4), ("tricks_grid", 2e-4), ("tricks_grid_trained", 1e-4))
+    for name, lr in worlds:
+        policy = "a trained policy" if name.endswith("trained") else "the base"
+        world = f"all choices crossed, {policy}, lr {short(lr)}"
+        for text, factor, arm, against in GRID:
+            pair = [in_the_grid(told.load, name, factor, level, lr) for level in (arm, against)]
+            yield Claim(text=text, chapter="12", world=world, unit="pass@1", family="12",
+                        arm=pair[0], against=pair[1], null=pair[1], at="stated",
+                        source=name)  # fmt: skip
+
+
+def in_the_grid(load: Load, name: str, factor: str, level: str, lr: float) -> Runs:
+    """One level of a factor of the grid at one rate, mean over what it is crossed with."""
+    runs, log = load(f"{name}_eval"), load(name)
+    mine = runs[runs[factor] == level]
+    means = mine.groupby(["lr", "arm", "seed"])["pass@1_room"].mean()
+    values = {tuple(map(str, key)): value for key, value in means.loc[lr].items()}
+    each = log.groupby(["arm", "lr", "seed", *FACTORS])["completions"].sum().mean()
+    start = load(f"{name}_start")["pass@1_room"].mean()
+    tried = means.groupby("lr").mean().to_dict()
+    return Runs(level, values, HELD_OUT, float(each), tried, lr, float(start))
+
+
+def tries(told: Told) -> Iterator[Claim]:
+    """Problems solved within 256 tries, by the trained policy and by the base."""
+    solved = Column("solved_*")
+    for lr in (1.5e-4, 3e-4):
+        for arm in ("verifier", "majority vote"):
+            pairs = [
+                beside_its_base(runs_of(name, arm, solved, lr, partial(with_solved, told.load)))
+                for name in ("coverage", "coverage_control")
+            ]
+            yield Claim(text=f"256 tries after a {arm}'s rewards, for the base's", chapter="13",
+                        world=f"habits, lr {short(lr)}", unit="solved", family="13",
+                        arm=pairs[0][0], against=pairs[0][1], null=pairs[0][1], control=pairs[1],
+                        at="stated", collapse=True, source="coverage")  # fmt: skip
+
+
+def beside_its_base(runs: Runs) -> tuple[Runs, Runs]:
+    """A policy after training, and the same before."""
+    base = dict.fromkeys(runs.values, runs.start)
+    return runs, replace(runs, name="the base", values=base, ends=base)
+
+
+def with_solved(load: Load, name: str) -> pd.DataFrame:
+    """A table of right answers of 256, with the share of each level's problems that has one."""
+    table = load(name)
+    counts = table.filter(regex=r"^right_\d+_\d+$")
+    levels = dict.fromkeys(column.split("_")[1] for column in counts)
+    solved = {f"solved_{n}": (counts.filter(like=f"right_{n}_") > 0).mean(axis=1) for n in levels}
+    return table.assign(**solved)
+
+
+def efficiency(told: Told) -> Iterator[Claim]:
+    how, alone = ("habits, own rates", "distillation"), {"null": None, "unit": "pass@1"}
+    teacher, opd = "SFT on the teacher", "on-policy distillation"
+    yield told("imitating a teacher, against RL", *how, teacher, "RL", EACH_FAMILY, **alone)
+    yield told("on-policy distillation, against RL", *how, opd, "RL", EACH_FAMILY, **alone)
+    small = ("habits, a student of a sixth", "small_student")
+    for text, arm, lr in (("imitation", teacher, 2e-3), ("on-policy distillation", opd, 2e-3)):
+        yield told(
+            f"{text}, against RL", *small, arm, "RL", EACH_FAMILY, lr=lr, against_lr=1.2e-3, **alone
+        )
+    for lr in (1.5e-4, 3e-4):
+        for arm in ("0.005 a token", "0.02 a token", "L1-Max, 32 tokens", "Kimi, among siblings"):
+            yield told(f"{arm}, for accuracy", SUMS, "length_control", arm, "no price", lr=lr,
+                       collapse=True)  # fmt: skip
+    for lr in (3e-4, 6e-4):
+        data = {"lr": lr, "unit": "pass@1"}
+        for arm in ("easy first", "brackets only", "four problems"):
+            yield told(f"{arm}, for all families", HABITS, "data_choice", arm, "all families",
+                       EACH_FAMILY, **data)  # fmt: skip
+        yield told("a window of pass rates", HABITS, "data_choice", "pass rate 0.2 to 0.8",
+                   "as many, any", EACH_FAMILY, **data)  # fmt: skip
+        for arm in ("cold start, then RL", "R1's four stages"):
+            yield told(f"{arm}, for RL alone", HABITS, "r1_stages", arm, "RL alone", EACH_FAMILY,
+                       lr=lr, null=None, unit="pass@1")  # fmt: skip
+    for lr in (1e-5, 2e-5):
+        yield told("right or wrong, for the form alone", "SmolLM2", "smollm2", "verifier",
+                   "format only", Column("after_*"), lr=lr, unit="of 8")  # fmt: skip
+
+
+def credit(told: Told) -> Iterator[Claim]:
+    tool = Column("pass@1_with_tool")
+    texts = {"process": "a verdict on each step", "step groups": "siblings at the same place"}
+    texts |= {"VinePPO, k = 2": "Monte-Carlo values of prefixes", "PRIME": "a judge from outcomes"}
+    for lr in (3e-4, 6e-4):
+        for arm, text in texts.items():
+            sound = "process_rewards_control" if arm in ("process", "step groups") else None
+            yield told(text, "habits, an unreliable tool", "process_rewards", arm, "outcome", tool,
+                       lr=lr, control=sound, unit="pass@1",
+                       null=None if arm == "PRIME" else NOT_NAMED)  # fmt: skip
+        yield told("the tool's tokens trained as well", "habits, an unreliable tool", "tool_tokens",
+                   "tool tokens trained", "outcome", tool, lr=lr, beside="process_rewards",
+                   unit="pass@1")  # fmt: skip
+
+
+def scalerl(told: Told) -> Iterator[Claim]:
+    last = Column("pass@1", steps=(80, 80))
+    for rate, slower in (("4e-4", ""), ("2e-4", HALF)):
+        for text, arm, against, null in (
+            ("tokens up to 2 updates old", "PipelineRL-2", "PipelineRL-0", NOT_NAMED),
+            ("tokens up to 8 updates old", "PipelineRL-8", "PipelineRL-0", NOT_NAMED),
+            ("DAPO's clip for CISPO, up to 2 old", "DAPO's clip", "PipelineRL-2", NOT_NAMED),
+            ("DAPO's clip for CISPO, up to 8 old", "DAPO's clip, k = 8", "PipelineRL-8", "cap"),
+        ):
+            cap = "cap 1.26, k = 8" if null == "cap" and not slower else NOT_NAMED
+            half = None if slower else (PIPELINE, arm + HALF, against + HALF)
+            yield told(text, f"{SUMS}, a pipeline, lr {rate}", PIPELINE, arm + slower,
+                       against + slower, last, null=cap, control=half, at="stated")  # fmt: skip
+    yield from masks(told, "clip at μ", "no region", "a clip held to the sampler, for no region")
+
+
+CHAPTERS: dict[str, Callable[[Told], Iterator[Claim]]] = {
+    "02": baselines,
+    "03": reuse,
+    "04": rlhf,
+    "05": grpo,
+    "06": rloo,
+    "07": dr_grpo,
+    "08": dapo,
+    "09": cispo,
+    "10": maxrl,
+    "11": dppo,
+    "12": tricks,
+    "13": reality,
+    "14": efficiency,
+    "15": credit,
+    "16": scalerl,
+}
+
+
+def claims(chapters: Sequence[str] = tuple(CHAPTERS), load: Load = load_results) -> list[Claim]:
+    """What these chapters claim from training."""
+    read = cache(load)
+    return [one for chapter in chapters for one in CHAPTERS[chapter](Told(chapter, read))]

@@ -1,0 +1,127 @@
+"""The ledger as a table of `data/results`, and what pages print of it.
+
+`python -m workshop.verdicts` writes `verdicts.csv`: a row per claim, from the tables of all
+experiments. Scorecards and the appendix read it.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from rlbook.manifest import SUFFIX, manifest, sha256, write_manifest
+from rlbook.paths import data_dir
+from rlbook.training import write_csv
+from workshop.evidence import load_results
+from workshop.verdicts.book import claims
+from workshop.verdicts.pages import place
+from workshop.verdicts.verdict import Row, ledger, minus, told
+
+NAME = "verdicts"
+NAMED = re.compile(r"\{(?:(control|detectable): )?([^|{}]+?) \| ([^|{}]+?)\}")
+VERDICT = ("in", "claim", "world", "seeds", "difference [95 %]", "control", "detectable", "rates")
+OPEN = ("in", "claim", "world", "seeds", "difference [95 %]", "detectable", "lacks")
+
+
+def write_ledger() -> Path:
+    """Write the table and its manifest, with the hashes of the tables that it was made from."""
+    facts, begun = manifest(), time.perf_counter()
+    folder, read = data_dir() / "results", {}
+
+    def load(name: str) -> pd.DataFrame:
+        read[f"{name}.csv"] = sha256(folder / f"{name}.csv")
+        return load_results(name)
+
+    path = folder / f"{NAME}.csv"
+    write_csv(path, [as_data(row) for row in ledger(claims(load=load))])
+    facts |= {"made of": read, "seconds": round(time.perf_counter() - begun, 1)}
+    write_manifest(path.with_name(f"{NAME}{SUFFIX}"), facts, [path])
+    return path
+
+
+def as_data(row: Row) -> dict[str, str | float | bool]:
+    """A claim with what was found, for and against it."""
+    claim, found = row.claim, row.found
+    numbers = ("mean", "low", "high", "p", "detectable")
+    return {
+        "chapter": claim.chapter,
+        "claim": claim.text,
+        "world": claim.world,
+        "experiment": claim.source,
+        "arm": claim.arm.name,
+        "against": claim.against.name,
+        "unit": claim.unit,
+        "seeds": found["seeds"],
+        **{name: float(f"{found[name]:.5g}") for name in numbers},
+        "real": row.real,
+        "control": told(minus(*claim.control)) if claim.control else "",
+        "rates": row.rates,
+        "from": "" if claim.arm.start is None else f"{claim.arm.way()}; {claim.against.way()}",
+        "lacks": row.lacks,
+        "gaps": "; ".join(row.gaps),
+    }
+
+
+def load_ledger() -> pd.DataFrame:
+    """The committed ledger: a row per claim, chapters as text."""
+    table = load_results(NAME).fillna("")
+    return table.assign(chapter=table["chapter"].map("{:02d}".format))
+
+
+def difference(row: Mapping) -> str:
+    """Mean with interval and unit, in bold where it stands after Holm's correction."""
+    text = f"{told(row)} {row['unit']}".strip()
+    return f"**{text}**" if row["real"] else text
+
+
+def verdicts_table(table: pd.DataFrame) -> str:
+    """The verdicts, as Markdown: the control beside the difference, power, rates with edges."""
+    rows = table[table["lacks"] == ""].to_dict("records")
+    return markdown(
+        VERDICT, ((*common(row), row["control"], power(row), row["rates"]) for row in rows)
+    )
+
+
+def open_table(table: pd.DataFrame) -> str:
+    """Differences that are no verdicts, as Markdown, with what each of them lacks."""
+    rows = table[table["lacks"] != ""].to_dict("records")
+    return markdown(OPEN, ((*common(row), power(row), row["lacks"]) for row in rows))
+
+
+def common(row: Mapping) -> tuple[str, ...]:
+    page = place(row["chapter"], row["experiment"])
+    where = f"[{row['chapter']}]({page})" if page else row["chapter"]
+    return where, row["claim"], row["world"], str(row["seeds"]), difference(row)
+
+
+def power(row: Mapping) -> str:
+    return f"{row['detectable']:.2g}"
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (columns, ["---"] * len(columns), *rows)
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def scored(card: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """The rows of a scorecard with the numbers of the claims that they name.
+
+    `{clip-higher frees a rare token | rare opening, lr 1e-4}` stands for the difference of that
+    claim in that world, `{control: … | …}` for the same where the trouble is absent,
+    `{detectable: … | …}` for what would have been found. Raises `ValueError` for a claim that is
+    not in the ledger.
+    """
+    made = {(row["claim"], row["world"]): row for row in load_ledger().to_dict("records")}
+
+    def number(match: re.Match) -> str:
+        which, text, world = match.groups()
+        if (text, world) not in made:
+            there = [place for name, place in made if name == text]
+            raise ValueError(f"no claim {text!r} in {world!r}; it is told in {there}")
+        row = made[text, world]
+        return {"control": row["control"], "detectable": power(row)}.get(which, difference(row))
+
+    return [{key: NAMED.sub(number, text) for key, text in row.items()} for row in card]

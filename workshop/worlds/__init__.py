@@ -1,0 +1,1 @@
+"""Worlds small enough to enumerate, of one chapter or two."""
