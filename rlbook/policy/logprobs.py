@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlbook.objectives import listed_logps, topk_tokens
-from rlbook.policy.prefixes import last_states
+from rlbook.policy.prefixes import last_states, take
 
 CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
 CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
@@ -50,7 +50,7 @@ def logprobs(
     hidden, targets, which = _before_each_target(model, ids, mask, temperature)
     head = _head_of(model, hidden, temperature, fp32_head)
     logp, _ = _ChunkedHead.apply(*head, targets, chunk, False)
-    return _scatter(logp[which], mask)
+    return _scatter(take(logp, which), mask)
 
 
 def token_stats(
@@ -76,7 +76,7 @@ def token_stats(
     if topk_ids is not None:
         each = head._replace(hidden=head.hidden[which])
         topk = _scatter(_listed_logprobs(each, topk_ids[mask], chunk), mask)
-    return TokenStats(_scatter(logp[which], mask), _scatter(entropy[which], mask), topk)
+    return TokenStats(_scatter(take(logp, which), mask), _scatter(take(entropy, which), mask), topk)
 
 
 @torch.no_grad()
@@ -293,7 +293,7 @@ def _before_each_target(
     choices = int(ids.max()) + 1
     pair = node[:, :-1][mask[:, 1:]] * choices + ids[mask]
     predicted, which = pair.unique(return_inverse=True)
-    return hidden[predicted // choices], predicted % choices, which
+    return take(hidden, predicted // choices), predicted % choices, which
 
 
 def _head_of(

@@ -61,6 +61,15 @@ class PrefixTree:
         return cls(rows[new], position, node[row_of], node[bringing], first)
 
 
+def take(rows: Float[Tensor, "M ..."], index: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """rows[index], with a gradient that is added up in the same order at every repetition.
+
+    Several threads add that of `rows[index]` in whatever order they come: two equal runs part.
+    """
+    picked = F.embedding(index, rows[:, None].flatten(1))
+    return picked.view(*index.shape, *rows.shape[1:])
+
+
 def last_states(
     body: nn.Module, ids: Int[Tensor, "N T"], mask: Bool[Tensor, "N T"]
 ) -> tuple[Float[Tensor, "M D"], Int[Tensor, "N T"]]:
@@ -118,7 +127,6 @@ def _blocks(body: LlamaModel) -> Iterable[LlamaDecoderLayer]:
 
 def _llama_states(body: LlamaModel, tree: PrefixTree) -> Float[Tensor, "M D"]:
     """Last hidden state of every node; only attention sees rows."""
-    flat = tree.paths.flatten()
     x = body.embed_tokens(tree.ids)
     cos, sin = (angles[0] for angles in body.rotary_emb(x, tree.position[None]))
     for block in _blocks(body):
@@ -126,7 +134,7 @@ def _llama_states(body: LlamaModel, tree: PrefixTree) -> Float[Tensor, "M D"]:
         q, k, v = (p(h).unflatten(-1, (-1, a.head_dim)) for p in (a.q_proj, a.k_proj, a.v_proj))
         heads = [q.shape[1], k.shape[1], v.shape[1]]
         qkv = torch.cat([*apply_rotary_pos_emb(q, k, cos, sin), v], 1)
-        rows = qkv[flat].unflatten(0, tree.paths.shape).transpose(1, 2)
+        rows = take(qkv, tree.paths).transpose(1, 2)
         q, k, v = rows.split(heads, 1)
         mixed = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=a.scaling, enable_gqa=heads[0] > heads[1]

@@ -96,6 +96,22 @@ def test_nodes_are_the_distinct_prefixes(chance):
     assert len(tree.paths) <= len(set(map(tuple, rows)))
 
 
+def test_several_threads_add_up_the_same_gradient_every_time(make_llama):
+    """Equal runs stay equal on a machine of many cores: with `rows[index]` they parted."""
+    model, chance = make_llama(), Random(0)
+    prompt = [3, 4, 5]
+    rows = [(prompt + chance.choices(range(3, 6), k=60), len(prompt)) for _ in range(200)]
+    ids, mask = as_batch(rows)
+    upstream = torch.randn(ids.shape, generator=torch.Generator().manual_seed(1))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        first, *others = (numbers_of(model, ids, mask, upstream)[2] for _ in range(4))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(first, other) for other in others)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rope", ["default", "llama3"])
 def test_values_and_gradients_equal_those_of_whole_rows(make_llama, shape, rope, monkeypatch):

@@ -100,9 +100,12 @@ def told_run(tmp_path_factory):
         layout.log(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_batch(kept, 0, rollouts(policy, 0, 2), state(0, 4, [1, 3]))
     write_batch(kept, 1, rollouts(policy, 1, 3), state(1, 6, [5], rejected=1))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a trainer on a CPU has
     learner = ShardedLearner(CONFIGURED, layout, Ranks("cpu"))
     for step in (0, 1):
         learner.learn(read_batch(kept, step)[0])
+    torch.set_num_threads(threads)
     learner.begin_save({})
     assert learner.checkpoints.settle(wait=True)
     return layout
