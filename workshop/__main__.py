@@ -1,4 +1,4 @@
-"""`python -m workshop VERB …`: experiments, pretrain, bench, book, site, chaos."""
+"""`python -m workshop VERB …`: experiments, pretrain, bench, book, shape, site, chaos."""
 
 import sys
 from collections.abc import Sequence
@@ -72,6 +72,17 @@ def book(words: Sequence[str]) -> int:
     return 0 if build(chapters) else 1
 
 
+def shape(words: Sequence[str]) -> None:
+    """Measure the main line of every chapter: words, code cells, pictures, minutes of reading."""
+    parser = parser_of("python -m workshop shape", shape)
+    parser.add_argument("chapters", type=Path, nargs="*", help="notebooks; all chapters if none")
+    named = parser.parse_args(words).chapters
+    from workshop.tools import chapters
+    from workshop.tools.main_line import report
+
+    print(report(named or [path for path in chapters() if path.name[:2].isdigit()]))
+
+
 def chaos(words: Sequence[str]) -> int:
     """Strike at a real run for some minutes, and see what it keeps of its promises."""
     from workshop.chaos.__main__ import main as strike
@@ -93,6 +104,7 @@ VERBS = {
     "pretrain": pretrain,
     "bench": bench,
     "book": book,
+    "shape": shape,
     "site": site,
     "chaos": chaos,
 }

@@ -14,6 +14,7 @@ from PIL import Image
 
 from workshop.site.owner import Owner
 from workshop.site.titles import alternative, imported, parsed
+from workshop.tools.navigation import without_navigation
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 DENSITY = 110 / 72  # pixels of a stored picture per point at which it is read best
@@ -48,7 +49,8 @@ def page_of(notebook: NotebookNode, path: str, pictures: Path, owner: Owner) -> 
     for index, cell in enumerate(page.cells):
         if cell.cell_type == "markdown":
             section = heading(cell.source) or section
-            cell.source = with_links(one_title(cell.source, first=index == 0), path, owner)
+            text = one_title(without_navigation(cell.source), first=index == 0)
+            cell.source = with_links(text, path, owner)
         elif cell.cell_type == "code":
             homes |= imported(cell.source)
             if is_scaffold(cell.source):
