@@ -1,11 +1,12 @@
-"""The README's picture, from a reference experiment, and the tables of speed, from the benchmarks.
+"""The README's picture, from a training run, and the tables of speed, from the benchmarks.
 
-`python -m workshop.tools.readme` writes `data/results/habits.png`, and what stands between the two
-marks in README.md (three figures) and in workshop/bench/README.md (all of them).
+`python -m workshop.tools.readme` writes `data/results/eight_answers.png`, and what stands between
+the two marks in README.md (three figures) and in workshop/bench/README.md (all of them).
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,27 +15,52 @@ from matplotlib.figure import Figure
 
 from rlbook.manifest import SUFFIX
 from rlbook.paths import ROOT, data_dir
+from rlbook.policy import Sampler
+from rlbook.tasks import Problem
+from rlbook.training import RunConfig, Trainer
+from rlbook.training.rollouts import Rollout, collect_rollouts
 from rlbook.viz.style import use_style
 from workshop.bench.plots import learning_gap
-from workshop.evidence import draw_families, load_results
+from workshop.evidence import load_results
 
 README, BENCH = ROOT / "README.md", ROOT / "workshop/bench/README.md"
 BEGIN, END = "<!-- performance: python -m workshop.tools.readme -->", "<!-- end of performance -->"
 
+SUM, ANSWER = "37+8-5+9=?", "49"
+STEPS, SEED = 60, 4
+WIDTH = 74  # characters of an answer that the picture has room for
 
-def habits_figure() -> Figure:
-    """How often each family of habits is answered rightly, step by step, under MaxRL and RLOO."""
+
+def eight_answers() -> tuple[list[Rollout], list[Rollout]]:
+    """Eight answers of the base model to one sum, and eight after its training."""
+    trainer = Trainer(RunConfig(method="rloo", steps=STEPS, lr=2e-4))
+    engine = Sampler(trainer.model, trainer.tokenizer.eos_token_id)
+
+    def asked() -> list[Rollout]:
+        problems = [Problem("readme", SUM, ANSWER, 4)]
+        return collect_rollouts(engine, trainer.tokenizer, trainer.task, problems, 8, seed=SEED)
+
+    before = asked()
+    for _ in trainer:
+        pass
+    return before, asked()
+
+
+def eight_answers_figure(before: Sequence[Rollout], after: Sequence[Rollout]) -> Figure:
+    """Both lists side by side, right answers in one colour and wrong ones in another."""
     use_style()
-    figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), sharey=True)
-    table = load_results("habits")
-    findings = {
-        "RLOO": "the likelier the right rule, the sooner",
-        "MaxRL": "rare rules sooner, and plain sums pay",
-    }
-    for ax, (arm, finding) in zip(axes, findings.items(), strict=True):
-        draw_families(ax, table, arm)
-        ax.set_title(f"{arm}: {finding}")
-    axes[1].set_ylabel("")
+    figure, axes = plt.subplots(1, 2, figsize=(11.6, 2.7))
+    titles = ("before", f"after {STEPS} training steps")
+    for ax, title, answers in zip(axes, titles, (before, after), strict=True):
+        right = sum(answer.correct for answer in answers)
+        ax.set_title(f"{SUM}   {title}: {right} of {len(answers)} right", loc="left")
+        for row, answer in enumerate(answers):
+            text = textwrap.shorten(answer.text, 1000)
+            text = text if len(text) <= WIDTH else f"{text[: WIDTH - 2]} …"
+            mark, colour = ("✓", "#0072B2") if answer.correct else ("✗", "#C05500")
+            ax.text(0, -row, f"{mark} {text}", family="DejaVu Sans Mono", size=7, color=colour)
+        ax.set(xlim=(0, 1), ylim=(-len(answers) + 0.5, 0.8))
+        ax.axis("off")
     return figure
 
 
@@ -130,7 +156,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], list[str]]] = {
 }
 STEP = "method == 'grpo' and completions == 128"
 PAGES: dict[Path, Mapping[str, str | None]] = {
-    README: {"trl": STEP, "trl_late": STEP, "sampler": "batch == 128", "train_step": None},
+    README: {"trl": STEP, "trl_late": STEP, "sampler": "batch == 128"},
     BENCH: dict.fromkeys(ROWS),
 }
 
@@ -146,8 +172,8 @@ def with_performance(page: Path) -> str:
 
 def main() -> list[Path]:
     """Draw README's figure and write its table anew; the files written."""
-    picture = data_dir() / "results" / "habits.png"
-    habits_figure().savefig(picture, dpi=120, metadata={"Software": None})
+    picture = data_dir() / "results" / "eight_answers.png"
+    eight_answers_figure(*eight_answers()).savefig(picture, dpi=120, metadata={"Software": None})
     for page in PAGES:
         page.write_text(with_performance(page))
     return [picture, *PAGES]

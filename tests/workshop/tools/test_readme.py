@@ -1,12 +1,20 @@
-"""The README's own examples run."""
+"""The examples of the three pages run, and the first of them is short."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parents[3]
+FRONT, PACKAGE, WORKSHOP = (
+    (ROOT / folder / "README.md").read_text() for folder in (".", "rlbook", "workshop")
+)
+EXAMPLES = re.findall(r"```python\n(.*?)```", PACKAGE, re.DOTALL)
+
+
+def test_the_front_page_is_read_in_three_minutes():
+    assert len([word for word in FRONT.split() if re.search(r"\w", word)]) <= 600
+    assert FRONT.index("data/results/eight_answers.png") < FRONT.index("make lab")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
@@ -21,11 +29,11 @@ def test_shell_examples_name_commands_and_settings_that_exist():
     from rlbook.cli import VERBS
     from rlbook.training import RunConfig
     from rlbook.training.config import with_settings
-    from workshop.__main__ import VERBS as WORKSHOP
+    from workshop.__main__ import VERBS as OURS
 
-    lines = re.findall(r"^\.venv/bin/rlbook (.*?)(?:  +#.*)?$", README, re.MULTILINE)
-    ours = re.findall(r"^\.venv/bin/python -m workshop (\w+)", README, re.MULTILINE)
-    assert len(ours) > 2 and set(ours) <= set(WORKSHOP)
+    lines = re.findall(r"^\.venv/bin/rlbook (.*?)(?:  +#.*)?$", PACKAGE, re.MULTILINE)
+    ours = re.findall(r"^\.venv/bin/python -m workshop (\w+)", WORKSHOP, re.MULTILINE)
+    assert len(ours) > 2 and set(ours) <= set(OURS)
     assert len(lines) > 5
     for line in lines:
         command, *words = line.split()
