@@ -12,9 +12,9 @@ from urllib.parse import unquote
 from nbformat import NotebookNode
 from PIL import Image
 
+from workshop.site.navigation import without_navigation
 from workshop.site.owner import Owner
 from workshop.site.titles import alternative, imported, parsed
-from workshop.tools.navigation import without_navigation
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 DENSITY = 110 / 72  # pixels of a stored picture per point at which it is read best

@@ -7,8 +7,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from workshop.checks.verdicts import check_lines
 from workshop.figures.schematic import schematic
+from workshop.site.navigation import navigated, navigation, without_navigation
 from workshop.tools.main_line import COLLAPSED, main_line_problems, measure, places
-from workshop.tools.navigation import navigated, navigation, without_navigation
 from workshop.tools.runner import chapters
 
 NUMBERED = [path for path in chapters() if path.match("chapters/[0-9]*.ipynb")]
