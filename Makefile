@@ -60,7 +60,7 @@ portable-threads: setup-dev
 	OMP_NUM_THREADS=4 $(NUMBERS)
 
 slow: setup-dev  ## end-to-end tests, the browser among them
-	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest -m slow --durations=10 </dev/null
+	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --durations=10 </dev/null
 
 test-chapters: setup-dev  ## execute every chapter and compare the tagged outputs
 ifneq ($(wildcard chapters/*.ipynb),)

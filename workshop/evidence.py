@@ -106,6 +106,33 @@ def difference_table(evaluations: pd.DataFrame, metric: str, against: str) -> pd
     return table.drop(columns=["seeds", "p"])
 
 
+AGE_AND_ROUGHNESS = {
+    "new, exact": "mask_new",
+    "old": "mask_old",
+    "rough": "mask_rough",
+    "old and rough": "mask_old_rough",
+}
+
+
+def regions_by_world(
+    metric: str = "pass@1", against: str = "no region"
+) -> tuple[pd.DataFrame, ...]:
+    """What five trust regions come to where samples are old, rough, both or neither.
+
+    Two tables, a row per region and a column per world: the mean of ten runs, each region at its
+    own best rate, and the paired difference from one region with its 95 % interval. Chapters 09,
+    11 and 16 quote it. Source: the experiments `workshop.experiments.masks`.
+    """
+    runs = {world: load_results(f"{name}_eval") for world, name in AGE_AND_ROUGHNESS.items()}
+    ends = pd.DataFrame({world: by.groupby("arm")[metric].mean() for world, by in runs.items()})
+    spelt = "{0[mean]:+.2f} [{0[low]:+.2f}, {0[high]:+.2f}]".format
+    beside = {
+        world: difference_table(by, metric, against).apply(spelt, axis=1)
+        for world, by in runs.items()
+    }
+    return ends.round(2), pd.DataFrame(beside)
+
+
 def at_each_rate(evaluations: pd.DataFrame, metric: str, against: str) -> pd.DataFrame:
     """`difference_table` at each learning rate apart: no verdict rests on a single one."""
     tables = {lr: difference_table(runs, metric, against) for lr, runs in evaluations.groupby("lr")}

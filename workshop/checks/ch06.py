@@ -9,11 +9,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from rlbook.exact import FOUR
 from rlbook.objectives import METHODS, leave_one_out, no_baseline, policy_loss
+from rlbook.objectives.groups import group_mean, group_size, group_sum
 from rlbook.policy import Sampler, load_policy, logprobs
 from rlbook.tasks import SumsTask
 from rlbook.training import SampledBatch, collate, collect_rollouts
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import check_lines, check_numbers, not_attempted, not_yet, right, same
 
 NAN = float("nan")
 MARKS = torch.tensor(
@@ -22,6 +24,74 @@ MARKS = torch.tensor(
 LEGAL = frozenset("ad")
 CLOSE = 0.05  # of pass@1: single runs this near to each other have no order
 RLOO = replace(METHODS["rloo"], kl=None)
+
+GRADED = torch.tensor([1.0, 0, 0, 3, 1, 0, 7, 7, 0, 7, 0, 0], dtype=torch.float64)
+SHUFFLED = torch.tensor([0, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 2])
+LOGP = -torch.rand(4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def siblings_mean(rewards: Tensor, groups: Tensor) -> Tensor:
+    """Mean reward of the other answers to the same prompt, (N,)."""
+    return (group_sum(rewards, groups) - rewards) / (group_size(groups) - 1)
+
+
+def one_action(logp: Tensor, mask: Tensor) -> Tensor:
+    """log π of each whole answer, (N,)."""
+    return torch.where(mask, logp, 0.0).sum(1)
+
+
+def check_siblings_mean(mine: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """Section 4: the baseline that the reader writes."""
+    return check_lines(
+        mine,
+        siblings_mean,
+        {
+            "the answer itself is still in its baseline: that is the group mean, which keeps "
+            "(n − 1)/n of the gradient": group_mean,
+            "you left the answer out of the sum and not out of the count: it has n − 1 "
+            "siblings": lambda r, g: (group_sum(r, g) - r) / group_size(g),
+            "that is the siblings' sum; divide by how many they are": (
+                lambda r, g: group_sum(r, g) - r
+            ),
+            "these are the others of the whole batch; only answers to the same prompt are "
+            "siblings": lambda r, g: (r.sum() - r) / (len(r) - 1),
+            "that is the advantage already; return what is to be subtracted": (
+                lambda r, g: r - siblings_mean(r, g)
+            ),
+            "these are the other rows of a block of four; `groups` says who is whose sibling": (
+                lambda r, g: (r.reshape(-1, 4).sum(1).repeat_interleave(4) - r) / 3
+            ),
+        },
+        [(FOUR.rewards, FOUR.groups), (GRADED, SHUFFLED)],
+        "no answer is in its own baseline, whoever its siblings are",
+        "the sum of its group without itself, over the number of the others",
+    )
+
+
+def check_one_action(mine: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """Section 4: log-probability of an answer as one action."""
+    return check_lines(
+        mine,
+        one_action,
+        {
+            "that is the mean over the answer's tokens; a long answer is one action like a short "
+            "one, so its log-probabilities are summed": (
+                lambda logp, mask: torch.where(mask, logp, 0.0).sum(1) / mask.sum(1)
+            ),
+            "padding and prompt are in the sum: take the trained tokens only": (
+                lambda logp, mask: logp.sum(1)
+            ),
+            "that is π itself; the gradient wants log π": (
+                lambda logp, mask: one_action(logp, mask).exp()
+            ),
+            "one number for each answer, not for the batch: sum over the last axis": (
+                lambda logp, mask: one_action(logp, mask).sum()
+            ),
+        },
+        [(LOGP, FOUR.mask)],
+        "one number per answer, and no length divides it",
+        "add up log π over the tokens where `mask` is True, answer by answer",
+    )
 
 
 def check_three_siblings(answer: Sequence[float] | None) -> None:

@@ -170,13 +170,7 @@ def scores(facts: Mapping[str, Any]) -> list[dict[str, str]]:
             "paper": "Kool et al. 2019",
         },
         {
-            "claim": "k siblings cost k/(k−1) of the noise",
-            "exact": "2, 1.33, 1.14",
-            "pressing": f"k = 2 against 8 on the base: {facts['noise']}; predicted 1.75",
-        },
-        {
             "claim": "a trained model leaves little noise to fight",
-            "exact": facts["sure"],
             "pressing": f"{facts['tenth']} of the noise in a tenth of the tokens",
             "paper": "yes, for RLHF; VAPO disagrees for long chains",
         },
@@ -192,13 +186,8 @@ def scores(facts: Mapping[str, Any]) -> list[dict[str, str]]:
             "paper": "yes, for rewards of a model",
         },
         {
-            "claim": "a KL per token alone bends the gradient",
-            "exact": "a third off; whole answer or to-go: exact",
-        },
-        {
             "claim": "greedy is a good baseline",
             "exact": "never, where its completion is paid for",
-            "pressing": f"noise {facts['greedy']} times that of none",
             "control": f"{facts['after']['remax']} beside siblings",
             "paper": "against PPO: half the memory",
         },
