@@ -1,12 +1,20 @@
-"""Chapter 07: what a long wrong answer weighs, constants, κ, micro-batches, configs; the lab."""
+"""Chapter 07: three ways to weigh a token; long wrong answers, constants, κ, configs; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from rlbook.exact import FOUR
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    right,
+    same,
+)
 from workshop.worlds.length_bias import StopPolicy, expected_update
 
 BUDGET = 20
@@ -22,6 +30,72 @@ HINTS = {
     "default?",
     "c": "the mode divides by `loss_scale_factor`; what does it take if nobody sets one?",
     "d": "the mode's name says over what the tokens are averaged first",
+}
+
+
+def check_token_weights(weights_of: Callable[[Tensor, int], Tensor | None]) -> bool:
+    """The chapter's three lines: weights of every token under three aggregations, (3, N, T)."""
+    padded = torch.arange(10) < FOUR.lengths[:, None]
+    return check_lines(
+        weights_of,
+        token_weights_of,
+        TOKEN_WEIGHTS,
+        [(padded, 80), (FOUR.mask, 8)],
+        "the first looks at each answer's length, the second at the whole batch's, "
+        "the third at none",
+        "on the four completions the weights should be 1/16, 1/8, 1/32, 1/8 in the first row, 1/16 "
+        "for all in the second, and with a limit of 8 tokens 1/32 for all in the third",
+    )
+
+
+def token_weights_of(mask: Tensor, limit: int, **wrong: Callable[..., Tensor]) -> Tensor:
+    """The three lines as they should be, or with some of them `wrong`."""
+    answers, length = len(mask), mask.sum(1, keepdim=True)
+    rows = {
+        "per_answer": mask / (answers * length),
+        "per_token": mask / mask.sum(),
+        "constant": mask / (answers * limit),
+    }
+    rows |= {name: line(mask, limit, answers, length) for name, line in wrong.items()}
+    return torch.stack([row.double() for row in rows.values()])
+
+
+def unmasked(mask: Tensor, limit: int) -> Tensor:
+    """All three rows with a weight on padding."""
+    rows = token_weights_of(mask, limit)
+    return rows.max(2, keepdim=True).values.expand_as(rows)
+
+
+TOKEN_WEIGHTS = {
+    "first line: the weights add up to the number of answers, not to 1. The mean over answers "
+    "is missing": partial(token_weights_of, per_answer=lambda m, limit, n, length: m / length),
+    "first line: you divided by the width of the batch, padding included; GRPO divides by each "
+    "answer's own length": partial(
+        token_weights_of, per_answer=lambda m, limit, n, length: m / (n * m.shape[1])
+    ),
+    "second line: padding is counted. Divide by the tokens that are trained": partial(
+        token_weights_of, per_token=lambda m, limit, n, length: m / m.numel()
+    ),
+    "second line: one mean over all tokens is enough; no second one over the answers": partial(
+        token_weights_of, per_token=lambda m, limit, n, length: m / (n * m.sum())
+    ),
+    "third line: you divided by the width of the batch. Tomorrow's batch is wider, so the lengths "
+    "are back in the denominator": partial(
+        token_weights_of, constant=lambda m, limit, n, length: m / (n * m.shape[1])
+    ),
+    "third line: this batch's mean length was sampled, so it is no constant": partial(
+        token_weights_of, constant=lambda m, limit, n, length: m / (n * length.double().mean())
+    ),
+    "third line: this batch's longest answer was sampled, so it is no constant": partial(
+        token_weights_of, constant=lambda m, limit, n, length: m / (n * length.max())
+    ),
+    "third line: the mean over the answers is missing, so the gradient grows with the batch": (
+        partial(token_weights_of, constant=lambda m, limit, n, length: m / limit)
+    ),
+    "third line: where is the limit? That is a sum over each answer": partial(
+        token_weights_of, constant=lambda m, limit, n, length: m / n
+    ),
+    "padding has a weight: multiply by the mask": unmasked,
 }
 
 

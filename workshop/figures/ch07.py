@@ -167,21 +167,31 @@ def draw_measured_weights(
     label_lines(ax)
 
 
-def draw_shares(ax: Axes, shares: Mapping[str, Mapping[str, float]]) -> None:
-    """Share of each family in the gradients, a row per family, a mark per arm of `SIGMA`."""
+AGGREGATIONS = {
+    "mean per answer": (METHOD_COLOURS["grpo"], "-", "o"),
+    "token mean": (METHOD_COLOURS["dapo"], "-", "s"),
+}
+
+
+def draw_shares(
+    ax: Axes,
+    shares: Mapping[str, Mapping[str, float]],
+    arms: Mapping[str, tuple[str, str, str]] = SIGMA,
+    of: str = "the gradient's length",
+) -> None:
+    """Share of each family, a row per family, a mark per arm in its colour, line and marker."""
     families = list(next(iter(shares.values())))
     for name, by_family in shares.items():
-        colour, style, marker = SIGMA[name]
+        colour, style, marker = arms[name]
         face = colour if style == "-" else "white"
         places = range(len(families))
-        ax.plot([by_family[f] for f in families], places, marker, color=colour, mfc=face, ms=7)
+        dots = [by_family[f] for f in families]
+        ax.plot(dots, places, marker, color=colour, mfc=face, ms=7, label=name)
     for row, family in enumerate(families):
         ends = [by_family[family] for by_family in shares.values()]
         ax.plot([min(ends), max(ends)], [row, row], color=FAINT, lw=2, zorder=0)
     ax.set_yticks(range(len(families)), families)
-    ax.set(
-        ylim=(len(families) - 0.5, -0.5), xlim=(0, None), xlabel="share of the gradient's length"
-    )
+    ax.set(ylim=(len(families) - 0.5, -0.5), xlim=(0, None), xlabel=f"share of {of}")
     ax.grid(axis="y", visible=False)
 
 
@@ -201,6 +211,13 @@ def gap_table(
                 f"lr {lr:g}": interval_text(gap) for lr, gap in gaps
             }
     return pd.DataFrame(found).T
+
+
+def late_ends(steps: pd.DataFrame, final: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """A row per lr, arm and seed: means over the last five batches, and what was measured after."""
+    by_run = ["lr", "arm", "seed"]
+    late = steps[steps.step > steps.step.max() - 5].groupby(by_run)
+    return late[list(columns)].mean().join(final.set_index(by_run))
 
 
 def interval_text(values: Iterable[float]) -> str:

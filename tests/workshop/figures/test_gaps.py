@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from workshop.figures.ch07 import gap_table, interval_text
+from workshop.figures.ch07 import gap_table, interval_text, late_ends
 
 
 def test_interval_of_three_values_by_hand():
@@ -26,3 +26,12 @@ def test_arms_are_paired_by_seed_within_a_learning_rate():
         "lr 0.0001": "+2 [-0.48, +4.5]",
         "lr 0.0002": "-6 [-13, +1.5]",
     }
+
+
+def test_the_end_of_a_run_is_its_last_five_batches_and_what_was_measured_after():
+    steps = pd.DataFrame(
+        {"lr": 1e-4, "arm": "a", "seed": 0, "step": range(1, 9), "length": range(8)}
+    )
+    final = pd.DataFrame({"lr": [1e-4], "arm": ["a"], "seed": [0], "pass@1": [0.5]})
+    ends = late_ends(steps, final, ["length"])
+    assert ends.loc[(1e-4, "a", 0)].to_dict() == {"length": 5.0, "pass@1": 0.5}
