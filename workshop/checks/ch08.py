@@ -8,10 +8,118 @@ import torch
 from torch import Tensor
 
 from rlbook.objectives import group_normalize
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import check_lines, check_numbers, not_attempted, not_yet, right, same
 
 EXACT = 1e-6
 RULES = ("cliff", "ramp", "filter")
+
+RATIO = torch.tensor([2 * [0.5, 0.9, 1.1, 1.25, 1.5], [*2 * [0.5, 0.75], *3 * [1.1, 1.5]]])
+SIGN = torch.tensor([[1.0], [-1.0]])
+LENGTHS = torch.tensor([1, 16, 20, 26, 29, 32, 40])
+GROUPS = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 1, 0]]).bool()
+
+
+def window(ratio: Tensor, advantage: Tensor, low: float = 0.2, high: float = 0.28) -> Tensor:
+    """PPO's clipped gain with an edge for each side, (N, T)."""
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+
+
+def ramp(length: Tensor, limit: int, cache: int) -> Tensor:
+    """0 up to limit − cache tokens, then down to −1 at the limit."""
+    return -((length - (limit - cache)) / cache).clamp(0, 1)
+
+
+def speaks(correct: Tensor) -> Tensor:
+    """Whether a group (a row) has both right and wrong answers."""
+    right = correct.sum(1)
+    return (right > 0) & (right < correct.shape[1])
+
+
+def check_window(mine: Callable[..., Tensor]) -> bool:
+    """Section 3: the clipped gain that the reader writes."""
+
+    def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
+        return ratio.clamp(1 - low, 1 + high) * advantage
+
+    return check_lines(
+        mine,
+        window,
+        {
+            "that is the larger of the two, so exactly the tokens that still pay are masked": (
+                lambda r, a: torch.maximum(r * a, clipped(r, a, 0.2, 0.28))
+            ),
+            "one edge for both sides; DAPO raises the upper one only": (
+                lambda r, a: torch.minimum(r * a, clipped(r, a, 0.28, 0.28))
+            ),
+            "both edges at 0.2: that is PPO's window": (
+                lambda r, a: torch.minimum(r * a, clipped(r, a, 0.2, 0.2))
+            ),
+            "the edges are exchanged: 1 − low below, 1 + high above": (
+                lambda r, a: torch.minimum(r * a, clipped(r, a, 0.28, 0.2))
+            ),
+            "a token that has moved against its advantage is masked too, and can never be called "
+            "back: take the smaller of the clipped and the free gain": (
+                lambda r, a: clipped(r, a, 0.2, 0.28)
+            ),
+            "that is the smaller ratio, which is the wrong one where the advantage is negative: "
+            "multiply first": lambda r, a: torch.minimum(r, r.clamp(0.8, 1.28)) * a,
+        },
+        [(RATIO, SIGN)],
+        "two edges, and a token outside them may still come back",
+        "the smaller of ratio · advantage and clipped ratio · advantage",
+    )
+
+
+def check_ramp(mine: Callable[..., Tensor]) -> bool:
+    """Section 5: the soft punishment that the reader writes."""
+    return check_lines(
+        mine,
+        ramp,
+        {
+            "yours begins at the limit; the ramp begins cache tokens before it": (
+                lambda n, limit, cache: -((n - limit) / cache).clamp(0, 1)
+            ),
+            "the sign: long answers are punished": lambda *at: -ramp(*at),
+            "short answers are paid here: the ramp is 0 up to limit − cache": (
+                lambda n, limit, cache: -((n - (limit - cache)) / cache).clamp(max=1)
+            ),
+            "the floor is missing: −1 is the worst, however long": (
+                lambda n, limit, cache: -((n - (limit - cache)) / cache).clamp(min=0)
+            ),
+            "too gentle: −1 is reached within the cache, so divide by the cache": (
+                lambda n, limit, cache: -((n - (limit - cache)) / limit).clamp(0, 1)
+            ),
+            "every token is punished from the first; only the last `cache` are on the ramp": (
+                lambda n, limit, cache: -(n / limit).clamp(0, 1)
+            ),
+        },
+        [(LENGTHS, 32, 6)],
+        "free up to the cache, one part in `cache` a token, and no deeper than −1",
+        "how far into the cache, as a share of it, between 0 and 1, with a minus",
+    )
+
+
+def check_speaks(mine: Callable[[Tensor], Tensor]) -> bool:
+    """Section 6: the filter that the reader writes."""
+    return check_lines(
+        mine,
+        speaks,
+        {
+            "a group that is all right stays in, and there is nothing to compare in it": (
+                lambda correct: correct.sum(1) > 0
+            ),
+            "a group that is all wrong stays in, and there is nothing to compare in it": (
+                lambda correct: correct.sum(1) < correct.shape[1]
+            ),
+            "upside down: these are the silent groups": lambda correct: ~speaks(correct),
+            "no group is all right and all wrong at once, so yours keeps all": (
+                lambda correct: torch.ones(len(correct), dtype=torch.bool)
+            ),
+        },
+        [(GROUPS,)],
+        "right and wrong answers in one group, by correctness and not by reward",
+        "more than none of a group's answers are right, and fewer than all",
+    )
 
 
 def check_batches(answer: Sequence[int] | None) -> None:

@@ -1,6 +1,7 @@
 """Chapter 08: how far a rare token may go, and whom a length limit blames."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -17,9 +18,9 @@ from rlbook.objectives import (
     RatioClip,
     Tokens,
     group_normalize,
-    overlong_penalty,
     weigh,
 )
+from rlbook.objectives import overlong_penalty as ramp
 from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.stats import t_interval
 from rlbook.tasks import SumsTask
@@ -27,6 +28,7 @@ from rlbook.training import TrainBatch, Trainer
 from rlbook.viz.curves import learning_curves
 from rlbook.viz.style import ARM_COLOURS, BAD, FAINT, GOOD, INK, MUTED, label_lines
 from rlbook.viz.widgets import Explorer, choice, slider
+from workshop.evidence import batches_until, load_results
 from workshop.worlds.batch_reuse import rare_token_world, reuse_batches
 
 CLIPS = {
@@ -39,63 +41,48 @@ CLIPS = {
 BATCHES = 30
 SHOWN = 4  # runs drawn in a fan
 TIGHT, SOLVABLE = "limit of 32 tokens, own rates", "3 of 4 prompts unsolvable, own rates"
-LOST, SUMS = "answers that start lost, lr 1.5e-4", "plain sums, own rates"
-SCORECARD = (  # numbers: `verdicts.table.scored`
+SUMS, RARE = "plain sums, own rates", "clip-higher frees a rare token | rare opening"
+SCORECARD = (  # numbers: `verdicts.table.scored`; the exact one of the first row is the chapter's
     {
         "claim": "ε_high lets a rare good token grow faster",
-        "exact": "15 batches become 13; up to four updates nothing changes",
-        "pressing": "half time of a rare opening {clip-higher frees a rare token | rare opening, "
-        "lr 1e-4}; a rare rule {clip-higher on a rare rule | habits, 16 minibatches, lr 1e-4}",
+        "pressing": f"half time of a rare opening {{{RARE}, lr 1e-4}}, {{{RARE}, lr 2e-4}}; "
+        "a rare rule {clip-higher on a rare rule | habits, 16 minibatches, lr 1e-4}",
         "control": f"{{clip-higher where nothing is rare | {SUMS}, 16 minibatches}}",
-        "paper": "+2 points in a chain; Fig. 3a",
+        "paper": "a small step in a chain; Fig. 3a",
     },
     {
-        "claim": "a symmetric clip drains entropy",
-        "exact": "noise does, and the clip saves seven tenths; ε_high = ¼ balances",
-        "pressing": "coins, 1,024 answers a batch: entropy stays, at 0.2 and at 0.28",
-        "control": "0.2 and 0.28 end alike",
-        "paper": "Fig. 2: 0.2 collapses, 0.28 does not",
-    },
-    {
-        "claim": "the ramp gives up care before it teaches brevity",
-        "exact": "from 40 % cut off, the cliff from 65 %",
+        "claim": "a ramp gives up care where half is cut off",
+        "exact": "turns against care at a smaller share than the cliff; teaches most to stop",
         "pressing": f"answers at once {{the ramp gives up thinking | {TIGHT}}}; with room "
         f"{{what that costs when there is room | {TIGHT}}}",
         "control": f"{{control: what that costs when there is room | {TIGHT}}}",
-        "paper": "+3 points, with few answers cut off",
+        "paper": "a gain, with few answers cut off",
     },
     {
         "claim": "the filter keeps care and teaches no brevity",
-        "exact": "gives up from 86 %",
-        "pressing": f"with room {{the filter keeps it | {TIGHT}}}; more answers cut off",
+        "exact": "gives up last, and pushes least to stop",
+        "pressing": f"with room {{the filter keeps it | {TIGHT}}}: not settled",
         "control": f"{{control: the filter keeps it | {TIGHT}}}; stops least when lost",
-        "paper": "+6 points; helps at 8k tokens, little at 20k",
+        "paper": "a gain; others: at short limits only",
     },
     {
         "claim": "dynamic sampling learns more per update",
         "exact": "1/(1 − z) prompts a useful one, more in whole rounds",
         "pressing": f"{{dynamic sampling, at equal updates | {SOLVABLE}}} in as many updates, "
-        f"{{... against twice the updates | {SOLVABLE}}} in half as many, "
-        "at 3 to 5 times the answers",
-        "control": "little to fill: nine groups in ten have spread",
-        "paper": "+8 points; +2 in verl's re-runs",
-    },
-    {
-        "claim": "a token mean counts long answers in full",
-        "exact": "chapter 07",
-        "pressing": "lost answers, beside a constant: a mean per answer "
-        f"{{dividing by its length lets a lost answer grow | {LOST}}}, "
-        f"a token mean {{a mean over all tokens, less | {LOST}}}",
-        "control": f"a mean per answer {{a mean per answer costs | {SUMS}}}",
-        "paper": "+1 point; +6 in verl's re-runs",
+        f"{{... against twice the updates | {SOLVABLE}}} in half as many; equal answers: open",
+        "control": "little to fill: most groups have spread",
+        "paper": "the largest gain; little in verl's re-runs",
     },
     {
         "claim": "all of it together beats GRPO",
-        "control": f"{{all of it together | {SUMS}}}, at 1.7 times the answers and four times the "
-        "updates",
-        "paper": "30 becomes 50 on AIME 2024",
+        "pressing": "not tried",
+        "control": f"{{all of it together | {SUMS}}}, with more answers and four times the updates",
+        "paper": "the whole chain, on AIME 2024",
     },
 )
+REGIONS = {"no trust region": "no clip", "clip-higher 0.28": "0.28", "clip 0.2": "0.2"}
+PAID = {"GRPO": "GRPO", "GRPO, twice the batches": "twice the batches"}
+PAID |= {"+ dynamic sampling": "dynamic sampling"}
 BANDS = {0.03: "< .03", 0.1: ".03–.1", 0.3: ".1–.3", 0.5: ".3–.5", 0.9: ".5–.9", 1.01: "> .9"}
 
 
@@ -148,19 +135,65 @@ def push_on_care(
     """
     asked = held_out_rollouts(policy, SumsTask(), prompts, n, levels, max_new_tokens=limit)
     thinks = torch.tensor([not r.text.startswith("<think></think>") for r in asked]).double()
-    cut = torch.tensor([r.truncated for r in asked])
-    cliff = 2 * torch.tensor([r.correct for r in asked]).double() - 1
-    lengths = torch.tensor([r.length for r in asked])
-    ramp = cliff + overlong_penalty(lengths, limit, limit // 5)
-    everyone = torch.ones_like(cut)
-    rules = {"cliff": (cliff, everyone), "ramp": (ramp, everyone), "filter": (cliff, ~cut)}
+    arrived = torch.tensor([not r.truncated for r in asked])
+    verdict = torch.tensor([2.0 * r.correct - 1 for r in asked]).double()
+    punished = verdict + ramp(torch.tensor([r.length for r in asked]), limit, limit // 5)
     groups = torch.arange(prompts).repeat_interleave(n)
-    score = thinks - thinks.reshape(prompts, n).mean(1)[groups]
+    care = thinks - thinks.reshape(prompts, n).mean(1)[groups]  # ∇ log π of that decision
+    rules = {"cliff": (verdict, 1), "ramp": (punished, 1), "filter": (verdict, arrived)}
     rows = {}
     for name, (rewards, trained) in rules.items():
-        push = trained * group_normalize(rewards, groups) * score
+        push = trained * group_normalize(rewards, groups) * care
         rows[name] = t_interval(push.reshape(prompts, n).mean(1).numpy())
     return pd.DataFrame(rows, index=["push", "low", "high"]).T
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One comparison of the chapter's evidence: a row of `runs` per arm and seed."""
+
+    title: str
+    runs: pd.DataFrame
+    column: str
+    unit: str
+    colours: Mapping[str, str]
+    limits: tuple[float, float]
+
+
+def evidence() -> list[Panel]:
+    """Where each part's trouble presses, and its control below it; dynamic sampling has its bill.
+
+    Arms come in the order in which they are drawn.
+    """
+    steps, start = load_results("rare_opening"), load_results("rare_opening_start")
+    half = batches_until(steps, "opens_rarely", start=start.opens_careful.iloc[0])
+    drawn = load_results("unsolvable").groupby(["arm", "seed"]).completions.sum().reset_index()
+    limits = {name: ARM_COLOURS[name] for name in ("cliff", "ramp", "filter")}
+    paid = {short: ARM_COLOURS[long] for long, short in PAID.items()}
+    rate = (0.0, 1.0)
+    tables = (
+        ("A rare opening: a little sooner", half.reset_index().query("lr == 1e-4"), "batches",
+         "batches until the opening has ½", REGIONS, CLIPS, (0.0, 3.7)),
+        ("Nothing rare: no difference", load_results("regions_minibatches_eval"), "pass@1",
+         "accuracy", REGIONS, CLIPS, rate),
+        ("Half cut off: the ramp gives up", load_results("tight_limit_eval"), "pass@1_limit_80",
+         "accuracy with 80 tokens", {name: name for name in limits}, limits, rate),
+        ("Few cut off: it does not", load_results("tight_limit_control_eval"), "pass@1_limit_80",
+         "accuracy with 80 tokens", {name: name for name in limits}, limits, rate),
+        ("Most silent: more per update ...", load_results("unsolvable_eval"), "pass@1_solvable",
+         "accuracy on solvable sums", PAID, paid, rate),
+        ("... and far more answers", drawn, "completions", "answers drawn", PAID, paid,
+         (0.0, 9000.0)),
+    )  # fmt: skip
+    return [
+        Panel(title, named(runs, names), column, unit, colours, ends)
+        for title, runs, column, unit, names, colours, ends in tables
+    ]
+
+
+def named(runs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The runs of some arms, in that order and by those names."""
+    return pd.concat([runs[runs["arm"] == arm].assign(arm=name) for arm, name in names.items()])
 
 
 def rare_explorer(rare: float = 0.01, eps_high: float = 0.28, updates: int = 16) -> Explorer:
@@ -264,11 +297,11 @@ def draw_fans(
     axes[0].set_ylabel("entropy, nats")
 
 
-def draw_openings(axes: Sequence[Axes], steps: pd.DataFrame, arms: Sequence[str]) -> None:
+def draw_openings(axes: Sequence[Axes], steps: pd.DataFrame, arms: Iterable[str]) -> None:
     """Probability of the rare opening after each batch, a panel per learning rate."""
     for ax, (lr, part) in zip(axes, steps.groupby("lr"), strict=True):
         nameless = None if ax is axes[0] else dict.fromkeys(arms, " ")
-        learning_curves(part, "opens_rarely", ax, arms=arms, labels=nameless)
+        learning_curves(part, "opens_rarely", ax, arms=[*arms], labels=nameless)
         ax.axhline(0.5, color=FAINT, lw=1, zorder=0)
         ax.set(xlabel="batches", ylabel="", ylim=(-0.02, 1.02))
         ax.set_title(f"lr {lr:g}", fontsize=10)
