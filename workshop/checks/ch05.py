@@ -1,14 +1,16 @@
-"""Chapter 05: a group by hand, silent groups, a grouping that breaks, other divisors; the lab."""
+"""Chapter 05: an advantage in two lines; silent groups, wrong groups, other divisors; the lab."""
 
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
+from rlbook.exact import FOUR
 from rlbook.exact.strategy_mixture import estimator_weight
 from rlbook.objectives import group_center, group_normalize
-from rlbook.objectives.groups import group_mean
+from rlbook.objectives.groups import group_mean, group_size, group_sum, has_spread
 from workshop.checks.verdicts import (
+    check_lines,
     check_numbers,
     not_attempted,
     not_yet,
@@ -20,6 +22,66 @@ from workshop.checks.verdicts import (
 Estimator = Callable[[Tensor, Tensor], Tensor]
 LARGE = 512  # a group in which the observed solve rate is nearly the true one
 FEW = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
+GRADED = torch.tensor([1.0, 0, 0, 3, 1, 0, 7, 7, 0, 7, 0, 0], dtype=torch.float64)
+SHUFFLED = torch.tensor([0, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 2])
+
+
+def spread(rewards: Tensor, groups: Tensor, degrees: Tensor | None = None) -> Tensor:
+    """Standard deviation of each answer's group, with n − 1 unless `degrees` says otherwise."""
+    squares = group_sum((rewards - group_mean(rewards, groups)) ** 2, groups)
+    return (squares / (group_size(groups) - 1 if degrees is None else degrees)).sqrt()
+
+
+def over(centred: Tensor, sigma: Tensor, rewards: Tensor, groups: Tensor) -> Tensor:
+    """The line that is written for the reader."""
+    return torch.where(has_spread(rewards, groups), centred / (sigma + 1e-6), 0.0)
+
+
+def siblings_advantage(rewards: Tensor, groups: Tensor) -> Tensor:
+    """Reward minus the group's mean, in units of the group's σ, (N,)."""
+    centred = rewards - group_mean(rewards, groups)
+    return over(centred, spread(rewards, groups), rewards, groups)
+
+
+def check_siblings_advantage(mine: Estimator) -> bool:
+    """Section 3: mean and spread of a group, as the reader writes them."""
+
+    def rows_of_four(r: Tensor, g: Tensor) -> Tensor:
+        table = r.reshape(-1, 4)
+        centred = (table - table.mean(1, keepdim=True)).flatten()
+        sigma = table.std(1, keepdim=True).expand(-1, 4).flatten()
+        return over(centred, sigma, r, g)
+
+    return check_lines(
+        mine,
+        siblings_advantage,
+        {
+            "that is the mean of the whole batch: then an average answer to an easy prompt looks "
+            "good. Compare with the siblings only": lambda r, g: over(
+                r - r.mean(), spread(r, g), r, g
+            ),
+            "you took four rows in a row for a group; `groups` says who is whose sibling, in any "
+            "order": rows_of_four,
+            "all your numbers are √(G/(G − 1)) too long: G − 1 stands below the line": (
+                lambda r, g: over(r - group_mean(r, g), spread(r, g, group_size(g)), r, g)
+            ),
+            "that is the variance; take its root, or ten times the points give a tenth of the "
+            "advantage": lambda r, g: over(r - group_mean(r, g), spread(r, g) ** 2, r, g),
+            "square what is left after the mean, not the rewards": lambda r, g: over(
+                r - group_mean(r, g), (group_sum(r**2, g) / (group_size(g) - 1)).sqrt(), r, g
+            ),
+            "that is the spread of the whole batch; each group has its own": lambda r, g: over(
+                r - group_mean(r, g), r.std(), r, g
+            ),
+            "nothing is divided by σ yet": lambda r, g: r - group_mean(r, g),
+            "the sign: the best answer is above its siblings": (
+                lambda r, g: -siblings_advantage(r, g)
+            ),
+        },
+        [(FOUR.rewards, FOUR.groups), (GRADED, SHUFFLED)],
+        "each answer against its own siblings, in their own unit",
+        "subtract the group's mean; then σ is the root of the summed squares over G − 1",
+    )
 
 
 def check_one_of_eight(answer: tuple[float, float] | None) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rlbook.scaling.memory import StateMemory
 from rlbook.stats import pass_at_k
+from rlbook.stats.differences import paired_differences
 from rlbook.training import Rollout
 from rlbook.viz.style import (
     BAD,
@@ -31,6 +32,7 @@ from rlbook.viz.style import (
 )
 from rlbook.viz.widgets import Explorer, choice, slider
 from workshop.bases.habits_card import majority
+from workshop.evidence import by_arm
 
 SOLVE_RATES = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
 BLUES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08306b")
@@ -351,71 +353,49 @@ def draw_gaps(ax: Axes, gap: pd.DataFrame, interval: pd.DataFrame) -> None:
     ax.grid(axis="y", visible=False)
 
 
-# --- the scorecard -------------------------------------------------------------------------------
+# --- evidence ------------------------------------------------------------------------------------
 
 
-def scores(
-    facts: Mapping[str, Any], ends: pd.DataFrame, before: pd.DataFrame, after: pd.DataFrame
-) -> list[dict[str, str]]:
-    """The rows of the chapter's scorecard, from what its cells have measured.
-
-    `facts`: the answers a critic needs to be level with siblings ("critic"), the right rule's
-    probability in three runs with two scales ("double"), and differences as mean, low, high: rare
-    minus common rules ("contrast"), siblings minus critic, PPO's loss minus GRPO's ("tokens"),
-    GRPO's σ minus none ("sigma"). `ends` is R1-Zero's end, by rule; `before` and `after` are
-    `crowds` of a run.
-    """
-    one, starved, divided = facts["double"]
-    formats, accuracy = ends.format_ok, ends.accuracy
-    votes = f"{before.vote.iloc[-1]:.2f} → {after.vote.iloc[-1]:.2f}"
-    return [
-        {"claim": "the group mean is a baseline", "exact": "keeps (G−1)/G of the gradient"},
-        {
-            "claim": "siblings know a prompt at once",
-            "pressing": f"a critic is level after {facts['critic']} answers",
-        },
-        {
-            "claim": "siblings replace the critic",
-            "control": f"minus critic {between(facts['siblings'])}",
-        },
-        {
-            "claim": "a mean over all tokens beats one per answer",
-            "control": between(facts["tokens"]),
-            "paper": "Dr. GRPO, DAPO",
-        },
-        {
-            "claim": "σ weighs rare prompts up",
-            "exact": "w(p, G); not at all at G = 2",
-            "pressing": f"rare minus common rules {between(facts['contrast'])}",
-            "control": f"minus no σ {between(facts['sigma'])}",
-            "paper": "Dr. GRPO: a bias",
-        },
-        {
-            "claim": "σ makes scales comparable",
-            "exact": "shares of the push",
-            "pressing": f"the other family {divided:.2f}, without σ {starved:.2f}",
-            "control": f"one scale: {one:.2f}",
-        },
-        {
-            "claim": "RL moves the favourite answer",
-            "pressing": f"right by a vote of {before.index[-1]}: {votes}",
-            "paper": "DeepSeekMath: votes gain, pass@k does not",
-        },
-        {
-            "claim": "a rule is obeyed to the letter",
-            "pressing": f"format {formats['accuracy']:.2f} if only accuracy pays, accuracy "
-            f"{accuracy['format']:.2f} if only format does",
-            "paper": "R1-Zero pays both alike",
-        },
-        {
-            "claim": "no critic, nearly half the state",
-            "exact": "45 to 47 %",
-            "paper": "“significantly”",
-        },
+def against(final: pd.DataFrame, pairs: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Held-out pass@1 of arms minus another, a row for each of `pairs` (minus: arms)."""
+    runs = by_arm(final, "pass@1")
+    found = [
+        row | {"minus": minus}
+        for minus, arms in pairs.items()
+        for row in paired_differences(runs, minus, arms=arms)
     ]
+    table = pd.DataFrame(found).set_index(["arm", "minus"])
+    return table[["mean", "low", "high", "detectable"]]
 
 
-def between(interval: Sequence[float]) -> str:
-    """A difference with its 95 % interval."""
-    mean, low, high = interval
-    return f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
+SCORECARD = (  # numbers: `verdicts.table.scored`
+    {
+        "claim": "siblings know a prompt at once",
+        "pressing": "a critic needs thousands of answers (section 1, one critic)",
+        "paper": "DeepSeekMath: a critic is costly and hard to get right",
+    },
+    {
+        "claim": "siblings replace the critic",
+        "control": "plain sums: {siblings against a critic | plain sums, own rates}; "
+        "{detectable: siblings against a critic | plain sums, own rates} would be found",
+        "paper": "DeepSeekMath: yes",
+    },
+    {
+        "claim": "what parts GRPO from PPO is the averaging",
+        "control": "plain sums: {a mean per answer costs | plain sums, own rates}",
+        "paper": "Dr. GRPO, DAPO",
+    },
+    {
+        "claim": "σ brings rare rules forward",
+        "exact": "w(p, G); not at all at G = 2",
+        "pressing": "habits, all families: {σ brings rare rules forward | habits, own rates}, not "
+        "clear of chance among its kin",
+        "control": "plain sums: {σ where nothing is hard | plain sums, own rates}",
+        "paper": "Dr. GRPO: a bias",
+    },
+    {
+        "claim": "the KL penalty is needed",
+        "control": "plain sums, with minus without: {a KL penalty | plain sums, own rates}",
+        "paper": "β = 0.04; most later runs 0",
+    },
+)

@@ -4,7 +4,7 @@ import pytest
 
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
-from workshop.figures.ch05 import between, crowds
+from workshop.figures.ch05 import crowds
 
 
 def answers(said: str) -> list[Rollout]:
@@ -30,7 +30,3 @@ def test_any_is_pass_at_k_and_a_vote_can_be_lost():
 def test_a_vote_of_two_is_taken_in_every_half():
     table = crowds(answers("rraa"), n=4, sizes=(2,))
     assert table.loc[2].to_dict() == pytest.approx({"any": 1 - 1 / 6, "vote": 0.5})
-
-
-def test_an_interval_is_written_with_its_signs():
-    assert between((-0.013, -0.045, 0.019)) == "−0.013 [−0.045, +0.019]"
