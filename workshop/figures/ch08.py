@@ -174,7 +174,7 @@ def evidence() -> list[Panel]:
     tables = (
         ("A rare opening: a little sooner", half.reset_index().query("lr == 1e-4"), "batches",
          "batches until the opening has ½", REGIONS, CLIPS, (0.0, 3.7)),
-        ("Nothing rare: no difference", load_results("regions_minibatches_eval"), "pass@1",
+        ("Nothing rare: no gain", load_results("regions_minibatches_eval"), "pass@1",
          "accuracy", REGIONS, CLIPS, rate),
         ("Half cut off: the ramp gives up", load_results("tight_limit_eval"), "pass@1_limit_80",
          "accuracy with 80 tokens", {name: name for name in limits}, limits, rate),
