@@ -1,16 +1,130 @@
-"""Chapter 09: four meanings of one ε, the length of an answer, masks as weights, caps; the lab."""
+"""Chapter 09: two losses, four meanings of one ε, lengths, masks as weights, caps; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, log
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from rlbook.exact import SoftmaxPolicy
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right
+from workshop.checks.verdicts import check_lines, check_numbers, not_attempted, not_yet, right
 
 WIDTHS = ("a hundredth", "a tenth", "mine", "ten times")
 BEHIND = 0.02  # less than that between two accuracies is a matter of seeds
+
+CAP = 5.0
+RATIOS = torch.tensor([[0.05, 1, 2, 8, 50, 3], [0.05, 1, 2, 8, 50, 3]], dtype=torch.float64)
+PROBE = SimpleNamespace(
+    logp_old=torch.full((2, 6), -4.5, dtype=torch.float64),
+    advantages=torch.tensor([1.0, -0.5], dtype=torch.float64),
+    mask=torch.tensor([5 * [True] + [False]] * 2),
+)
+MOVED = torch.tensor([[0.1, -0.1, 0.2, 0], [0.5, 0, 0, 0], [0.3, -0.3, 0.1, -0.2]]).double()
+SHORT = torch.tensor([3 * [True] + [False], [True, True, False, False], 4 * [True]])
+
+
+def cispo_loss(logp: Tensor, part: SimpleNamespace, cap: float = CAP) -> Tensor:
+    """−min(ρ, cap) · Â · log π with the weight as a constant, the mean over tokens."""
+    return weighted(logp, part, ratio_of(logp, part).detach().clamp(max=cap))
+
+
+def ratio_of(logp: Tensor, part: SimpleNamespace) -> Tensor:
+    return (logp - part.logp_old).exp()
+
+
+def weighted(logp: Tensor, part: SimpleNamespace, weight: Tensor) -> Tensor:
+    return (-weight * part.advantages[:, None] * logp)[part.mask].mean()
+
+
+def gradient(loss: Callable[..., Tensor], part: SimpleNamespace) -> Tensor:
+    """What a loss does to log π of every token, at ratios from 0.05 to 50."""
+    logp = (part.logp_old + RATIOS.log()).requires_grad_()
+    value = loss(logp, part)
+    if value is None or value is ...:
+        return value
+    if not value.requires_grad:
+        raise ValueError("no gradient reaches log π: is it detached, too?")
+    return torch.autograd.grad(value, logp)[0]
+
+
+def check_cispo_loss(mine: Callable[..., Tensor]) -> bool:
+    """Section 3: CISPO's weight and loss, judged by the gradient."""
+
+    def of(weight: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+        def loss(logp: Tensor, part: SimpleNamespace) -> Tensor:
+            return weighted(logp, part, weight(ratio_of(logp, part), part.advantages[:, None]))
+
+        return loss
+
+    def no_log(logp: Tensor, part: SimpleNamespace) -> Tensor:
+        capped = ratio_of(logp, part).clamp(max=CAP)
+        return (-capped * part.advantages[:, None])[part.mask].mean()
+
+    return check_lines(
+        mine,
+        cispo_loss,
+        {
+            "beyond the cap nothing flows any more: that is a mask again. Is log π in your loss, "
+            "and is the weight detached?": no_log,
+            "the gradient also runs through the weight: detach it": of(
+                lambda r, a: r.clamp(max=CAP)
+            ),
+            "there is a floor: a token that is nearly gone (ρ = 0.05) still weighs 0.8": of(
+                lambda r, a: r.detach().clamp(0.8, CAP)
+            ),
+            "the cap is absolute here, 5 means 5; verl counts from 1": of(
+                lambda r, a: r.detach().clamp(max=1 + CAP)
+            ),
+            "a bad token that grew eightfold is still pushed eightfold: cap for both signs": of(
+                lambda r, a: torch.where(a > 0, r.clamp(max=CAP), r).detach()
+            ),
+            "the sign: what is minimised must fall when a good token becomes likelier": of(
+                lambda r, a: -r.detach().clamp(max=CAP)
+            ),
+            "no token is weighted: where is the ratio?": of(lambda r, a: torch.ones_like(r)),
+            "no weight is capped yet": of(lambda r, a: r.detach()),
+        },
+        [(PROBE,)],
+        "a weight that leans and never silences",
+        "the ratio, detached, no larger than the cap; then −weight · Â · log π",
+        gradient,
+    )
+
+
+def check_answer_ratio(mine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> bool:
+    """Section 6: the geometric mean of an answer's ratios."""
+
+    def gap(logp: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, logp - logp_old, 0.0)
+
+    def geometric(logp: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:
+        return (gap(logp, logp_old, mask).sum(1) / mask.sum(1)).exp()
+
+    return check_lines(
+        mine,
+        geometric,
+        {
+            "that is the ratio of the whole answer; divide by its length before exp": (
+                lambda n, o, m: gap(n, o, m).sum(1).exp()
+            ),
+            "that is the mean of the ratios; s averages their logarithms": (
+                lambda n, o, m: torch.where(m, (n - o).exp(), 0.0).sum(1) / m.sum(1)
+            ),
+            "padding is counted: divide by the tokens of the answer, not by the width": (
+                lambda n, o, m: gap(n, o, m).mean(1).exp()
+            ),
+            "that is log s; the ratio is its exponential": (
+                lambda n, o, m: gap(n, o, m).sum(1) / m.sum(1)
+            ),
+            "one number for each token; GSPO has one for the answer": (
+                lambda n, o, m: gap(n, o, m).exp()
+            ),
+        },
+        [(MOVED - 1, torch.full_like(MOVED, -1), SHORT)],
+        "one ratio for an answer, whatever its length",
+        "sum the log-ratios of an answer, divide by its tokens, and take the exponential",
+    )
 
 
 def check_verl_setting(answer: Sequence[float] | None) -> None:

@@ -12,14 +12,68 @@ from rlbook.exact.strategy_mixture import (
     estimator_weight,
     likelihood_weight,
 )
-from rlbook.objectives import max_rl
-from workshop.checks.verdicts import not_attempted, not_yet, right, same
+from rlbook.objectives import group_normalize, max_rl
+from rlbook.objectives.groups import group_mean, group_size, group_sum
+from workshop.checks.verdicts import check_lines, not_attempted, not_yet, right, same
 
 SHARES = (1 / 2, 2 / 3, 3 / 4, 5 / 6)
 # Solve rates of the base of section 1 on short and on long sums, and how often it opens so.
 OPENINGS = ((0.10, 0.06), (0.61, 0.0), (0.50, 0.0), (0.33, 0.0))
 AT_FIRST = (0.36, 0.05, 0.15, 0.44)
 TOLERANCE = 0.2  # rates are measured, and 0.06 of them decide
+
+FEW_RIGHT = torch.tensor([1.0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1], dtype=torch.float64)
+FOUR_GROUPS = torch.arange(16) // 4
+
+
+def check_my_votes(mine: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """Section 4: MaxRL's advantages, as the reader writes them."""
+
+    def over(divisor: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        def advantage(r: Tensor, g: Tensor) -> Tensor:
+            rate = group_mean(r, g)
+            return torch.where(rate > 0, (r - rate) / divisor(r, g).clamp(min=1e-9), 0.0)
+
+        return advantage
+
+    def siblings(r: Tensor, g: Tensor) -> Tensor:
+        return (group_sum(r, g) - r) / (group_size(g) - 1)
+
+    return check_lines(
+        mine,
+        max_rl,
+        {
+            "0/0: a group without a success has no rate to divide by; it teaches nothing, so 0": (
+                lambda r, g: (r - group_mean(r, g)) / group_mean(r, g)
+            ),
+            "the group without a success gets −1 each: that is the paper's Equation 10; Algorithm "
+            "1, the one that is run, gives 0": lambda r, g: (
+                torch.where(group_mean(r, g) > 0, r / group_mean(r, g).clamp(min=1e-9), 0.0) - 1
+            ),
+            "that praises every right answer and blames nobody: subtract its mean, which is 1": (
+                lambda r, g: max_rl(r, g, "equation_9")
+            ),
+            "by σ: that is GRPO, where a lone success of four gets 1.5 and not 3": group_normalize,
+            "by the batch's rate, one number for all prompts: that is a learning rate, no vote": (
+                over(lambda r, g: r.mean().expand_as(r))
+            ),
+            "the siblings' rate of a lone success is 0; the answer itself belongs into r̂": over(
+                siblings
+            ),
+            "nothing is divided yet: a prompt still counts in proportion to its rate": (
+                lambda r, g: r - group_mean(r, g)
+            ),
+            "by the root of the rate: a prompt still counts in proportion to √p": over(
+                lambda r, g: group_mean(r, g).sqrt()
+            ),
+            "1/N is counted twice: the mean over samples comes later": (
+                lambda r, g: max_rl(r, g) / group_size(g)
+            ),
+        },
+        [(FEW_RIGHT, FOUR_GROUPS)],
+        "one vote for every prompt that was solved at all",
+        "the reward minus the group's mean, over that mean; 0 where the mean is 0",
+    )
 
 
 def check_votes(answer: Sequence[tuple[float, float]] | None) -> None:

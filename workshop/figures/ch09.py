@@ -107,3 +107,43 @@ def draw_answers(
         if below := int((log_ratio < -0.36).sum()):
             text = f"{below} further below"
             ax.text(0.02, 0.02, text, transform=ax.transAxes, color=MUTED, fontsize=8)
+
+
+SCORECARD = (  # numbers: `verdicts.table.scored`
+    {
+        "claim": "a clip silences the rare token that ought to grow",
+        "exact": "up to four updates a batch: nobody; at sixteen it takes three times as long",
+        "pressing": "half of the good `check ` (section 1, one run)",
+        "control": "plain sums: less than one token in a hundred",
+        "paper": "MiniMax: *However*, *Aha*",
+    },
+    {
+        "claim": "CISPO is sooner, in batches of sixteen updates until one half",
+        "pressing": "against a clip of 0.2: {a clipped weight frees it sooner | rare opening, "
+        "lr 1e-4}; the best rate is open",
+        "control": "plain sums: {CISPO where nothing is rare | plain sums, own rates, "
+        "16 minibatches}",
+        "paper": "MiniMax: half of DAPO's steps",
+    },
+    {
+        "claim": "what helps is the missing mask, not the cap",
+        "exact": "level with no region",
+        "pressing": "cap minus none: {CISPO's cap itself does nothing here | rare opening, "
+        "lr 1e-4}; rough sampler {the cap itself | a rough sampler, own rates}",
+        "paper": "ScaleRL: caps of 4, 5 and 8 do not differ",
+    },
+    {
+        "claim": "a clip held to the sampler, minus a capped weight",
+        "pressing": "old tokens: {a clip held to the sampler, for a capped weight | tokens 8 "
+        "updates old, own rates}; rough sampler: {a clip held to the sampler, for a capped "
+        "weight | a rough sampler, own rates}",
+        "control": "{control: a clip held to the sampler, for a capped weight | a rough sampler, "
+        "own rates}",
+        "paper": "ScaleRL: CISPO",
+    },
+    {
+        "claim": "GSPO with a window of its answers' size, minus DAPO",
+        "control": "plain sums: {GSPO against DAPO | plain sums, own rates}",
+        "paper": "GSPO: ahead, on a mixture of experts",
+    },
+)

@@ -115,7 +115,8 @@ def small_png(image: str) -> str:
 
     picture = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")
     buffer = io.BytesIO()
-    picture.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    few = picture.quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(buffer, "PNG", optimize=True)
     return min(image, base64.b64encode(buffer.getvalue()).decode(), key=len)
 
 
