@@ -1,16 +1,120 @@
-"""Chapter 02: gradients and values by hand, legal baselines, the lab on learning rates."""
+"""Chapter 02: REINFORCE's loss; gradients and values by hand, legal baselines, the lab."""
 
 from collections.abc import Callable, Mapping, Set
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from rlbook.exact import SoftmaxPolicy, optimal_baseline
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from rlbook.exact import FOUR, SoftmaxPolicy, optimal_baseline
+from workshop.checks.verdicts import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    right,
+    same,
+)
+
+Loss = Callable[[Tensor, Tensor, Tensor, float], Any]
 
 LEGAL = frozenset("acdf")
 ILLEGAL = {
     "b": "one of them contains r_i itself, so it knows the answer it is subtracted from",
     "e": "one of them is computed from the sampled answer: that is another reward, not a baseline",
+}
+
+
+def check_reinforce_loss(loss: Loss) -> bool:
+    """The chapter's three lines: the loss whose gradient is REINFORCE's, with its value."""
+    padded = torch.arange(10) < FOUR.lengths[:, None]
+    draw = torch.Generator().manual_seed(0)
+    logp = -torch.rand(padded.shape, generator=draw, dtype=torch.float64)
+    logp = torch.where(padded, logp, -3.0)  # a model has an opinion on padding too
+    graded = torch.tensor([1.0, 1.0, 0.0, 0.25], dtype=torch.float64)
+    return check_lines(
+        loss,
+        loss_of,
+        LOSSES,
+        [(logp, graded, padded, 0.5), (logp, graded, padded, -1.0)],
+        "its gradient pushes every token that was chosen, as hard as its answer was better than b",
+        "for one answer with reward 1, b = ½ and log-probabilities −1 and −2 the loss is 1.5",
+        gradient_and_value,
+    )
+
+
+def gradient_and_value(
+    loss: Loss, logp: Tensor, rewards: Tensor, mask: Tensor, baseline: float
+) -> Any:
+    """What a loss does to every log-probability, and what it says it is, in one row."""
+    logp = logp.clone().requires_grad_()
+    value = loss(logp, rewards, mask, baseline)
+    if value is None or value is ...:
+        return value
+    if not isinstance(value, Tensor) or value.dim():
+        found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"the loss should be one number, a tensor without axes; it is {found}")
+    if not value.requires_grad:
+        raise ValueError("the loss does not depend on logp, so it cannot teach anything")
+    (gradient,) = torch.autograd.grad(value, logp)
+    return torch.cat([gradient.flatten(), value.detach().reshape(1)])
+
+
+def loss_of(
+    logp: Tensor, rewards: Tensor, mask: Tensor, baseline: float, **wrong: Callable[..., Tensor]
+) -> Tensor:
+    """The three lines as they should be, or with some of them `wrong`."""
+    lines = {
+        "advantages": lambda r, b: r - b,
+        "log_pi": lambda logp, mask: (logp * mask).sum(1),
+        "value": lambda a, log_pi: -(a * log_pi).mean(),
+    } | wrong
+    advantages = lines["advantages"](rewards, baseline)
+    return lines["value"](advantages, lines["log_pi"](logp, mask))
+
+
+def token_mean(logp: Tensor, rewards: Tensor, mask: Tensor, baseline: float) -> Tensor:
+    """One mean over all tokens."""
+    return -((rewards - baseline)[:, None] * logp * mask).sum() / mask.sum()
+
+
+def after_the_mean(logp: Tensor, rewards: Tensor, mask: Tensor, baseline: float) -> Tensor:
+    """The baseline taken from the loss."""
+    return loss_of(logp, rewards, mask, 0.0) - baseline
+
+
+LOSSES: dict[str, Loss] = {
+    "third line: the sign. Optimisers minimise, so this one makes good answers rarer": partial(
+        loss_of, value=lambda a, log_pi: (a * log_pi).mean()
+    ),
+    "second line: the padding is in the sum. Only tokens under the mask were chosen by the "
+    "policy": partial(loss_of, log_pi=lambda logp, mask: logp.sum(1)),
+    "a number taken from the *loss* has no gradient, so it changes nothing. Take the baseline "
+    "from the rewards": after_the_mean,
+    "first line: these are the rewards; the baseline is not in it": partial(
+        loss_of, advantages=lambda r, b: r
+    ),
+    "first line: the baseline is added. It says what was to be expected, so it is taken off": (
+        partial(loss_of, advantages=lambda r, b: r + b)
+    ),
+    "first line: that is the mean of these rewards. Take the baseline that you are handed": partial(
+        loss_of, advantages=lambda r, b: r - r.mean()
+    ),
+    "second line: divided by each answer's length. That is another objective: a short answer's "
+    "tokens would be pushed harder": partial(
+        loss_of, log_pi=lambda logp, mask: (logp * mask).sum(1) / mask.sum(1)
+    ),
+    "second line: divided by the width of the batch. The log-probability of an answer is a sum": (
+        partial(loss_of, log_pi=lambda logp, mask: (logp * mask).mean(1))
+    ),
+    "one mean over all tokens: add up each answer's tokens first, then take the mean over the "
+    "answers": token_mean,
+    "second line: that is π of the answer, not its logarithm": partial(
+        loss_of, log_pi=lambda logp, mask: (logp * mask).sum(1).exp()
+    ),
+    "third line: a sum grows with the batch, and so would the step. Take the mean over the "
+    "answers": partial(loss_of, value=lambda a, log_pi: -(a * log_pi).sum()),
 }
 
 

@@ -21,6 +21,30 @@ COLOURS = {"none": MUTED, "mean": BAD, "optimal": GOOD}
 SOLVE_RATES = tuple(i / 26 for i in range(1, 26))
 STEP = 2.5  # learning rate of the steps drawn in the triangle
 CORNERS = np.array([(0.5, 3**0.5 / 2), (0.0, 0.0), (1.0, 0.0)])
+OWN = "plain sums, own rates"
+SCORECARD = (  # numbers: `verdicts.table.scored`; those of the last two rows are the chapter's
+    {
+        "claim": "the score function estimates ∇J without bias",
+        "exact": "yes: autograd on the sum agrees",
+        "paper": "Williams 1992: proved",
+    },
+    {
+        "claim": "a point in every reward is noise and nothing else",
+        "exact": "the same mean gradient, four times the rollouts and more",
+        "pressing": f"{{one point more for every answer costs | {OWN}}}",
+        "control": "0 once a mean is subtracted: the same run, bit for bit",
+    },
+    {
+        "claim": "subtracting the mean helps",
+        "exact": "less noise for long answers, more for two answers above p = ⅔",
+        "control": f"rewards 0 and 1: {{a batch mean against no baseline | {OWN}}}",
+        "paper": "Ahmadian et al. 2024: helps a little",
+    },
+    {
+        "claim": "REINFORCE can change a model's mode",
+        "control": "plain sums: the mode was right before",
+    },
+)
 
 
 # --- three answers in a triangle -----------------------------------------------------------------
