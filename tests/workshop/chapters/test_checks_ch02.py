@@ -110,3 +110,29 @@ def test_nothing_is_said_before_an_attempt(said):
     stubs += [(ch02.check_lab, {}, None, None)]
     for check, *answer in stubs:
         assert said(check, *answer) == "not attempted yet"
+
+
+@pytest.mark.parametrize(
+    ("loss", "hint"),
+    [
+        (lambda logp, rewards, mask, b: -(rewards - b) * (logp * mask).sum(1), "one number"),
+        (lambda logp, rewards, mask, b: 1.0, "one number"),
+        (lambda logp, rewards, mask, b: (rewards - b).sum(), "does not depend on logp"),
+        (lambda logp, rewards, mask, b: -((rewards - b) * logp).mean(), "must match the size"),
+        (
+            lambda logp, rewards, mask, b: 2 * ch02.loss_of(logp, rewards, mask, b),
+            "the loss is 1.5",
+        ),
+    ],
+)
+def test_a_loss_that_is_none_is_named(said, loss, hint):
+    text = said(ch02.check_reinforce_loss, loss)
+    assert text.startswith("not yet: ") and hint in text
+
+
+def test_a_loss_may_be_written_in_another_way(said):
+    def loss(logp, rewards, mask, baseline):
+        chosen = torch.where(mask, logp, 0.0)
+        return torch.einsum("n,nt->", baseline - rewards, chosen) / len(mask)
+
+    assert said(ch02.check_reinforce_loss, loss).startswith("right: ")
