@@ -1,4 +1,4 @@
-"""Chapter 04: margins of noisy labels, the leash, best-of-n, DPO's gradient; the lab."""
+"""Chapter 04: two lines of loss, margins, the leash, best-of-n, the weight in DPO; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, log
@@ -6,13 +6,135 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
+from rlbook.exact import FOUR
 from rlbook.rewards import dpo_loss
 from rlbook.stats.best_of_n import best_of_n_kl
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    right,
+    same,
+)
 
 NATS = 3.0
 ENDINGS = ("turns later", "turns as early", "does not turn")
+FALL, LATER, NEAR = 0.1, 5, 2  # of a share; steps that are later, steps that are no difference
+
+CHOSEN = torch.tensor([2.0, -1.0, 0.5, 3.0])
+REJECTED = torch.tensor([0.0, 1.0, 0.5, -2.5])
+FAR = torch.tensor([-150.0, 4.0]), torch.tensor([50.0, 1.0])
+LIKED = torch.tensor([2.0, 0.0, 3.0, 0.0], dtype=torch.float64)
+NOISE = torch.where(FOUR.mask, 0.0, -9.0).double()  # what stands where no token is
+
+
+def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """Bradley and Terry: −log σ of the margin, the mean over pairs."""
+    return -logsigmoid(chosen - rejected).mean()
+
+
+def check_preference_loss(mine: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """Section 2: the loss of a reward model, as the reader writes it."""
+    return check_lines(
+        mine,
+        preference_loss,
+        {
+            "the wrong way round: the loss must fall as the chosen answer scores higher": (
+                lambda w, l: -logsigmoid(l - w).mean()  # noqa: E741
+            ),
+            "σ is the probability of the choice; a likelihood is made large through its log": (
+                lambda w, l: -(w - l).sigmoid().mean()  # noqa: E741
+            ),
+            "the sign: a likelihood is maximised, and a loss is minimised": (
+                lambda w, l: logsigmoid(w - l).mean()  # noqa: E741
+            ),
+            "that grows with the number of pairs: take the mean": (
+                lambda w, l: -logsigmoid(w - l).sum()  # noqa: E741
+            ),
+            "at a margin of −200 that is infinite: σ has become 0. `logsigmoid` has not": (
+                lambda w, l: -(w - l).sigmoid().log().mean()  # noqa: E741
+            ),
+            "that is the margin itself; it has no end, and a sure pair would pull as an open one": (
+                lambda w, l: (l - w).mean()  # noqa: E741
+            ),
+            "one number for all pairs: take the mean": lambda w, l: -logsigmoid(w - l),  # noqa: E741
+        },
+        [(CHOSEN, REJECTED), FAR],
+        "only the difference of the two scores enters",
+        "the margin is chosen − rejected; the loss is −log σ(margin), the mean over pairs",
+    )
+
+
+def last_token(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The line that is written for the reader: row and column of each answer's last token."""
+    return torch.arange(len(mask)), mask.cumsum(1).argmax(1)
+
+
+def priced(scores: Tensor, logp: Tensor, logp_ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+    """What every token earns (N, T): minus β of its log-ratio, and at the end the score."""
+    rewards = -beta * (logp - logp_ref) * mask
+    rewards[last_token(mask)] += scores
+    return rewards
+
+
+def check_priced(mine: Callable[..., Tensor]) -> bool:
+    """Section 5: the price of distance and the place of the score."""
+
+    def at_end(scores: Tensor, rewards: Tensor, mask: Tensor) -> Tensor:
+        rewards = rewards.clone()
+        rewards[last_token(mask)] += scores
+        return rewards
+
+    def last_column(s: Tensor, n: Tensor, o: Tensor, m: Tensor, beta: float) -> Tensor:
+        rewards = -beta * (n - o) * m
+        rewards[:, -1] += s
+        return rewards
+
+    def replaced(s: Tensor, n: Tensor, o: Tensor, m: Tensor, beta: float) -> Tensor:
+        rewards = -beta * (n - o) * m
+        rewards[last_token(m)] = s
+        return rewards
+
+    def all_at_end(s: Tensor, n: Tensor, o: Tensor, m: Tensor, beta: float) -> Tensor:
+        return at_end(s - beta * ((n - o) * m).sum(1), torch.zeros_like(n), m)
+
+    return check_lines(
+        mine,
+        priced,
+        {
+            "that pays the policy for going away: distance is a price, so it is subtracted": (
+                lambda s, n, o, m, b: at_end(s, b * (n - o) * m, m)
+            ),
+            "the score stands on every token; it is for the answer, once, at its last token": (
+                lambda s, n, o, m, b: (s[:, None] - b * (n - o)) * m
+            ),
+            "the last column is padding in a short answer; `end` is where an answer ends": (
+                last_column
+            ),
+            "at the last token the score has replaced the price: add it": replaced,
+            "prompt or padding pays, too: only the answer's own tokens do": (
+                lambda s, n, o, m, b: at_end(s, -b * (n - o), m)
+            ),
+            "a nat costs a whole point: where is β?": (
+                lambda s, n, o, m, b: at_end(s, -(n - o) * m, m)
+            ),
+            "no token pays yet: that is the reward of section 1": (
+                lambda s, n, o, m, b: at_end(s, torch.zeros_like(n), m)
+            ),
+            "nobody has got a score yet": lambda s, n, o, m, b: -b * (n - o) * m,
+            "the whole price stands at the end: right in sum, but the critic cannot learn which "
+            "token was dear": all_at_end,
+            "that is the price of a probability; take the difference of the logs": (
+                lambda s, n, o, m, b: at_end(s, -b * (n.exp() - o.exp()) * m, m)
+            ),
+        },
+        [(LIKED, FOUR.logp + NOISE, FOUR.logp_old - NOISE, FOUR.mask, beta) for beta in (0.1, 0.5)],
+        "each token pays for its own distance, and the answer is judged where it ends",
+        "−β (log π − log π_ref) inside the mask, 0 outside; then the score where the answer ends",
+    )
 
 
 def check_margin(answer: float | None) -> None:
@@ -151,7 +273,8 @@ def check_committee(committee: Callable[..., Any]) -> None:
 def check_lab(measured: Mapping[str, Sequence[float]] | None, ending: str | None) -> None:
     """Lab, step 4: accuracy of every step under one model and under a committee, and what it says.
 
-    Judged is whether the conclusion follows from the reader's own numbers.
+    Judged is whether the conclusion follows from the reader's own numbers. Where they are on the
+    edge of two conclusions, either will do.
     """
     if not measured or ending is None:
         not_attempted()
@@ -160,8 +283,12 @@ def check_lab(measured: Mapping[str, Sequence[float]] | None, ending: str | None
         not_yet('give "one model" and "committee", the accuracy of 20 steps or more each')
     elif ending not in ENDINGS:
         not_yet(f"say one of: {', '.join(ENDINGS)}")
-    elif ending != seen(measured):
-        not_yet(f"your own numbers say it {seen(measured)}: compare means over five steps")
+    elif ending not in (fitting := endings(measured)):
+        not_yet(
+            f"your own numbers say it {fitting[0]}: compare when the means over five steps fall"
+        )
+    elif len(fitting) > 1:
+        right(f"but these numbers would also bear “{fitting[ending == fitting[0]]}”: too close")
     else:
         right(
             "a committee errs where its members err together, and they share a trunk and the data"
@@ -169,13 +296,39 @@ def check_lab(measured: Mapping[str, Sequence[float]] | None, ending: str | None
 
 
 def seen(measured: Mapping[str, Sequence[float]]) -> str:
-    """What two curves say, by means over five steps: a fall is one of at least 0.1."""
+    """The likeliest of what two curves say."""
+    return endings(measured)[0]
+
+
+def endings(measured: Mapping[str, Sequence[float]]) -> list[str]:
+    """What two curves may be said to show, by means over five steps, the likeliest first.
+
+    A curve turns at the first step that is `FALL` below the best before it; the last is compared
+    with the best for whether it has turned at all. `LATER` steps are later, `NEAR` are none;
+    between them, and where a fall is within a fifth of `FALL`, both are let pass.
+    """
     smooth = {name: means_of_five(values) for name, values in measured.items()}
-    together = smooth["committee"]
-    if max(together) - together[-1] < 0.1:
-        return "does not turn"
-    peaks = {name: values.index(max(values)) for name, values in smooth.items()}
-    return "turns later" if peaks["committee"] > peaks["one model"] else "turns as early"
+    fall = max(smooth["committee"]) - smooth["committee"][-1]
+    delay = turn(smooth["committee"]) - turn(smooth["one model"])
+    when = ["turns later", "turns as early"]
+    if delay < LATER:
+        when.reverse()
+    turned = when if NEAR < delay < LATER else when[:1]
+    if fall < 0.8 * FALL:
+        return ["does not turn"]
+    if fall > 1.2 * FALL:
+        return turned
+    return ["does not turn", *turned] if fall < FALL else [*turned, "does not turn"]
+
+
+def turn(values: Sequence[float]) -> int:
+    """The first place that is `FALL` below the best before it; the length where there is none."""
+    best = values[0]
+    for place, value in enumerate(values):
+        best = max(best, value)
+        if best - value >= FALL:
+            return place
+    return len(values)
 
 
 def means_of_five(values: Sequence[float]) -> list[float]:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from rlbook.exact import EnumerablePolicy
 from rlbook.rewards import Preference, RewardModel
-from rlbook.stats import wilson_interval
+from rlbook.stats import t_interval, wilson_interval
 from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
 from rlbook.training.metrics import group_by
@@ -20,6 +20,36 @@ from workshop.worlds.preferences import best_of_n, kl_optimum
 
 PROXY, TRUTH = colour_of("1000 pairs"), "#0072B2"
 FAMILY_OF = dict(enumerate(FAMILIES, 1))
+
+SCORECARD = (  # numbers in braces: `verdicts.table.scored`
+    {
+        "claim": "pleasing a learned reward loses the truth",
+        "exact": "β from 10 to 0.1: truth .28, .66, .00",
+        "pressing": "minus a verifier in its place: {a reward model instead of the verifier | "
+        "habits, 1000 pairs}; one rate",
+        "paper": "Gao et al.: up, then down",
+    },
+    {
+        "claim": "a leash keeps the mean, not every family",
+        "pressing": "β = 0.1 minus none: {... and what a leash of 0.1 gives back | "
+        "habits, 1000 pairs}; plain sums .61 → .41; β at the edge of what was tried",
+        "paper": "Gao et al.: no more truth than stopping early",
+    },
+    {
+        "claim": "more pairs: a higher peak, the same end",
+        "pressing": "4000 minus 1000: +0.05 [+0.00, +0.11] at the peak, +0.00 [-0.03, +0.04] at "
+        "the end; passes differ",
+    },
+    {
+        "claim": "a leash is no help against annotators who err together",
+        "pressing": "minus experts: {annotators who share a misconception | habits, 1000 pairs}",
+    },
+    {
+        "claim": "picking the best of n, and DPO, turn as well",
+        "exact": "best of 1024: truth .00",
+        "pressing": "one reward model, one run (folded)",
+    },
+)
 
 
 def preference_table(pairs: Sequence[Preference]) -> pd.DataFrame:
@@ -116,14 +146,70 @@ def draw_path(ax: Axes, path: pd.DataFrame, marker: str = "") -> None:
 
 
 def draw_pursuit(
-    axes: Sequence[Axes], steps: pd.DataFrame, arms: Sequence[str], smooth: int = 3
+    axes: Sequence[Axes],
+    steps: pd.DataFrame,
+    arms: Sequence[Sequence[str]],
+    column: str = "accuracy",
+    smooth: int = 3,
 ) -> None:
-    """Left the reward that was earned, right what it was worth, step by step, of several arms."""
-    chased = [arm for arm in arms if arm != "verifier"]
-    learning_curves(steps, "reward", axes[0], arms=chased, smooth=smooth)
-    learning_curves(steps, "accuracy", axes[1], arms=arms, smooth=smooth)
-    axes[0].set(ylabel="score of the reward model", xlabel="PPO step")
-    axes[1].set(ylabel="share of right answers", xlabel="PPO step", ylim=(0, 1))
+    """One column of the log, step by step, on each of the axes for some of the arms."""
+    what = {"accuracy": "share of right answers", "reward": "score of the reward model"}
+    for ax, some in zip(axes, arms, strict=True):
+        learning_curves(steps, column, ax, arms=some, smooth=smooth)
+        ax.set(xlabel="PPO step", ylabel="")
+        if column == "accuracy":
+            ax.set_ylim(0, 1)
+    axes[0].set_ylabel(what[column])
+
+
+def highest_and_last(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """By seed and arm: the best mean over five steps, the step where it ends, and the last one."""
+    runs = steps.pivot_table(index="step", columns=["arm", "seed"], values="accuracy")
+    smooth = runs.rolling(5).mean().dropna()
+    found = smooth.max(), smooth.idxmax(), smooth.iloc[-1]
+    high, when, last = (series.unstack("arm") for series in found)
+    return high, when, last
+
+
+def paired(tables: Mapping[str, pd.DataFrame], arms: Mapping[str, str]) -> pd.DataFrame:
+    """Mean with 95 % interval of arm minus arm, seed by seed, of every table."""
+    rows = {}
+    for arm, other in arms.items():
+        means = {what: t_interval((t[arm] - t[other]).to_numpy()) for what, t in tables.items()}
+        rows[f"{arm} minus {other}"] = {
+            what: f"{m.mean:+.2f} [{m.low:+.2f}, {m.high:+.2f}]" for what, m in means.items()
+        }
+    return pd.DataFrame(rows).T
+
+
+def family_course(
+    steps: pd.DataFrame, arms: Sequence[str], levels: Sequence[int], width: int = 5
+) -> pd.DataFrame:
+    """Share of right answers of every family, from the first steps to the last, of several arms."""
+    early, late = steps["step"] <= width, steps["step"] > steps["step"].max() - width
+    columns = {f"accuracy_level_{level}": FAMILY_OF[level] for level in levels}
+    first, last = (
+        steps[part].groupby("arm")[list(columns)].mean().rename(columns=columns)
+        for part in (early, late)
+    )
+    cells = {
+        family: [f"{first.loc[arm, family]:.2f} → {last.loc[arm, family]:.2f}" for arm in arms]
+        for family in columns.values()
+    }
+    return pd.DataFrame(cells, index=list(arms))
+
+
+def answers_table(said: Mapping[str, Sequence[Rollout]]) -> pd.DataFrame:
+    """What several policies answer to the same prompts: steps, answer, verdict."""
+    columns = {name: [shortened(r) for r in rollouts] for name, rollouts in said.items()}
+    prompts = [r.problem.prompt for r in next(iter(said.values()))]
+    return pd.DataFrame(columns, index=prompts)
+
+
+def shortened(rollout: Rollout) -> str:
+    """An answer without its tags."""
+    text = rollout.text.replace("<think>", "").replace("</think>", " ").replace("<answer>", "→ ")
+    return f"{'✓' if rollout.correct else '✗'} {text.replace('</answer>', '')}"
 
 
 def by_distance(steps: pd.DataFrame, arm: str) -> pd.DataFrame:

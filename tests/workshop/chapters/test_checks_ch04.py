@@ -110,6 +110,10 @@ def hump(peak, steps=30, fall=0.03):
         ({"one model": hump(5), "committee": hump(29)}, "turns later", "it does not turn"),
         ({"one model": hump(5), "committee": hump(15)}, "helps", "say one of"),
         ({"one model": hump(5)}, "turns later", "20 steps or more"),
+        ({"one model": hump(5), "committee": hump(8)}, "turns later", "too close"),
+        ({"one model": hump(5), "committee": hump(8)}, "turns as early", "too close"),
+        ({"one model": hump(5), "committee": hump(5, fall=0.005)}, "does not turn", "too close"),
+        ({"one model": hump(8), "committee": hump(5)}, "turns as early", "right"),
     ],
 )
 def test_lab(measured, ending, words, said):

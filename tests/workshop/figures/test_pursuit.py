@@ -5,10 +5,15 @@ import pytest
 import torch
 
 from rlbook.exact import SoftmaxPolicy
+from workshop.evidence import load_results
 from workshop.figures.ch04 import (
+    SCORECARD,
     best_of_n_path,
     course_of,
+    family_course,
+    highest_and_last,
     leash_path,
+    paired,
     stop_chosen_elsewhere,
     stopped_at,
 )
@@ -64,3 +69,25 @@ def test_paths_start_at_the_reference_and_end_at_the_proxys_favourite():
         assert path["proxy"].iloc[-1] == pytest.approx(2, abs=1e-3)
         assert path["KL"].iloc[-1] == pytest.approx(torch.tensor(10.0).log().item(), abs=1e-2)
         assert path["truth"].iloc[1] > path["truth"].iloc[0] > path["truth"].iloc[-1]
+
+
+def test_peaks_and_ends_are_compared_seed_by_seed():
+    both = pd.concat([humps([10, 12]), humps([14, 16]).assign(arm="b")])
+    high, when, last = highest_and_last(both)
+    assert when["a"].tolist() == [12, 14] and when["b"].tolist() == [16, 18]
+    assert (last["b"] - last["a"]).tolist() == pytest.approx([0.08, 0.08])
+    table = paired({"peak": high, "at step": when}, {"b": "a"})
+    assert table.loc["b minus a", "at step"] == "+4.00 [+4.00, +4.00]"
+    assert table.loc["b minus a", "peak"].startswith("+0.00")
+
+
+def test_the_course_of_a_family():
+    steps = humps([1]).assign(accuracy_level_1=lambda t: t["step"] / 24)
+    assert family_course(steps, ["a"], (1,)).loc["a", "plain"] == "0.12 → 0.92"
+
+
+def test_the_scorecard_has_the_numbers_of_the_runs():
+    high, _, last = highest_and_last(load_results("overoptimisation"))
+    table = paired({"peak": high, "end": last}, {"4000 pairs": "1000 pairs"})
+    told = SCORECARD[2]["pressing"]
+    assert all(number in told for number in table.iloc[0])
