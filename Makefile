@@ -24,6 +24,8 @@ OF_TEXT := tests/test_environment.py tests/test_layers.py tests/test_package.py 
 	$(addprefix tests/workshop/,site tools verdicts) tests/rlbook/interop \
 	$(addprefix tests/workshop/chapters/test_,chapters.py links.py peers.py terms.py)
 NUMBERS = $(UNIT) $(addprefix --ignore=,$(OF_TEXT))
+# JupyterLab opens on the chapter, not on a question about news.
+QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
 .PHONY: help lab test lint types unit portable slow test-chapters book site bench setup setup-dev \
@@ -34,7 +36,8 @@ help:  ## this list
 	@echo "  variables: PYTHON=$(PYTHON) PORT=$(PORT) JOBS=$(JOBS) CHAPTERS=<notebooks for make book>"
 
 lab: check-port setup  ## set everything up and open JupyterLab on the book (PORT=8888)
-	@$(BIN)/jupyter lab $(START) --port=$(PORT) --ServerApp.port_retries=0 \
+	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(START) \
+		--port=$(PORT) --ServerApp.port_retries=0 \
 		$(if $(filter 0,$(shell id -u)),--allow-root)
 
 test: lint types unit slow test-chapters  ## lint, types, unit tests, end-to-end tests, every chapter
@@ -82,6 +85,8 @@ setup-dev: $(VENV)/.dev  ## ... and with what the tests need
 $(VENV)/.book: requirements.txt constraints.txt pyproject.toml
 	$(call new_venv,$(VENV))
 	$(call install,$(VENV),-r requirements.txt)
+	@mkdir -p $(VENV)/share/jupyter/lab/settings
+	@echo '$(QUIET)' >$(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.book

@@ -52,7 +52,8 @@ def load_results(name: str) -> pd.DataFrame:
     check_table(path)
     if in_notebook():
         print(READ_MARK.format(table=f"{name}.csv", sha=sha256(path)[:12]))
-    return pd.read_csv(path)
+    # "null" is a word of the ledger, not a missing number
+    return pd.read_csv(path, keep_default_na=False, na_values=["", "nan", "NaN"])
 
 
 def check_table(path: Path) -> Path:

@@ -1,6 +1,6 @@
 """prime-rl: settings as its source of 21 August 2026 has them (559b447).
 
-It is not on PyPI, so no test imports these names; its loss is written out in the tests.
+It is not on PyPI, so no test imports these names or its loss.
 """
 
 from typing import Any

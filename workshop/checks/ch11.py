@@ -14,9 +14,72 @@ from rlbook.objectives import (
     topk_divergence,
     weigh,
 )
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right
+from workshop.checks.verdicts import check_lines, check_numbers, not_attempted, not_yet, right
 
 BY_CLIP, BY_TV = {"a", "b", "c"}, {"c", "d"}
+
+MOVES = torch.tensor(
+    [[0.01, 0.02], [0.96, 0.8], [0.6, 0.8], [0.9, 0.7], [0.5, 0.5], [0.2, 0.1], [0.3, 0.6],
+     [0.7, 0.4], [0.05, 0.1], [0.5, 0.5775]], dtype=torch.float64,
+)  # fmt: skip
+
+
+def keeps(logp: Tensor, log_mu: Tensor, advantages: Tensor, delta: float = 0.15) -> Tensor:
+    """DPPO's mask with the binary total variation: True where a token may learn."""
+    change = logp.exp() - log_mu.exp()
+    return ~(((advantages > 0) & (change > delta)) | ((advantages < 0) & (change < -delta)))
+
+
+def check_keeps(mine: Callable[..., Tensor]) -> bool:
+    """Section 3: DPPO's mask, as the reader writes it."""
+
+    def by(
+        too_high: Callable[[Tensor, Tensor], Tensor], too_low: Callable[[Tensor, Tensor], Tensor]
+    ) -> Callable[..., Tensor]:
+        def mask(logp: Tensor, log_mu: Tensor, a: Tensor, delta: float = 0.15) -> Tensor:
+            change, limit = logp.exp() - log_mu.exp(), torch.tensor(delta)
+            return ~(((a > 0) & too_high(change, limit)) | ((a < 0) & too_low(change, limit)))
+
+        return mask
+
+    def ratio(logp: Tensor, log_mu: Tensor, a: Tensor, delta: float = 0.15) -> Tensor:
+        rho = (logp - log_mu).exp()
+        return ~(((a > 0) & (rho > 1 + delta)) | ((a < 0) & (rho < 1 - delta)))
+
+    def logarithms(logp: Tensor, log_mu: Tensor, a: Tensor, delta: float = 0.15) -> Tensor:
+        gap = logp - log_mu
+        return ~(((a > 0) & (gap > delta)) | ((a < 0) & (gap < -delta)))
+
+    up = torch.gt
+    probe = (MOVES[:, 1].log(), MOVES[:, 0].log())
+    return check_lines(
+        mine,
+        keeps,
+        {
+            "the minus is lost: a bad token that has not moved at all is exempt from learning": by(
+                up, lambda change, delta: change < delta
+            ),
+            "a token on its way back is stopped as well: ask the sign of the advantage": (
+                lambda logp, log_mu, a, d=0.15: (logp.exp() - log_mu.exp()).abs() <= d
+            ),
+            "that is the ratio, PPO's ruler: from 0.01 to 0.02 is a change of 0.01, not of 1": (
+                ratio
+            ),
+            "a difference of logarithms is a ratio: take exp of each first": logarithms,
+            "the signs are exchanged: stopped is what moves the way its advantage pushes": (
+                lambda logp, log_mu, a, d=0.15: keeps(logp, log_mu, -a, d)
+            ),
+            "upside down: True means that a token may learn": (
+                lambda logp, log_mu, a, d=0.15: ~keeps(logp, log_mu, a, d)
+            ),
+            "good tokens only: a bad one that has fallen too far has to be stopped, too": by(
+                up, lambda change, delta: torch.zeros_like(change, dtype=torch.bool)
+            ),
+        },
+        [(*probe, sign * torch.ones(len(MOVES))) for sign in (1.0, -1.0)],
+        "a token is stopped by how much probability it has moved, and only on its way out",
+        "exp of both, their difference; then one comparison for each sign of the advantage",
+    )
 
 
 def check_stopped(answer: tuple[Set[str], Set[str]] | None) -> None:

@@ -1,11 +1,12 @@
-"""Chapter 12: a lone wrong answer, learning rates in disguise, what a step costs; the lab."""
+"""Chapter 12: an angle, a lone wrong answer, learning rates in disguise, entropy; the lab."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import check_lines, check_numbers, not_attempted, not_yet, right, same
 
 TURNING = {"c", "f", "h"}
 WHY_NOT = {
@@ -20,6 +21,77 @@ WHY = {
     "f": "one of the switches gives tokens of short answers more than those of long ones",
     "h": "one of the baselines does not know the prompt",
 }
+
+
+class LuckyWorld:
+    """A world whose every batch has a luck of its own; `collect` counts the batches."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def collect(self, seed: int | None = None) -> Tensor:
+        self.drawn += 1
+        return torch.tensor([0.0, 0.0, 0.3 * self.drawn])
+
+
+def lucky_push(world: LuckyWorld, method: SimpleNamespace, luck: Tensor) -> Tensor:
+    return method.direction + luck
+
+
+STRAIGHT, TURNED, BACK = (
+    SimpleNamespace(direction=torch.tensor(d)) for d in ([2.0, 0, 0], [1.0, 3, 0], [-3.0, 1, 0])
+)
+
+
+def turn(push: Callable, world: LuckyWorld, method: SimpleNamespace, switched) -> Tensor:
+    """Angle in degrees between two pushes from one batch."""
+    return angle_of(*pushes(push, world, method, switched))
+
+
+def pushes(push: Callable, world: LuckyWorld, *methods: SimpleNamespace) -> tuple[Tensor, ...]:
+    rollouts = world.collect(seed=1)
+    return tuple(push(world, method, rollouts) for method in methods)
+
+
+def angle_of(before: Tensor, after: Tensor) -> Tensor:
+    return torch.cosine_similarity(before, after, dim=0).clamp(-1, 1).acos().rad2deg()
+
+
+def check_turn(mine: Callable[..., Tensor]) -> bool:
+    """Section 3: the angle that a switch turns a push by."""
+
+    def of(measure: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+        return lambda push, world, *pair: measure(*pushes(push, world, *pair))
+
+    def two_batches(push: Callable, world: LuckyWorld, method, switched) -> Tensor:
+        each = (push(world, one, world.collect(seed=1)) for one in (method, switched))
+        return angle_of(*each)
+
+    return check_lines(
+        mine,
+        turn,
+        {
+            "a batch for each push: its luck is in the angle; both pushes must come from one "
+            "batch": two_batches,
+            "divide the dot product by both lengths": of(
+                lambda a, b: (a @ b).clamp(-1, 1).acos().rad2deg()
+            ),
+            "that is how much longer the push is, and a learning rate could do the same": of(
+                lambda a, b: b.norm() / a.norm()
+            ),
+            "these are radians; degrees are asked": of(lambda a, b: angle_of(a, b).deg2rad()),
+            "that is the cosine; the angle is its acos": of(
+                lambda a, b: torch.cosine_similarity(a, b, dim=0)
+            ),
+            "a switch that points backwards is more than 90 degrees away: no absolute value": of(
+                lambda a, b: torch.cosine_similarity(a, b, dim=0).abs().acos().rad2deg()
+            ),
+        },
+        [(lucky_push, STRAIGHT, TURNED), (lucky_push, STRAIGHT, BACK)],
+        "one batch, two pushes, and no run",
+        "two pushes from one batch; their dot product over both lengths; acos; degrees",
+        lambda function, push, *pair: function(push, LuckyWorld(), *pair),
+    )
 
 
 def check_lone_wrong(answer: Sequence[float] | None) -> None:

@@ -1,4 +1,4 @@
-"""Chapter 14: what a token is worth, Kimi's length reward, any discount, equal compute; the lab."""
+"""Chapter 14: a length reward, a token's weight; prices, Kimi, discounts, compute; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rlbook.objectives import reward_to_go
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import check_lines, check_numbers, not_attempted, not_yet, right, same
 
 GROUPS = (
     ([10, 20, 30], [True, True, False]),
@@ -14,6 +14,113 @@ GROUPS = (
     ([10, 10, 10], [True, False, True]),
     ([12, 40, 26, 19], [False, True, True, False]),
 )
+
+
+Lengths, Verdicts = Sequence[int], Sequence[bool]
+
+
+def shorter(lengths: Lengths, right: Verdicts, price: float = 0.1) -> list[float]:
+    """ShorterBetter's rewards of one prompt's answers."""
+    return away_from(goal_of, lengths, right, price)
+
+
+def goal_of(lengths: Lengths, right: Verdicts) -> float:
+    """The shortest right answer's length; the mean where none is right."""
+    of_right = [n for n, ok in zip(lengths, right, strict=True) if ok]
+    return min(of_right) if of_right else sum(lengths) / len(lengths)
+
+
+def away_from(
+    goal: Callable[[Lengths, Verdicts], float], lengths: Lengths, right: Verdicts, price: float
+) -> list[float]:
+    aim = goal(lengths, right)
+    return [float(ok) - price * abs(n - aim) for n, ok in zip(lengths, right, strict=True)]
+
+
+def check_shorter(mine: Callable[..., Sequence[float]]) -> bool:
+    """Section 3: the length reward that the reader writes."""
+
+    def signed(lengths: Lengths, right: Verdicts, price: float = 0.1) -> list[float]:
+        aim = goal_of(lengths, right)
+        return [float(ok) - price * (n - aim) for n, ok in zip(lengths, right, strict=True)]
+
+    def only_right(lengths: Lengths, right: Verdicts, price: float = 0.1) -> list[float]:
+        return [r if ok else 0.0 for r, ok in zip(shorter(lengths, right), right, strict=True)]
+
+    return check_lines(
+        mine,
+        shorter,
+        {
+            "that is a price from the first token: the shortest lie pays better than a long try": (
+                lambda n, ok, p=0.1: away_from(lambda *_: 0, n, ok, p)
+            ),
+            "the goal is the shortest of the *right* answers; a wrong one is no goal": (
+                lambda n, ok, p=0.1: away_from(lambda n, _: min(n), n, ok, p)
+            ),
+            "an answer shorter than the goal is paid for it: take the distance": signed,
+            "wrong answers have their price, too": only_right,
+            "the goal is the shortest right answer, not their mean": (
+                lambda n, ok, p=0.1: away_from(
+                    lambda n, ok: sum(m for m, o in zip(n, ok, strict=True) if o)
+                    / max(sum(ok), 1)
+                    if any(ok)
+                    else sum(n) / len(n),
+                    n, ok, p,
+                )
+            ),
+            "nothing is charged yet": lambda n, ok, p=0.1: [float(x) for x in ok],
+        },
+        [([12, 20, 33, 8], [False, True, True, False]), ([10, 20, 60], [False] * 3)],
+        "as short as somebody has been and was right, and no shorter",
+        "1 if right, less the price times the distance to the goal; without a right answer the "
+        "goal is the mean length",
+    )  # fmt: skip
+
+
+SPOKEN = torch.tensor([[-0.2, -2.0, -0.1], [-1.0, -0.5, -9.0]], dtype=torch.float64)
+HEARD = torch.tensor([[-0.1, -0.3, -0.1], [-3.0, -0.5, -1.0]], dtype=torch.float64)
+WRITTEN = torch.tensor([3 * [True], [True, True, False]])
+
+
+def check_weight(mine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> bool:
+    """Section 5: on-policy distillation's weight of a token."""
+
+    def outcome(function: Callable, teacher: Tensor, student: Tensor, mask: Tensor) -> Tensor:
+        of = student.clone().requires_grad_()
+        value = function(teacher, of, mask)
+        if isinstance(value, Tensor) and value.requires_grad:
+            (slope,) = torch.autograd.grad(value.sum(), of)
+            return torch.stack([value.detach(), slope])
+        return value if not isinstance(value, Tensor) else torch.stack([value, 0 * value])
+
+    def distil(teacher: Tensor, student: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, teacher - student, 0.0).detach()
+
+    return check_lines(
+        mine,
+        distil,
+        {
+            "the sign: what the teacher finds likelier than the student should rise": (
+                lambda t, s, m: -distil(t, s, m)
+            ),
+            "that is the ratio and never negative, so no token is ever pushed down; take its "
+            "logarithm": lambda t, s, m: torch.where(m, (t - s).exp(), 0.0).detach(),
+            "that is the teacher's opinion alone: what the student says anyway is no news": (
+                lambda t, s, m: torch.where(m, t, 0.0)
+            ),
+            "a gradient flows through the weight: detach it": (
+                lambda t, s, m: torch.where(m, t - s, 0.0)
+            ),
+            "summed to the end of the answer: that is γ = 1, MiniLLM's return": (
+                lambda t, s, m: distil(t, s, m).flip(1).cumsum(1).flip(1)
+            ),
+            "padding has a weight, too": lambda t, s, m: (t - s).detach(),
+        },
+        [(HEARD, SPOKEN, WRITTEN)],
+        "a number for every token, and no right answer needed",
+        "the teacher's log-probability minus the student's, 0 outside the mask, detached",
+        outcome,
+    )
 
 
 def check_price(price: float | None, budget: float | None) -> None:

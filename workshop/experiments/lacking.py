@@ -56,6 +56,7 @@ PRICED = f"{__name__}:PRICE"
 EXCHANGES: Mapping[str, Method] = (
     NORMS | {"batch mean": replace(LITE, advantage=WHOLE_BATCH)} | PER_ANSWER | HIGHER
 )
+STEPS = ("accuracy", "completions", "entropy", "grad_norm")  # what their tables of steps keep
 FILTER = {"overlong filter": replace(LITE, reward_shaping="overlong_filter")}
 
 
@@ -179,6 +180,7 @@ LACKING: dict[str, Experiment] = {
     "equal_answers": Experiment(
         "Is dynamic sampling ahead of GRPO with as many answers?",
         tuple(equal_answers()),
+        columns=("accuracy", "completions"),
         tuning_seeds=(100, 101),
         chosen_by="pass@1_solvable",
         world=unsolvable(0.75),
@@ -189,6 +191,7 @@ LACKING: dict[str, Experiment] = {
     "head_room": Experiment(
         "Which choice of LitePPO matters to a policy that has learned, and can learn more?",
         tuple(head_room()),
+        columns=STEPS,
         tuning_seeds=(100, 101),
         world=partial(from_trained, steps=10),
         measure=nothing,
@@ -198,6 +201,7 @@ LACKING: dict[str, Experiment] = {
         f"switches_{name}": Experiment(
             f"Which choice of LitePPO matters to the base on {name} sums under a limit?",
             tuple(base_switches(levels, limit)),
+            columns=STEPS,
             tuning_seeds=(100, 101),
             chosen_by="pass@1_room",
             measure=with_room,
@@ -208,6 +212,7 @@ LACKING: dict[str, Experiment] = {
     "teacher_null": Experiment(
         "What do 48 worked examples teach by themselves, and RL at its best?",
         tuple(teacher_null()),
+        columns=STEPS,
         tuning_seeds=(100, 101),
         chosen_by="pass@1_habits",
         world=examples_or_rl,
@@ -217,6 +222,7 @@ LACKING: dict[str, Experiment] = {
     "late_price": Experiment(
         "Is a price harmless once the policy has learned, beside no price at all?",
         tuple(late_price()),
+        columns=STEPS,
         tuning_seeds=(100, 101),
         world=priced,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
@@ -224,6 +230,12 @@ LACKING: dict[str, Experiment] = {
     "habits_sigma": Experiment(
         "σ and MaxRL's weight on habits, each without the aggregation that came with it?",
         tuple(habits_sigma()),
+        columns=(
+            "accuracy",
+            "completions",
+            "grad_norm",
+            *(f"right_rule_level_{k}" for k in range(1, 7)),
+        ),
         tuning_seeds=(100, 101),
         measure=by_family,
         watch=families,
@@ -232,6 +244,7 @@ LACKING: dict[str, Experiment] = {
     "rare_opening_above": Experiment(
         "How many batches does a rare good opening need at larger rates?",
         tuple(rates_above()),
+        columns=("accuracy", "completions", "opens_rarely", "clip_fraction"),
         chosen_by=None,
         seeds=(0, 1, 2, 3, 4),
         world=rare_opening,
@@ -241,6 +254,7 @@ LACKING: dict[str, Experiment] = {
     "entropy_doses": Experiment(
         "What do the dials of entropy buy on habits, at two doses?",
         tuple(doses()),
+        columns=STEPS,
         chosen_by=None,
         seeds=(0, 1, 2, 3, 4),
         world=dialled,
@@ -250,12 +264,14 @@ LACKING: dict[str, Experiment] = {
     "sound_credit": Experiment(
         "What do PRIME and a tool's own tokens cost where the tool is always right?",
         tuple(sound_credit()),
+        columns=STEPS,
         **WITH_A_TOOL,
         world=unreliable_tool(0.0),
     ),
     "process_rewards_above": Experiment(
         "What does credit for steps buy at a larger rate?",
         tuple(credit_above()),
+        columns=STEPS,
         **WITH_A_TOOL,
         world=unreliable_tool(0.5),
     ),

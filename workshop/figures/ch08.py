@@ -69,7 +69,8 @@ SCORECARD = (  # numbers: `verdicts.table.scored`; the exact one of the first ro
         "claim": "dynamic sampling learns more per update",
         "exact": "1/(1 − z) prompts a useful one, more in whole rounds",
         "pressing": f"{{dynamic sampling, at equal updates | {SOLVABLE}}} in as many updates, "
-        f"{{... against twice the updates | {SOLVABLE}}} in half as many; equal answers: open",
+        f"{{... against twice the updates | {SOLVABLE}}} in half as many; "
+        f"at equal answers {{dynamic sampling, at equal answers | {SOLVABLE}}}",
         "control": "little to fill: most groups have spread",
         "paper": "the largest gain; little in verl's re-runs",
     },

@@ -1,6 +1,7 @@
 """Chapter 12: claims, gradients compared, a grid of choices, prices of entropy, the law."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from rlbook.stats import t_interval
 from rlbook.stats.differences import holm, paired_differences
 from rlbook.training import Rollout, Trainer
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, colour_of, label_lines
-from workshop.evidence import at_each_rate, by_arm, draw_differences
+from workshop.evidence import at_each_rate, by_arm, draw_differences, load_results
 from workshop.factorial import Factorial
 from workshop.figures.rates import short
 
@@ -245,6 +246,44 @@ def claim(
     return {"claim": words, "table": where, "seeds": rows["seed"].nunique()} | {
         name: values[name] for name in ("mean", "low", "high", "p", "detectable")
     }
+
+
+def claims_of_the_book() -> pd.DataFrame:
+    """What `Tricks or Traps` claims, as differences of the book's own runs, a row each."""
+    names = ("siblings", "habits", "methods", "regions_minibatches", "rare_habits", "lite_trained",
+             "tight_limit", "tight_limit_control", "lost_answers_control")  # fmt: skip
+    tables = {f"{name}_eval": load_results(f"{name}_eval") for name in names}
+    by_run = load_results("rare_opening").groupby(["arm", "lr", "seed"], as_index=False)
+    tables["rare_opening"] = by_run.opens_rarely.mean()  # over the six batches of a run
+    of = partial(claim, tables)
+    wide, narrow, trained = "clip-higher 0.28", "clip 0.2", "lite_trained_eval"
+    limit = "pass@1_limit_80"
+    rows = [
+        of("σ of the group, or none", "siblings_eval", "GRPO", "GRPO, no σ"),
+        of("σ of the group (GRPO against RLOO)", "habits_eval", "GRPO", "RLOO"),
+        of("batch σ (LitePPO against Dr. GRPO)", "methods_eval", "lite_ppo", "dr_grpo"),
+        of("σ of the group, most is right", trained, "group σ", "no σ", lr=1e-4),
+        of("mean over tokens, or per answer", "siblings_eval", "PPO's loss, siblings", "GRPO"),
+        of("the same, another run", "lost_answers_control_eval", "token mean", "mean per answer",
+           lr=1.5e-4),
+        of("the same, most is right", trained, "LitePPO", "mean per answer", lr=1e-4),
+    ]  # fmt: skip
+    for lr in (5e-5, 1e-4, 2e-4):
+        rare = "rare_opening", wide, narrow, "opens_rarely"
+        rows.append(of(f"clip-higher, a rare opening, lr {lr:.0e}", *rare, lr))
+    rows += [
+        of("clip-higher, rare rules", "rare_habits_eval", wide, narrow, lr=2e-4),
+        of("clip-higher, plain sums", "regions_minibatches_eval", wide, narrow),
+        of("clip-higher, most is right", trained, "clip-higher", "LitePPO", lr=1e-4),
+        of("overlong filter, a tight limit lifted", "tight_limit_eval", "filter", "cliff", limit),
+        of("overlong filter, room to write", "tight_limit_control_eval", "filter", "cliff", limit),
+    ]
+    for name, row, others in (
+        ("LitePPO", "lite_ppo", (("GRPO", "grpo"), ("DAPO", "dapo"))),
+        ("GPG", "gpg", (("RLOO", "rloo"), ("DAPO", "dapo"))),
+    ):
+        rows += [of(f"{name} against {label}", "methods_eval", row, o) for label, o in others]
+    return pd.DataFrame(rows)
 
 
 def draw_claims(ax: Axes, claims: pd.DataFrame) -> None:

@@ -187,80 +187,39 @@ def show_opinions(
     return panel([*lines[1:], legend_of(rows, "weight")])
 
 
-def scores(
-    live: Mapping[str, pd.Series],
-    tested: pd.Series,
-    distilled: pd.Series,
-    stages: Mapping[str, Mapping[str, float]],
-    gains: pd.DataFrame,
-) -> list[dict[str, str]]:
-    """The chapter's scorecard, with the numbers of its own runs.
-
-    `tested` is the held-out accuracy of every choice of data, by arm and learning rate; `gains`
-    are the real model's, of `held_out_gains`.
-    """
-    ends = {
-        arm: " and ".join(f"{x:.2f}" for x in gains.loc[arm, "after"])
-        for arm in gains.index.unique(0)
-    }
-    early, late = live["price from the start"], live["price after 12 steps"]
-    mean_of = {name: row["pass@1_habits"] for name, row in stages.items()}
-    return [
-        {
-            "claim": "a price per token above what a token buys elects guesses",
-            "exact": "c* = Δp / Δn",
-            "pressing": f"0.02 from the start: {early.accuracy:.2f} right, {early.length:.0f} "
-            f"tokens; after 12 batches: {late.accuracy:.2f}, {late.length:.0f}",
-            "control": "0.005 a token: guesses still become fewer",
-            "paper": "Kimi k1.5 warms up without its length reward",
-        },
-        {
-            "claim": "a thought that is interrupted beats one that is cut off",
-            "exact": "–",
-            "pressing": "base and trained policy, at every limit up to 24 tokens",
-            "paper": "s1: accuracy follows the forced budget; ScaleRL trains with it",
-        },
-        {
-            "claim": "γ = 0 descends each state's KL where the student comes by, not the KL",
-            "exact": "the gap is Σ KL_s ∇d(s)",
-            "pressing": "a student without a memory never makes up its mind",
-            "control": "a student that can be its teacher: same fixed point",
-            "paper": "GKD, Thinking Machines: γ = 0; MiniLLM: the return",
-        },
-        {
-            "claim": "a teacher passes on with an eighth of the answers what RL found",
-            "exact": "–",
-            "pressing": f"habits, 2,560 answers: {distilled['SFT on the teacher']:.2f} and "
-            f"{distilled['on-policy distillation']:.2f}, RL {distilled['RL']:.2f}",
-            "control": "with the teacher's training counted: RL is cheaper",
-            "paper": "R1: distilled 32B beats RL on 32B",
-        },
-        {
-            "claim": "families opened late are learned less than those asked from the start",
-            "exact": "–",
-            "pressing": "habits, easy first, two rates: "
-            + " and ".join(
-                f"{tested['easy first', lr]:.2f} (all: {tested['all families', lr]:.2f})"
-                for lr in tested["easy first"].index
-            ),
-            "control": "a pool of any problems ends where a window of pass rates does",
-            "paper": "Kimi k1.5 samples easy ones first; PRIME keeps 0.2 to 0.8",
-        },
-        {
-            "claim": "a cold start brings rare rules within reach of RL",
-            "exact": "–",
-            "pressing": f"habits: base {mean_of['base']:.2f}, cold start "
-            f"{mean_of['1 cold start']:.2f}, then RL {mean_of['2 RL']:.2f}",
-            "paper": "R1's first stage; R1-Zero does without",
-        },
-        {
-            "claim": "RL makes regular what a real model does now and then",
-            "exact": "–",
-            "pressing": f"SmolLM2, sums: {gains['before'].iloc[0]:.2f} to {ends['verifier']}",
-            "control": f"any integer rewarded: {ends['format only']}",
-            "paper": "one-shot RLVR: most of its rise comes with a reward for the format",
-        },
-    ]
+OWN = "habits, own rates"
+SCORECARD = (  # numbers: `verdicts.table.scored`
+    {
+        "claim": "a price above what a token buys elects guesses, if it comes first",
+        "exact": "c* = Δp / Δn",
+        "pressing": "at once, minus no price: {a price at once, for no price | plain sums, own "
+        "rates}",
+        "control": "after twelve batches: {a price after 12 batches, for no price | plain sums, "
+        "own rates}",
+        "paper": "Kimi k1.5 warms up without its length reward",
+    },
+    {
+        "claim": "a teacher passes on with an eighth of the answers what RL found",
+        "pressing": f"imitated {{imitating a teacher, against RL | {OWN}}}, on-policy "
+        f"{{on-policy distillation, against RL | {OWN}}}",
+        "control": "with the teacher's training counted RL is cheaper",
+        "paper": "R1: distilled 32B beats RL on 32B",
+    },
+    {
+        "claim": "48 worked examples by themselves, minus RL",
+        "pressing": f"{{48 examples by themselves, for RL | {OWN}}}",
+        "paper": "R1's first stage; R1-Zero does without",
+    },
+    {
+        "claim": "MaxRL is RL at its best where rules are rare",
+        "pressing": f"no: {{RL at its best | {OWN}}}",
+    },
+    {
+        "claim": "γ = 0 descends each state's KL where the student comes by, not the KL",
+        "exact": "the gap is Σ KL_s ∇d(s)",
+        "paper": "GKD, Thinking Machines: γ = 0; MiniLLM: the return",
+    },
+)
 
 
 def count_families(problems: Mapping[str, Sequence[Problem]]) -> pd.DataFrame:

@@ -74,13 +74,39 @@ class Told:
         )
 
 
+def rung(
+    told: Told, text: str, arm: str, against: str, null: str | None = NOT_NAMED
+) -> Iterator[Claim]:
+    """A claim of the ladder in both of its worlds, that of sums being the control of habits."""
+    for name, world, control in (
+        ("ladder_habits", HABITS, "ladder_sums"),
+        ("ladder_sums", SUMS, None),
+    ):
+        yield told(
+            text, f"{world}, the ladder", name, arm, against, null=null, control=control,
+            headline=True,
+        )  # fmt: skip
+
+
+def there(load: Load, name: str) -> bool:
+    """Whether an experiment has been run to its end."""
+    try:
+        return len(load(f"{name}_eval")) > 0 and len(load(f"{name}_start")) > 0
+    except FileNotFoundError:
+        return False
+
+
 def baselines(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "a batch mean for no baseline", "REINFORCE, batch mean", "REINFORCE")
+    average = "REINFORCE, moving average"
+    yield from rung(told, "an average that starts at the mean", average, "REINFORCE")
     how = (SUMS + OWN, "baselines")
     yield told("one point more for every answer costs", *how, "none, 1/2", "none, 0/1")
     yield told("a batch mean against no baseline", *how, "batch mean", "none, 0/1", null=None)
 
 
 def reuse(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "PPO for REINFORCE", "PPO", "REINFORCE", null=None)
     clipped, free = "16 minibatches, clip 0.2", "16 minibatches, no trust region"
     how = (SUMS + OWN, "reuse")
     yield told("sixteen updates pay, with a clip", *how, clipped, "one update", null=free)
@@ -110,6 +136,11 @@ def rlhf(told: Told) -> Iterator[Claim]:
 
 
 def grpo(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "GRPO for PPO", "GRPO", "PPO", null=None)
+    yield from rung(told, "σ and nothing else", "GRPO", "GRPO, no σ")
+    if there(told.load, "habits_sigma"):
+        habits = ("habits, forty batches, own rates", "habits_sigma", "GRPO", "GRPO, no σ")
+        yield told("σ and nothing else", *habits, ALL_LEVELS, control="ladder_sums")
     how = (SUMS + OWN, "siblings")
     critic, siblings = "PPO, critic, λ = 1", "PPO's loss, siblings"
     yield told("siblings against a critic", *how, siblings, critic)
@@ -121,6 +152,8 @@ def grpo(told: Told) -> Iterator[Claim]:
 
 
 def rloo(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "siblings for no baseline", "RLOO", "REINFORCE")
+    yield from rung(told, "128 prompts for 16 of eight", "REINFORCE++", "RLOO", null=None)
     yield told("groups of two against eight", SUMS + OWN, "group_sizes", "k = 2", "k = 8")
     yield told("groups of four against eight", SUMS + OWN, "group_sizes", "k = 4", "k = 8")
     how = (SUMS + OWN, "methods")
@@ -129,6 +162,7 @@ def rloo(told: Told) -> Iterator[Claim]:
 
 
 def dr_grpo(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "Dr. GRPO for GRPO", "Dr. GRPO", "GRPO", null=None)
     yield told("σ where nothing is hard", SUMS + OWN, "siblings", "GRPO", "GRPO, no σ")
     averages = (
         ("dividing by its length lets a lost answer grow", "mean per answer"),
@@ -148,6 +182,11 @@ def dr_grpo(told: Told) -> Iterator[Claim]:
 
 
 def dapo(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "DAPO for GRPO", "DAPO", "GRPO", null=None)
+    if there(told.load, "equal_answers"):
+        yield told("dynamic sampling, at equal answers", "3 of 4 prompts unsolvable, own rates",
+                   "equal_answers", "+ dynamic sampling", "GRPO", Column("pass@1_solvable"),
+                   unit="pass@1", headline=True)  # fmt: skip
     higher = ("clip-higher 0.28", "clip 0.2")
     yield from clip_where_nothing_is_rare(told, "clip-higher", *higher)
     yield from rare(told, "clip-higher frees a rare token", "clip-higher on a rare rule", *higher)
@@ -172,6 +211,10 @@ def rare(told: Told, opening: str, rule: str, arm: str, against: str) -> Iterato
     for lr in (5e-5, 1e-4, 2e-4):
         where = ("rare opening", "rare_opening")
         yield told(opening, *where, arm, against, HALF_TIME, lr=lr, unit="batches")
+    if there(told.load, "rare_opening_above"):
+        for lr in (4e-4, 8e-4, 1.6e-3):
+            yield told(opening, "rare opening, beyond", "rare_opening_above", arm, against,
+                       HALF_TIME, lr=lr, unit="batches")  # fmt: skip
     for lr in (1e-4, 2e-4):
         column = Column("right_rule_level_5")
         yield told(rule, "habits, 16 minibatches", "rare_habits", arm, against, column, lr=lr,
@@ -202,6 +245,8 @@ def recorded(load: Load, name: str, arms: int = 5) -> bool:
 
 
 def cispo(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "CISPO for DAPO", "CISPO", "DAPO", null=None)
+    yield from rung(told, "GSPO at its own width, for DAPO", "GSPO", "DAPO", null=None)
     for name, arm in (("CISPO", "CISPO"), ("GSPO at its own width", "GSPO")):
         yield from clip_where_nothing_is_rare(told, name, arm, "clip 0.2")
     texts = "a clipped weight frees it sooner", "CISPO on a rare rule"
@@ -215,6 +260,12 @@ def cispo(told: Told) -> Iterator[Claim]:
 
 
 def maxrl(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "MaxRL for RLOO", "MaxRL", "RLOO", null=None)
+    if there(told.load, "habits_sigma"):
+        rows = ("MaxRL, mean over tokens", "RLOO, mean over tokens")
+        yield told("MaxRL's weight and nothing else", "habits, forty batches, own rates",
+                   "habits_sigma", *rows, ALL_LEVELS, control=("ladder_sums", "MaxRL", "RLOO"),
+                   headline=True)  # fmt: skip
     for lr in (3e-4, 6e-4):
         how = ("habits_rates", "MaxRL", "RLOO")
         for text, level in DIFFERENT:
@@ -238,6 +289,7 @@ def maxrl(told: Told) -> Iterator[Claim]:
 
 
 def dppo(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "DPPO for DAPO", "DPPO", "DAPO", null=None)
     yield from clip_where_nothing_is_rare(told, "DPPO", "DPPO", "clip 0.2")
     texts = "a divergence mask frees it as soon", "DPPO on a rare rule"
     yield from rare(told, *texts, "DPPO", "clip 0.2")
@@ -249,6 +301,9 @@ def dppo(told: Told) -> Iterator[Claim]:
 
 
 def tricks(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "LitePPO for GRPO", "LitePPO", "GRPO", null=None)
+    yield from rung(told, "GPG for RLOO", "GPG", "RLOO", null=None)
+    yield from switches(told)
     for lr in (3e-4, 6e-4):
         for text, arm, null in (
             ("the batch's mean for a baseline", "batch mean and σ", None),
@@ -274,6 +329,27 @@ def tricks(told: Told) -> Iterator[Claim]:
     yield told("LitePPO against DAPO", *how, "lite_ppo", "dapo", null=None)
     yield told("GPG against RLOO", *how, "gpg", "rloo")
     yield from grid(told)
+
+
+def switches(told: Told) -> Iterator[Claim]:
+    """LitePPO's choices exchanged, where something is left to learn; dials of entropy at a dose."""
+    worlds = (
+        ("head_room", "a trained policy with more to learn, own rates", PASS),
+        ("switches_easy", "easy sums under a limit, own rates", Column("pass@1_room")),
+        ("switches_hard", "hard sums under a limit, own rates", Column("pass@1_room")),
+    )
+    for name, world, column in worlds:
+        if there(told.load, name):
+            arms = [arm for arm in told.load(f"{name}_eval").arm.unique() if arm != "LitePPO"]
+            for arm in arms:
+                yield told(f"{arm}, for LitePPO", world, name, arm, "LitePPO", column,
+                           unit="pass@1")  # fmt: skip
+    if there(told.load, "entropy_doses"):
+        arms = [a for a in told.load("entropy_doses_eval").arm.unique() if a != "LitePPO"]
+        for lr in (3e-4, 6e-4):
+            for arm in arms:
+                yield told(f"{arm}, a dial of entropy", HABITS, "entropy_doses", arm, "LitePPO",
+                           lr=lr)  # fmt: skip
 
 
 def reality(told: Told) -> Iterator[Claim]:
@@ -370,6 +446,15 @@ def efficiency(told: Told) -> Iterator[Claim]:
     teacher, opd = "SFT on the teacher", "on-policy distillation"
     yield told("imitating a teacher, against RL", *how, teacher, "RL", EACH_FAMILY, **alone)
     yield told("on-policy distillation, against RL", *how, opd, "RL", EACH_FAMILY, **alone)
+    if there(told.load, "teacher_null"):
+        null = ("habits, own rates", "teacher_null")
+        yield told("RL at its best", *null, "RL, MaxRL", "RL", EACH_FAMILY, **alone)
+        yield told("48 examples by themselves, for RL", *null, "48 examples", "RL", EACH_FAMILY,
+                   collapse=True, **alone)  # fmt: skip
+    if there(told.load, "late_price"):
+        for arm in ("at once", "after 12 batches"):
+            yield told(f"a price {arm}, for no price", SUMS + OWN, "late_price", arm, "no price",
+                       collapse=True)  # fmt: skip
     small = ("habits, a student of a sixth", "small_student")
     for text, arm, lr in (("imitation", teacher, 2e-3), ("on-policy distillation", opd, 2e-3)):
         yield told(
@@ -407,9 +492,17 @@ def credit(told: Told) -> Iterator[Claim]:
         yield told("the tool's tokens trained as well", "habits, an unreliable tool", "tool_tokens",
                    "tool tokens trained", "outcome", tool, lr=lr, beside="process_rewards",
                    unit="pass@1")  # fmt: skip
+    if there(told.load, "sound_credit"):
+        for arm in ("PRIME", "tool tokens trained"):
+            yield told(f"{arm}, where the tool is always right", "habits, a sound tool, own rates",
+                       "sound_credit", arm, "outcome", tool, unit="pass@1")  # fmt: skip
+    if there(told.load, "process_rewards_above"):
+        yield told("a verdict on each step", "habits, an unreliable tool", "process_rewards_above",
+                   "process", "outcome", tool, lr=8.5e-4, unit="pass@1")  # fmt: skip
 
 
 def scalerl(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "ScaleRL for GRPO", "ScaleRL", "GRPO", null=None)
     last = Column("pass@1", steps=(80, 80))
     for rate, slower in (("4e-4", ""), ("2e-4", HALF)):
         for text, arm, against, null in (

@@ -45,6 +45,13 @@ def test_every_claim_is_in_one_of_the_two_tables():
     assert "| imitating a teacher, against RL | habits, own rates | 10 |" in lacking
 
 
+def test_a_claim_that_lacks_its_null_arm_is_open():
+    book = load_ledger()
+    lacking = book[book.lacks == "null"]
+    assert len(lacking) > 0 and (lacking.gaps != "").all()
+    assert (book[book.lacks == ""].gaps == "").all()
+
+
 def test_a_named_claim_becomes_its_difference_its_control_and_its_power():
     named = f"what that costs when there is room | {WORLD}"
     card = [{"claim": "c", "pressing": f"a {{{named}}}", "control": f"{{control: {named}}}",
