@@ -1,4 +1,4 @@
-"""Chapter 01: a path's ratio, a fooled verifier, the sampling loop, top-p, all@k; the lab."""
+"""Chapter 01: two scores to write, a path's ratio, a fooled verifier, top-p, all@k; the lab."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -7,12 +7,113 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from rlbook.exact import FOUR
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import check_lines, check_numbers, not_attempted, not_yet, right, same
 
 ANSWERS = range(100)
 EXACT = 1e-6
+
+DICE = torch.Generator().manual_seed(0)
+STEPS = torch.randn(5, 5, generator=DICE, dtype=torch.float64)  # what a token does to the logits
+IDS = torch.tensor([[1, 4, 2, 3, 2, 0], [2, 1, 3, 0, 0, 0], [4, 4, 1, 2, 3, 3]])
+MASK = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1]]).bool()
+SCORES = -torch.rand(3, 6, generator=DICE, dtype=torch.float64) * MASK
+
+
+def summing(input_ids: Tensor, **_: Any) -> SimpleNamespace:
+    """A policy whose logits depend on every token that it has read."""
+    return SimpleNamespace(logits=STEPS[input_ids].cumsum(1))
+
+
+def log_prob(policy: Callable[..., Any], ids: Tensor, mask: Tensor) -> Tensor:
+    """log π of every token that the policy chose, (N, T); 0 elsewhere."""
+    return picked(policy(input_ids=ids).logits[:, :-1].log_softmax(-1), ids[:, 1:], mask)
+
+
+def picked(rows: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+    """What rows say of tokens, in the places of the mask."""
+    return pad(rows.gather(-1, tokens[..., None]).squeeze(-1), (1, 0)) * mask
+
+
+def imitation_loss(logp: Tensor, mask: Tensor) -> Tensor:
+    """Mean of -log π over the tokens of the mask."""
+    return -logp.sum() / mask.sum()
+
+
+def scored(function: Callable[..., Tensor], *probe: Any) -> Tensor:
+    """A reader's score; rows that are one too many are named as such."""
+    try:
+        return function(*probe)
+    except RuntimeError as error:
+        if "size of tensor" not in str(error):
+            raise
+        raise ValueError(
+            "one row too many: nothing stands before the first token, so T tokens are scored "
+            "by T − 1 rows"
+        ) from error
+
+
+def check_log_prob(mine: Callable[[Any, Tensor, Tensor], Tensor]) -> bool:
+    """Section 2: the score of each token of an answer."""
+    return check_lines(
+        mine,
+        log_prob,
+        {
+            "row t has already read token t, and says what comes next; ask the row before it": (
+                lambda p, ids, m: picked(p(ids).logits[:, 1:].log_softmax(-1), ids[:, 1:], m)
+            ),
+            "shifted the wrong way: these rows are asked for a token that they read one place "
+            "ago": lambda p, ids, m: picked(p(ids).logits[:, 1:].log_softmax(-1), ids[:, :-1], m),
+            "these are probabilities, and those of a path multiply; take logarithms, which add "
+            "up": lambda p, ids, m: picked(p(ids).logits[:, :-1].softmax(-1), ids[:, 1:], m),
+            "these are logits, which are log-probabilities but for a number that differs from "
+            "row to row; normalise first": lambda p, ids, m: picked(
+                p(ids).logits[:, :-1], ids[:, 1:], m
+            ),
+            "normalised over the places; in each row the vocabulary has to add up to one": (
+                lambda p, ids, m: picked(p(ids).logits[:, :-1].log_softmax(1), ids[:, 1:], m)
+            ),
+            "that is the likeliest token of each row; asked is the one that was chosen": (
+                lambda p, ids, m: picked(
+                    p(ids).logits[:, :-1].log_softmax(-1), p(ids).logits[:, :-1].argmax(-1), m
+                )
+            ),
+        },
+        [(summing, IDS, MASK)],
+        "each token is scored by the row that had not yet read it",
+        "the rows before the tokens, normalised over the vocabulary; then the tokens that follow",
+        scored,
+    )
+
+
+def check_imitation_loss(mine: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """Section 5: what is minimised when answers are imitated."""
+    return check_lines(
+        mine,
+        imitation_loss,
+        {
+            "the sign: a loss is minimised, and these answers are to become likelier": (
+                lambda logp, mask: logp.sum() / mask.sum()
+            ),
+            "padding and prompt are counted as tokens; divide by what the policy chose": (
+                lambda logp, mask: -logp.mean()
+            ),
+            "a sum grows with the batch, and the step with it; divide by the number of chosen "
+            "tokens": lambda logp, mask: -logp.sum(),
+            "that is a mean over answers; here every token is to weigh the same": (
+                lambda logp, mask: -logp.sum() / len(logp)
+            ),
+            "a mean of each answer's mean gives the tokens of a short answer more weight": (
+                lambda logp, mask: -(logp.sum(1) / mask.sum(1)).mean()
+            ),
+        },
+        [(SCORES, MASK)],
+        "every kept token weighs one over the number of kept tokens",
+        "minus the sum of log π, over the number of tokens in the mask",
+    )
 
 
 def check_path_ratio(answer: float | None) -> None:

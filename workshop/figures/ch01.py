@@ -1,4 +1,4 @@
-"""Chapter 01: trees of tokens, two small worlds and how they cool, troubles measured."""
+"""Chapter 01: a tree of tokens, two small worlds and how they cool, troubles measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlbook.exact import Completions, TokenTree
+from rlbook.exact import Completions
 from rlbook.policy import Sampler, logprobs
 from rlbook.stats import pass_at_k_curve, wilson_interval
 from rlbook.tasks import SumsTask, Task, is_lost
@@ -82,6 +82,34 @@ class Place:
             (self.tokens[i], p)
             for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
+
+
+def scored_live(results: pd.DataFrame, cooling: pd.DataFrame) -> list[dict[str, str]]:
+    """The rows of the scorecard, with the numbers of the chapter's own runs on each world."""
+    runs = results.set_index(["arm", "world"])
+
+    def lifted(arm: str, column: str, world: str, start: float) -> str:
+        values = runs.loc[(arm, world), column]
+        return f"{start:.2f} → {values.mean():.2f} [{values.min():.2f}, {values.max():.2f}]"
+
+    def of(arm: str, column: str, temperature: float) -> dict[str, str]:
+        where = {"pressing": "habits", "control": "sums"}
+        return {
+            key: lifted(arm, column, world, cooling[world][temperature])
+            for key, world in where.items()
+        }
+
+    colder = {world: cooling[world][0.25:1.0].max() for world in cooling}
+    rows = (
+        ("keeping what is right lifts single answers", of("only the right ones", "one sample", 1)),
+        ("it is the choice: chosen blindly", of("chosen blindly", "one sample", 1)),
+        ("cooling does the same", {
+            key: f"{cooling[world][1.0]:.2f} → {colder[world]:.2f}, the best temperature"
+            for key, world in (("pressing", "habits"), ("control", "sums"))
+        }),
+        ("it changes the mode (greedy answers)", of("only the right ones", "greedy", 0)),
+    )  # fmt: skip
+    return [{"claim": claim, **found} for claim, found in rows]
 
 
 Cooled = Mapping[float, np.ndarray]  # by temperature, (prompts, samples) of right and wrong
@@ -160,52 +188,37 @@ def draw_ways(ax: Axes, ways: pd.DataFrame, names: Sequence[str], labels: bool =
         label_lines(ax)
 
 
-def draw_token_tree(ax: Axes, tree: TokenTree, symbols: str = "ab") -> None:
-    """All outcomes of a small tree as paths, lines as thick as they are probable."""
-    names = [*symbols[: tree.symbols], "stop"]
-    order = sorted(range(len(tree.sequences)), key=lambda i: tree.sequences[i])
-    height = {tree.sequences[i]: -row for row, i in enumerate(order)}
-    table = dict(zip(tree.prefixes, tree.logits.softmax(-1).tolist(), strict=True))
-
-    def middle(prefix: tuple[int, ...]) -> float:
-        return float(np.mean([y for s, y in height.items() if s[: len(prefix)] == prefix]))
-
-    for prefix, probs in table.items():
-        depth, here = len(prefix), middle(prefix)
-        for token, p in enumerate(probs):
-            there = middle((*prefix, token))
-            colour = MUTED if token == tree.stop else GOOD
-            ax.plot([depth, depth + 0.8], [here, there], color=colour, lw=0.5 + 5 * p, alpha=0.8)
-            ax.text(depth + 0.84, there, names[token], va="center", fontsize=8.5)
-    for sequence, total in zip(tree.sequences, tree.probs.tolist(), strict=True):
-        ended = sequence[-1] == tree.stop
-        ax.text(
-            len(sequence) - 0.16 + (0.18 if ended else 0.08), height[sequence],
-            f"{total:.3f}" + ("" if ended else " cut off"), va="center", fontsize=8,
-            color=INK if ended else readable(BAD),
-        )  # fmt: skip
-    ax.set(xlim=(-0.05, tree.max_tokens + 0.6), ylim=(-len(order) + 0.3, 0.7))
-    ax.axis("off")
-
-
 def draw_cooling(
-    ax: Axes, cooling: pd.Series, learned: Mapping[str, Sequence[float]], colours: Mapping[str, str]
+    ax: Axes,
+    base: pd.Series,
+    learned: Mapping[str, Mapping[float, Sequence[float]]],
+    colours: Mapping[str, str],
 ) -> None:
-    """The base's accuracy at every temperature; beside it what an arm's runs reached at T = 1."""
-    ax.plot(cooling.index, cooling, "o-", color=INK, ms=4.5)
-    ax.annotate(
-        "the base, cooled", (cooling.index[1], cooling.iloc[1]), (6, 13),
-        textcoords="offset points", fontsize=9,
-    )  # fmt: skip
-    for name, values in learned.items():
-        ax.plot([1.0] * len(values), values, "D", color=colours[name], ms=6, mec="white")
-        ax.annotate(
-            name, (1.0, float(np.mean(values))), (9, 0), textcoords="offset points", va="center",
-            fontsize=9, color=readable(colours[name]),
-        )  # fmt: skip
-    ax.set(xlim=(-0.05, 1.55), ylim=(-0.03, 1.06), xlabel="temperature of sampling (0: greedy)")
+    """The base's accuracy at every temperature; beside it the runs of each arm and their mean."""
+    ax.plot(base.index, base, "o-", color=INK, ms=4.5)
+    ends = {"the base": (float(base.iloc[-1]), INK)}
+    for name, at in learned.items():
+        means = {temperature: float(np.mean(values)) for temperature, values in at.items()}
+        ax.plot(list(means), list(means.values()), "-", color=colours[name], lw=1.6)
+        for temperature, values in at.items():
+            here = [temperature] * len(values)
+            ax.plot(here, values, "D", color=colours[name], ms=4.5, mec="white")
+        ends[name] = (means[max(means)], colours[name])
+    for (name, (_, colour)), height in zip(
+        ends.items(), apart([height for height, _ in ends.values()], 0.085), strict=True
+    ):
+        ax.text(1.05, height, name, va="center", fontsize=8.5, color=readable(colour))
+    ax.set(xlim=(-0.05, 1.62), ylim=(-0.03, 1.06), xlabel="temperature of sampling (0: greedy)")
     ax.set_ylabel("share right")
     ax.set_xticks((0, 0.5, 1.0))
+
+
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights moved up until neighbours are a gap apart, in the order given."""
+    placed = dict[int, float]()
+    for i in sorted(range(len(heights)), key=lambda i: heights[i]):
+        placed[i] = max([heights[i], *(height + gap for height in placed.values())])
+    return [placed[i] for i in range(len(heights))]
 
 
 def draw_shares(ax: Axes, shares: pd.DataFrame) -> None:

@@ -37,6 +37,21 @@ def test_substring_attack(text, words, said):
     assert words in said(ch01.check_substring_attack, text)
 
 
+def test_a_row_too_many_is_named(said):
+    def unshifted(policy, ids, mask):
+        return ch01.picked(policy(ids).logits.log_softmax(-1), ids, mask)
+
+    assert "one row too many" in said(ch01.check_log_prob, unshifted)
+
+
+def test_a_failure_of_another_kind_is_told_as_it_is(said):
+    assert "RuntimeError: lost" in said(ch01.check_log_prob, failing)
+
+
+def failing(*_):
+    raise RuntimeError("lost")
+
+
 def loop(policy, prompts, eos, limit, fault):
     ids = torch.tensor(prompts)
     mask = torch.full(ids.shape, fault == "prompt")

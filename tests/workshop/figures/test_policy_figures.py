@@ -1,4 +1,4 @@
-"""Figures of chapter 01: trees, ways of asking, cooling, and the troubles' table."""
+"""Figures of chapter 01: a tree, ways of asking, cooling, and the troubles' table."""
 
 import math
 
@@ -9,7 +9,7 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from rlbook.exact import FOUR, TokenTree
+from rlbook.exact import FOUR
 from rlbook.policy import load_policy
 from rlbook.viz.style import BAD, GOOD
 from workshop.figures.ch01 import (
@@ -18,8 +18,8 @@ from workshop.figures.ch01 import (
     draw_prefix_tree,
     draw_shares,
     draw_strategies,
-    draw_token_tree,
     measured_troubles,
+    scored_live,
     temperature_explorer,
 )
 
@@ -59,20 +59,29 @@ def test_explorer_reacts_to_each_control(place):
         assert explorer.image.value != before, name
 
 
-def test_token_tree_shows_every_outcome_with_its_probability(ax):
-    tree = TokenTree.random(symbols=2, max_tokens=2, seed=0)
-    draw_token_tree(ax, tree)
-    shown = [float(t.split()[0]) for t in texts(ax) if t[0] == "0"]
-    assert sorted(shown) == pytest.approx(sorted(tree.probs.tolist()), abs=5e-4)
-    assert sum("cut off" in t for t in texts(ax)) == 4 and texts(ax).count("stop") == 3
+def test_runs_and_their_mean_stand_beside_the_base(ax):
+    learned = {"mine": {0.5: [0.5, 0.7], 1.0: [0.7, 0.8]}, "blind": {1.0: [0.4]}}
+    draw_cooling(ax, pd.Series({0.0: 0.9, 1.0: 0.4}), learned, {"mine": "b", "blind": "g"})
+    base, mean, *_ = ax.lines
+    assert base.get_ydata().tolist() == [0.9, 0.4]
+    assert mean.get_xdata().tolist() == [0.5, 1] and mean.get_ydata() == pytest.approx([0.6, 0.75])
+    assert texts(ax) == ["the base", "mine", "blind"]
+    heights = [text.get_position()[1] for text in ax.texts]
+    assert abs(heights[0] - heights[2]) >= 0.08  # both end at 0.4, and both can be read
 
 
-def test_learned_runs_stand_at_temperature_one(ax):
-    draw_cooling(ax, pd.Series({0.0: 0.9, 0.5: 0.6, 1.0: 0.4}), {"mine": [0.7, 0.8]}, {"mine": "b"})
-    base, learned = ax.lines
-    assert base.get_ydata().tolist() == [0.9, 0.6, 0.4]
-    assert learned.get_xdata().tolist() == [1, 1] and learned.get_ydata().tolist() == [0.7, 0.8]
-    assert texts(ax) == ["the base, cooled", "mine"]
+def test_the_scorecard_holds_what_the_runs_reached():
+    arms = [(arm, world) for arm in ("only the right ones", "chosen blindly")
+            for world in ("sums", "habits")]  # fmt: skip
+    results = pd.DataFrame(
+        [(world, arm, value, value / 2) for arm, world in arms for value in (0.4, 0.6)],
+        columns=["world", "arm", "one sample", "greedy"],
+    )
+    cooling = pd.DataFrame({w: {0.0: 0.9, 0.25: 0.3, 1.0: 0.2} for w in ("sums", "habits")})
+    keep, _, cooled, mode = scored_live(results, cooling)
+    assert keep["pressing"] == "0.20 → 0.50 [0.40, 0.60]"
+    assert cooled["control"] == "0.20 → 0.30, the best temperature"
+    assert mode["pressing"] == "0.90 → 0.25 [0.20, 0.30]"
 
 
 def test_shares_fill_their_bars_in_the_colours_of_their_kinds(ax):
