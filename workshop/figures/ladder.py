@@ -23,7 +23,6 @@ RUNGS = {
     "16": ("ScaleRL",),
 }
 WORLDS = {"sums": "Sums: care is asked for", "habits": "Habits: a belief has to change"}
-STARTS = {"sums": 0.38, "habits": 0.22}  # the base on the same held-out problems
 NEW = METHOD_COLOURS["grpo"]
 
 
@@ -47,7 +46,8 @@ def ladder(chapter: str, title: str) -> Figure:
     fig, axes = plt.subplots(1, 2, figsize=(8.6, 1.2 + 0.2 * len(rows)), sharey=True)
     for ax, (world, name) in zip(axes, WORLDS.items(), strict=True):
         draw_rungs(ax, load_results(f"ladder_{world}_eval"), rows, own)
-        ax.axvline(STARTS[world], color=MUTED, lw=1, ls=(0, (4, 3)))
+        base = load_results(f"ladder_{world}_start")["pass@1"].mean()
+        ax.axvline(base, color=MUTED, lw=1, ls=(0, (4, 3)))
         ax.set(xlabel="pass@1 after 2,560 answers")
         ax.set_title(name, fontsize=10)
     fig.suptitle(title, x=0.01, ha="left", weight="bold")
