@@ -1,11 +1,20 @@
-"""Chapter 13: eight answers, the end of all voting, lucky hits, an even window; the lab."""
+"""Chapter 13: the vote, eight answers, the end of voting, lucky hits, an even window; the lab."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    right,
+    same,
+)
 from workshop.worlds.random_reward import window
 
 TTRL = (1, 1, 0, 1, 0, 0, 1, 0)
@@ -17,6 +26,76 @@ BEFORE = {
     "bracket": 0.38,
     "double minus": 0.17,
 }  # of the base, which the book prints in many places
+
+
+@dataclass(frozen=True)
+class Said:
+    """All that a vote has to know of a rollout, and what it must not look at."""
+
+    answer: str | None
+    correct: bool = False
+
+
+Group = Sequence[Said]
+VOTES: tuple[Group, ...] = (
+    [Said("49", True), Said("49", True), Said("30"), Said("45")],
+    [Said("51"), Said("49", True), Said("51"), Said("43")],
+    [Said(None), Said("8"), Said(None), Said("7"), Said(None), Said("7")],
+    [Said("3"), Said("5"), Said("3"), Said("5")],
+    [Said(None), Said(None)],
+)
+
+
+def elect(group: Group) -> str | None:
+    votes = Counter(said.answer for said in group if said.answer is not None)
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def paid(group: Group, elected: str | None) -> list[float]:
+    return [float(elected is not None and said.answer == elected) for said in group]
+
+
+def check_my_vote(mine: Callable[[Group], Sequence[float]]) -> bool:
+    """Section 3: the majority vote, as the reader writes it."""
+
+    def counts(group: Group) -> list[float]:
+        """How many of the group give an answer; of those that could be read."""
+        votes = Counter(said.answer for said in group if said.answer is not None)
+        return [float(votes[said.answer]) for said in group]
+
+    def half(group: Group) -> list[float]:
+        return [float(2 * count > len(group)) for count in counts(group)]
+
+    return check_lines(
+        mine,
+        lambda group: paid(group, elect(group)),
+        {
+            "three answers were cut off, and 'no answer' has won the election: who cannot be read "
+            "does not vote": lambda group: paid(
+                group, Counter(said.answer for said in group).most_common(1)[0][0]
+            ),
+            "nobody has answered in the last group, so nobody earns anything: None equals None": (
+                lambda group: [float(said.answer == elect(group)) for said in group]
+            ),
+            "a share of the group for each: that is EMPO's agreement; a vote is all or nothing": (
+                lambda group: [count / len(group) for count in counts(group)]
+            ),
+            "a count for each: a reward of 1 or 0": counts,
+            "two answers are equally common, and both are paid: the one given first wins": (
+                lambda group: [
+                    float(count == max(counts(group)) and count > 0) for count in counts(group)
+                ]
+            ),
+            "of answers equally common the first wins, not the last": (
+                lambda group: paid(group, elect(group[::-1]))
+            ),
+            "more than a half is too much to ask: more than any other is enough": half,
+            "you have asked the verifier": lambda group: [float(said.correct) for said in group],
+        },
+        [(group,) for group in VOTES],
+        "the most common answer is paid, and nobody has asked whether it is right",
+        "who is the most common of those that could be read? Pay 1.0 to who says so, 0.0 to others",
+    )
 
 
 def check_eight(ttrl: Sequence[float] | None, empo: Sequence[float] | None) -> None:

@@ -1,4 +1,4 @@
-"""Chapter 13: votes, coins and clips drawn; what 256 tries solve; what a run's log shows."""
+"""Chapter 13: votes, cold bases, coins and clips drawn; what 256 tries solve; a run's log."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -282,56 +282,68 @@ def log_table(steps: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(text, index=list(arms))
 
 
-def scores(
-    runs: Mapping[str, pd.DataFrame], gains: Mapping[tuple[str, int], pd.DataFrame]
-) -> list[dict[str, str]]:
-    """The chapter's claims with what became of them."""
-    habits, sums = (runs[world].groupby("arm").mean(numeric_only=True) for world in NAMES)
-    vote = habits.loc["majority vote"]
-    fallen = f"plain {vote['pass@1_level_1']:.2f}, bracket {vote['pass@1_level_2']:.2f}"
-    risen = f"4 numbers {sums.loc['majority vote', 'pass@1_level_4']:.2f}"
-    many, kept = gains["habits", 256], gains["sums", 256]
-    return [
-        {
-            "claim": "rewards without labels lift what the mode has right and kill the rest",
-            "exact": "the favourite wins, right or wrong",
-            "pressing": f"habits, a vote: {fallen}",
-            "control": f"sums, a vote: {risen}, a verifier "
-            f"{sums.loc['verifier', 'pass@1_level_4']:.2f}",
-            "paper": "TTRL, EMPO: gains on Qwen2.5-Math",
-        },
-        {
-            "claim": "their reward, agreement and entropy do not tell which of the two it is",
-            "exact": "the reward ends at its best from every start",
-            "pressing": "habits: all improve while the truth falls",
-            "control": "sums: all improve while the truth rises",
-        },
-        {
-            "claim": "a reward for format brings out the commonest way to the format",
-            "exact": "as a vote: it pays a property, not the truth",
-            "pressing": "sums: guessing at once, accuracy falls",
-            "control": "habits: all answers have it, nothing happens",
-            "paper": "Qwen2.5-Math: reasoning in code, accuracy rises",
-        },
-        {
-            "claim": "a clip turns coins into a push towards what is common",
-            "exact": "yes, by a window uneven in logs; small",
-            "pressing": "habits, 8 updates: noise wins; with a clip less is lost",
-            "control": "sums, the mode is right: the same, in batches of the published size too",
-            "paper": "Qwen2.5-Math-7B gains 21 points; Llama, OLMo none",
-        },
-        {
-            "claim": "RL loses coverage",
-            "exact": "where prompts share a choice; never where each has its own",
-            "pressing": "one shared opening (chapter 10): yes",
-            "control": f"habits: bracket {many.loc['bracket', 'verifier']}; sums: "
-            f"{kept.loc['4 numbers', 'verifier']}",
-            "paper": "Yue et al.: base ahead at large k",
-        },
-        {
-            "claim": "RL discovers",
-            "exact": "what is sampled at all",
-            "pressing": f"habits: square {many.loc['square', 'verifier']}",
-            "paper": "ProRL: yes, with long training",
-        },
-    ]
+def draw_against_cold(
+    ax: Axes, runs: pd.DataFrame, cold: Mapping[float, float], names: Mapping[int, str]
+) -> None:
+    """A row per arm with its seeds, the mean over levels; squares: the base, by temperature."""
+    columns = [f"pass@1_level_{level}" for level in names]
+    arms = list(dict.fromkeys(runs["arm"]))
+    rows = [f"base, T = {t:g}" if t else "base, greedy" for t in cold] + arms
+    for row, p in enumerate(cold.values()):
+        ax.plot(p, row, "s", ms=7, mfc="none", mec=ARM_COLOURS["base"], mew=1.6)
+    for row, arm in enumerate(arms, len(cold)):
+        means = runs.loc[runs["arm"] == arm, columns].mean(axis=1)
+        ax.plot(means, [row] * len(means), "o", ms=4, alpha=0.5, color=ARM_COLOURS[arm])
+        ax.plot(means.mean(), row, "|", ms=15, mew=2.5, color=ARM_COLOURS[arm])
+    ax.axhline(len(cold) - 0.5, color=FAINT, lw=1)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel="right at one try, mean over kinds")
+    ax.grid(axis="y", visible=False)
+
+
+SCORECARD = (  # numbers: `verdicts.table.scored`
+    {
+        "claim": "a vote lifts what the base says most often where that is right, and kills the "
+        "rest (minus the verifier)",
+        "exact": "the favourite wins, right or wrong",
+        "pressing": "habits, double minus: {a majority vote, where it is wrong | habits, double "
+        "minus, lr 3e-4}; at half the rate {a majority vote, where it is wrong | habits, double "
+        "minus, lr 1.5e-4}",
+        "control": "sums: {control: a majority vote | habits, lr 3e-4}; at half the rate "
+        "{control: a majority vote | habits, lr 1.5e-4}",
+        "paper": "TTRL, EMPO: gains on Qwen2.5-Math",
+    },
+    {
+        "claim": "confidence or entropy as the goal does the same (minus the verifier)",
+        "exact": "the reward ends at its best from every start",
+        "pressing": "habits: {confidence as the reward | habits, lr 3e-4} and {minimised entropy, "
+        "for a verifier | habits, lr 3e-4}",
+        "control": "sums: confidence {control: confidence as the reward | habits, lr 3e-4}; the "
+        "untrained base at T = .3 is ahead of it (section 6)",
+        "paper": "RENT, EM: gains on Qwen2.5; Llama none",
+    },
+    {
+        "claim": "the run's own log does not tell which of the two it is",
+        "exact": "the reward rises from every start",
+        "pressing": "habits: reward and agreement rise while the truth falls",
+        "control": "sums: they rise with it",
+    },
+    {
+        "claim": "a clip turns coins into a push towards what is common",
+        "exact": "by a window uneven in logs; small, and it can turn round",
+        "pressing": "habits, clip minus none: {a clip on coins, 8 updates | habits, lr 3e-4}; at "
+        "half the rate {a clip on coins, 8 updates | habits, lr 1.5e-4}: less is lost",
+        "control": "sums: {control: a clip on coins, 8 updates | habits, lr 3e-4}",
+        "paper": "Qwen2.5-Math-7B gains 21 points; Llama, OLMo none",
+    },
+    {
+        "claim": "RL loses coverage (256 tries, minus the base's)",
+        "exact": "where prompts share a choice; never where each has its own",
+        "pressing": "habits: verifier {256 tries after a verifier's rewards, for the base's | "
+        "habits, lr 3e-4}, vote {256 tries after a majority vote's rewards, for the base's | "
+        "habits, lr 3e-4}",
+        "control": "sums, verifier: {control: 256 tries after a verifier's rewards, for the "
+        "base's | habits, lr 3e-4}",
+        "paper": "Yue et al.: base ahead at large k; ProRL: not after long training",
+    },
+)
