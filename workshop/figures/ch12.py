@@ -300,17 +300,6 @@ def draw_claims(ax: Axes, claims: pd.DataFrame) -> None:
     ax.grid(axis="y", visible=False)
 
 
-def draw_seeds(ax: Axes, differences: Sequence[float], title: str) -> None:
-    """What each single seed would have told: one bar per seed."""
-    values = np.asarray(differences)
-    ax.bar(range(len(values)), values, color=[GOOD if v > 0 else BAD for v in values], width=0.7)
-    ax.axhline(0, color=INK, lw=1)
-    ax.axhline(values.mean(), color=MUTED, lw=1.2, ls="--")
-    ax.set(title=title, xlabel="seed", ylabel="difference of pass@1", ylim=(-0.11, 0.11))
-    ax.set_xticks(range(len(values)))
-    ax.grid(axis="x", visible=False)
-
-
 def draw_weights(ax: Axes, n: int = 16) -> None:
     """How much a prompt of solve rate p counts, relative to one of ½, exactly."""
     p = torch.linspace(0.01, 0.99, 197, dtype=torch.float64)
