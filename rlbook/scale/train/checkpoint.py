@@ -16,6 +16,7 @@ import copy
 import json
 import re
 import shutil
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,6 +50,7 @@ from rlbook.training.checkpoint import LATEST, read_state, resolve
 from rlbook.training.step import full_tensor
 
 RNG = "rng"
+POLL_SECONDS = 0.02
 PLACES, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # where a rank's rows begin: torch's names
 FILE_BYTES = 4 * 2**30  # of weights in one file
 Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
@@ -107,8 +109,11 @@ class Checkpoints:
         """
         if (writing := self.writing) is None:
             return None
-        if not (wait or self.ranks.all(writing.sums.done())):
-            return None
+        while not self.ranks.all(writing.sums.done()):
+            if not wait:
+                return None
+            self.ranks.alive()
+            time.sleep(POLL_SECONDS)
         sums, done = self.ranks.collect(writing.sums.result()), None
         if self.ranks.first and None not in sums:
             known = {name: value for own in sums for name, value in own.items()}
@@ -132,6 +137,7 @@ class Checkpoints:
         state, found = model.state_dict(), {}
         buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
         for name, tensor in (dict(model.named_parameters()) | buffers).items():
+            self.ranks.alive()
             whole = full_tensor(tensor.detach())
             if self.ranks.first:
                 found[name] = to_host(whole)

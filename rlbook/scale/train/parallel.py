@@ -3,7 +3,7 @@
 import json
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -43,6 +43,7 @@ class Ranks(LocalProcess):
         self.device = torch.device(device)
         if device == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
+        self.alive: Callable[[], None] = lambda: None  # called again and again in whatever is long
         # The same numbers; a sharded parameter costs more to call than to update.
         self.optimizer_options = {"fused" if device == "cuda" else "foreach": True}
 
@@ -52,10 +53,13 @@ class Ranks(LocalProcess):
         One rank alone takes those of any single process, so that both make the same weights.
         """
         if self.count == 1:
-            yield from super().micro_batches(batch, max_tokens)
-            return
-        for rows in self.rows(batch, max_tokens):
-            yield torch.tensor(rows, dtype=torch.int64), select(batch, rows)
+            parts = super().micro_batches(batch, max_tokens)
+        else:
+            own = self.rows(batch, max_tokens)
+            parts = ((torch.tensor(rows, dtype=torch.int64), select(batch, rows)) for rows in own)
+        for part in parts:
+            self.alive()
+            yield part
 
     def rows(self, batch: SampledBatch, max_tokens: int) -> list[list[int]]:
         """The rows of each of this rank's micro-batches; see `plan`."""

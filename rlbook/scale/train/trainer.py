@@ -29,7 +29,7 @@ from rlbook.scale.train.weight_sync import WeightSync
 from rlbook.training import Rollout, RunLog
 
 POLL_SECONDS = 0.05
-LEAST_SILENCE, SLOWER = 600.0, 3  # hung: silent for so long, and for 3 of its longest updates
+SILENCE = 600.0  # hung: no micro-batch, no tensor on its way, no look around for so many seconds
 FILE_SYSTEM_SECONDS = 60.0  # a batch that rank 0 sees has to be seen by all nodes within
 
 
@@ -48,8 +48,9 @@ class ScaleTrainer:
         self.save_again, self.failed_saves = False, 0
         self.weight_sync = WeightSync(config, layout, self.learner)
         self.watch = Stopwatch()
-        self.heartbeat = Heartbeat(layout.alive("trainer"), LEAST_SILENCE)
+        self.heartbeat = Heartbeat(layout.alive("trainer"), SILENCE)
         if self.ranks.first:
+            self.ranks.alive = self.heartbeat
             self.shape = model_shape(config.model.policy)
             self.log = RunLog(layout.root, self.version)
 
@@ -156,7 +157,6 @@ class ScaleTrainer:
     def report(self, rollouts: Sequence[Rollout], metrics: dict[str, float]) -> None:
         """The update's row of metrics."""
         seconds = self.watch.lap()
-        self.heartbeat.silence = max(self.heartbeat.silence, SLOWER * seconds["total"])
         lengths = [len(r.prompt_ids) + r.length for r in rollouts]
         passes = self.config.optimizer.epochs
         flops = passes * self.shape.training_flops(sum(lengths), sum(n * n / 2 for n in lengths))

@@ -10,8 +10,8 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.process import Heartbeat
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.nccl import NCCLTransport
-from rlbook.scale.train.push import GeneratorPool
-from rlbook.scale.train.weight_check import Prober, gaps_of, tolerance
+from rlbook.scale.train.push import GeneratorPool, beating
+from rlbook.scale.train.weight_check import Probe, Prober, gaps_of, tolerance
 from rlbook.scale.train.weights import FileTransport
 
 CHECK_SECONDS = 0.5
@@ -82,7 +82,7 @@ class WeightSync:
         version, probes, hopeless = self.learner.step, [], False
         self.transport.gather(self.learner.policy, version)
         if self.ranks.first:
-            probes = self.runner.run(self.generators.push(self.due, version))
+            probes = self.runner.run(self.send(version))
             self.transport.release()
         else:
             self.transport.follow()
@@ -95,6 +95,11 @@ class WeightSync:
                     f"{', '.join(gaps)}: no generator computes with the weights that it is sent: "
                     "check model.policy, dtypes and versions there"
                 )
+
+    async def send(self, version: int) -> list[Probe]:
+        """Rank 0's part; this process shows life meanwhile, however long a push may take."""
+        async with beating(self.ranks.alive):
+            return await self.generators.push(self.due, version)
 
     def close(self) -> None:
         """End the sessions with the generators."""

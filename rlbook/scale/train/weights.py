@@ -6,7 +6,7 @@ others wait in these gathers. The other transport is in `nccl`.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -73,7 +73,7 @@ class FileTransport(Transport):
         if self.gathered == version and not self.ranks.share(bool(self.error)):
             return
         self.gathered, self.error = version, None
-        tensors = whole_tensors(policy, self.dtype)
+        tensors = whole_tensors(policy, self.dtype, self.ranks.alive)
         if self.ranks.first:
             try:
                 publish_folder(self.folder, partial(write_files, tensors), durable=False)
@@ -100,13 +100,16 @@ class FileTransport(Transport):
             shutil.rmtree(old, ignore_errors=True)
 
 
-def whole_tensors(policy: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def whole_tensors(
+    policy: PreTrainedModel, dtype: torch.dtype, alive: Callable[[], None] = lambda: None
+) -> Iterator[tuple[str, Tensor]]:
     """All tensors, whole, one after the other, under their Hugging Face names; collective.
 
     They travel in the generators' dtype already. A tied head comes with a name of its own: vLLM on
     a CPU packs the head's weights and would keep the old ones otherwise.
     """
     for name, tensor in policy.state_dict().items():
+        alive()
         yield name, full_tensor(tensor.to(dtype)).contiguous()
 
 

@@ -365,6 +365,24 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert same(other.tensors(), expected)
 
 
+def test_whoever_waits_for_a_slow_disk_is_alive(checkpoints, training, monkeypatch):
+    original, free, beats = checkpoint.save_file, threading.Event(), []
+
+    def slow(*arguments):
+        assert free.wait(120)
+        original(*arguments)
+
+    def alive():
+        beats.append("")
+        if len(beats) == 3:
+            free.set()
+
+    monkeypatch.setattr(checkpoint, "save_file", slow)
+    begin(checkpoints, training, 1)
+    monkeypatch.setattr(checkpoints.ranks, "alive", alive)
+    assert checkpoints.settle(wait=True) and len(beats) >= 3
+
+
 KILLED = """
 import copy
 import os, sys

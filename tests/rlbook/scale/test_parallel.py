@@ -171,3 +171,11 @@ def test_json_values_are_shared(ranks):
     assert ranks.collect([1, 2]) == [[1, 2]]
     assert ranks.all(True)
     assert not ranks.all(False)
+
+
+def test_every_micro_batch_shows_life(ranks, batch, monkeypatch):
+    """An update may take longer than anybody's patience, one of its micro-batches may not."""
+    beats = []
+    monkeypatch.setattr(ranks, "alive", lambda: beats.append(1))
+    parts = list(ranks.micro_batches(batch, 24))
+    assert len(beats) == len(parts) > 1

@@ -193,12 +193,36 @@ def test_files_hold_the_weights_in_the_generators_dtype_a_few_at_a_time(
     assert all(torch.equal(stored[name], expected[name]) for name in expected)
 
 
-def test_a_trainer_whose_every_generator_is_wrong_ends_and_says_so(ranks, tmp_path, monkeypatch):
+@pytest.fixture
+def sync(ranks, tmp_path):
     (tmp_path / "run_id").write_text(RUN_ID)
     policy = policy_with(1)
     scored = shard(policy, ranks.mesh, TrainConfig())
     learner = SimpleNamespace(parallel=ranks, policy=policy, scored=scored, step=3)
-    sync = WeightSync(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), learner)
+    made = WeightSync(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), learner)
+    yield made
+    made.close()
+
+
+def test_a_trainer_lives_for_as_long_as_its_push_takes(sync, monkeypatch):
+    """The first one has no time to be compared with: nothing else shows that it goes on."""
+    monkeypatch.setattr("rlbook.scale.train.push.HEARTBEAT_SECONDS", 0.001)
+    beats = []
+    monkeypatch.setattr(sync.ranks, "alive", lambda: beats.append("gather"))
+
+    async def slow(clients, version):
+        tensors = len(beats)
+        assert tensors >= len(list(sync.learner.policy.parameters()))
+        async with asyncio.timeout(60):
+            while len(beats) < tensors + 5:
+                await asyncio.sleep(0.001)
+        return []
+
+    monkeypatch.setattr(sync.generators, "push", slow)
+    sync.deliver()
+
+
+def test_a_trainer_whose_every_generator_is_wrong_ends_and_says_so(sync, monkeypatch):
     probe = {"prompt": [1, 9, 10], "tokens": [[5, 6]], "logps": [[-9.0, -9.0]]}
 
     async def push(clients, version):
@@ -210,4 +234,3 @@ def test_a_trainer_whose_every_generator_is_wrong_ends_and_says_so(ranks, tmp_pa
             sync.deliver()
         with pytest.raises(WrongWeights, match=r"no generator computes .* check model\.policy"):
             sync.deliver()
-    sync.close()
