@@ -1,7 +1,8 @@
-"""Chapter 03: the wrong side, clip fraction, decoupled GAE, a runaway, four logs; the lab."""
+"""Chapter 03: PPO's clip in three lines; the wrong side, clip fraction, GAE, logs; the lab."""
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,14 @@ from torch import Tensor
 from rlbook.exact import FOUR
 from rlbook.objectives import METHODS, batch_mean_baseline, gae, token_ratio
 from rlbook.training import RunConfig, Trainer
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right, same
+from workshop.checks.verdicts import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    right,
+    same,
+)
 
 RIGHT_SIDE, WRONG_SIDE = {"A1", "A2", "B2"}, {"C1", "C3", "C4"}
 CAUSES = {
@@ -23,6 +31,109 @@ CAUSES = {
     "learning rate": "the learning rate is twenty times too high",
 }
 LOGS = {"P": "temperature", "Q": "healthy", "R": "learning rate", "S": "old anew"}
+
+
+Line = Callable[[Tensor, Tensor, float, float], Tensor]
+
+
+def check_clip_surrogate(surrogate: Callable[..., Any]) -> bool:
+    """The chapter's three lines: loss of every token, its gradient, and which tokens keep it."""
+    draw = torch.Generator().manual_seed(3)
+    ratio = torch.exp(0.5 * torch.randn(6, 12, generator=draw, dtype=torch.float64))
+    signs = torch.randn(6, 12, generator=draw, dtype=torch.float64)
+    four = token_ratio(FOUR.logp, FOUR.logp_old).where(FOUR.mask, 1.0)
+    return check_lines(
+        surrogate,
+        clip_surrogate_of,
+        CLIP_SURROGATE,
+        [(four, FOUR.rewards[:, None].expand(4, 8) - 0.5, 0.2, 0.28), (ratio, signs, 0.1, 0.3)],
+        "the tokens whose gradient is 0 are exactly those that you do not keep",
+        "go through the four rows of the table, by hand, with A2 (good, 1.33), A3 (good, 0.75), "
+        "C1 (bad, 1.25) and C2 (bad, 0.5)",
+        outcome=loss_gradient_and_mask,
+    )
+
+
+def loss_gradient_and_mask(
+    surrogate: Callable[..., Any], ratio: Tensor, advantages: Tensor, low: float, high: float
+) -> Tensor:
+    """What is judged, (3, N, T): the loss, its gradient with respect to log π, and the mask."""
+    logp = ratio.log().requires_grad_()
+    loss, keep = surrogate(logp.exp(), advantages, low, high)
+    (gradient,) = torch.autograd.grad(loss.sum(), logp)
+    return torch.stack([loss.detach(), gradient, torch.as_tensor(keep).double()])
+
+
+def clip_surrogate_of(
+    ratio: Tensor, advantages: Tensor, low: float = 0.2, high: float = 0.2, **wrong: Line
+) -> tuple[Tensor, Tensor]:
+    """The three lines as they should be, or with some of them `wrong`."""
+    window = wrong.get("clipped", lambda r, a, low, high: r.clamp(1 - low, 1 + high))
+    clipped = window(ratio, advantages, low, high)
+    if "loss" in wrong:
+        loss = wrong["loss"](ratio, advantages, low, high)
+    else:
+        loss = -torch.minimum(ratio * advantages, clipped * advantages)
+    keep = wrong.get("keep", kept)(ratio, advantages, low, high)
+    return loss, keep
+
+
+def kept(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """True for the tokens that still learn."""
+    return ~((advantages > 0) & (ratio > 1 + high) | (advantages < 0) & (ratio < 1 - low))
+
+
+def narrow(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    return clip_surrogate_of(ratio, advantages, low, low)[0]
+
+
+CLIP_SURROGATE = {
+    "second line: for bad tokens that is the larger of the two terms. A negative Â has turned the "
+    "inequality round already, so it is the min for both signs; the smaller *ratio* is not the "
+    "smaller term": partial(
+        clip_surrogate_of,
+        loss=lambda r, a, low, high: -torch.minimum(r, r.clamp(1 - low, 1 + high)) * a,
+    ),
+    "second line: the clipped term alone. A token that has moved the wrong way beyond the window "
+    "could never come back; the min lets it": partial(
+        clip_surrogate_of, loss=lambda r, a, low, high: -r.clamp(1 - low, 1 + high) * a
+    ),
+    "second line: PPO maximises the min, and an optimiser minimises": partial(
+        clip_surrogate_of,
+        loss=lambda r, a, low, high: torch.minimum(r * a, r.clamp(1 - low, 1 + high) * a),
+    ),
+    "second line: the larger of the two terms. Never believe more gain than the window allows": (
+        partial(
+            clip_surrogate_of,
+            loss=lambda r, a, low, high: -torch.maximum(r * a, r.clamp(1 - low, 1 + high) * a),
+        )
+    ),
+    "second line: there is no clip in it": partial(
+        clip_surrogate_of, loss=lambda r, a, low, high: -r * a
+    ),
+    "first line: a window lies around 1, from 1 − low to 1 + high": partial(
+        clip_surrogate_of, clipped=lambda r, a, low, high: r.clamp(low, high)
+    ),
+    "first line: `high` is not used. A window may be wider upwards": partial(
+        clip_surrogate_of, clipped=lambda r, a, low, high: r.clamp(1 - low, 1 + low)
+    ),
+    "third line: that counts which tokens are outside the window. C1 is outside and on its way "
+    "back, so it still learns: ask for the sign of Â": partial(
+        clip_surrogate_of,
+        keep=lambda r, a, low, high: (r >= 1 - low) & (r <= 1 + high),
+    ),
+    "third line: upside down. True stands for a token that keeps its gradient": partial(
+        clip_surrogate_of, keep=lambda r, a, low, high: ~kept(r, a, low, high)
+    ),
+    "third line: the sides are exchanged. A good token is silent above the window, a bad one "
+    "below it": partial(clip_surrogate_of, keep=lambda r, a, low, high: kept(r, -a, low, high)),
+    "third line: `high` is not used there": partial(
+        clip_surrogate_of, keep=lambda r, a, low, high: kept(r, a, low, low)
+    ),
+    "`high` is not used. A window may be wider upwards": partial(
+        clip_surrogate_of, loss=narrow, keep=lambda r, a, low, high: kept(r, a, low, low)
+    ),
+}
 
 
 def check_wrong_side(answer: Set[str] | None) -> None:

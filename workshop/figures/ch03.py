@@ -1,8 +1,8 @@
-"""Chapter 03: the clip over the tokens of a real batch, walks, what a critic sees, the map."""
+"""Chapter 03: a batch used again, the clip over its tokens, walks, what a critic sees, claims."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, permutations
 
 import matplotlib.pyplot as plt
@@ -15,38 +15,67 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from rlbook.objectives import RatioClip, Tokens, Weights, token_ratio, weigh
+from rlbook.stats.differences import paired_differences
 from rlbook.tasks import SumsTask
-from rlbook.training import Rollout, TrainBatch, Trainer
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, readable
+from rlbook.training import Rollout, TrainBatch
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, colour_of, label_lines, readable
 from rlbook.viz.texts import tint, token_texts
 from rlbook.viz.widgets import Explorer, slider
+from workshop.evidence import by_arm
 from workshop.figures.rates import WORTH
 from workshop.worlds.gae_walk import Walk, gae_table
 
 ROW_CHARACTERS = 68
 OUTSIDE = "#fbe3b5"
 STEP = re.compile(r"(\d+)([+-]\d+)=(\d+)")
+RUNS = {
+    "plain": "reinforce",
+    "weighted": "no trust region",
+    "clipped": "clip 0.2",
+    "weighted, a tenth of the rate": "no trust region",
+}
+USES = ("4 passes of 4", "16 minibatches")
+
+
+def reuse_figure(gains: Mapping[str, Sequence[float]], fresh: pd.DataFrame) -> Figure:
+    """What updates on one batch raise, pass by pass, beside the accuracy of fresh answers.
+
+    `gains`: of every run a value per pass; `fresh`: a column per run, passes as index.
+    """
+    fig, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.2))
+    for name, arm in RUNS.items():
+        style, colour = ("--" if "tenth" in name else "-"), colour_of(arm)
+        left.plot(range(len(gains[name])), gains[name], style, color=colour)
+        label = name.replace("weighted, a", "a")
+        right.plot(fresh.index, fresh[name], "o" + style, color=colour, label=label)
+    left.set(title="The batch says: better and better", ylabel="what the updates raise, on it")
+    right.set(title="Fresh answers: only small steps gain", ylabel="held-out accuracy")
+    right.set_ylim(0, 0.5)
+    for ax in (left, right):
+        ax.set_xlabel("passes over the same 64 answers")
+    label_lines(right)
+    return fig
 
 
 @dataclass(frozen=True)
 class ReuseTrace:
-    """One batch of rollouts, its log-probabilities as training goes on, and the held-out accuracy.
+    """One batch of rollouts, its tokens as texts, and its log-probabilities as training goes on.
 
-    `logps[k]` (N, T) and `accuracy[k]` belong to the policy after k passes over the batch.
+    `logps[k]` (N, T) belong to the policy after k passes over the batch.
     """
 
     rollouts: list[Rollout]
     tokens: list[list[str]]
     batch: TrainBatch
-    logps: list[Float[Tensor, "N T"]] = field(default_factory=list)
-    accuracy: list[float] = field(default_factory=list)
+    logps: list[Float[Tensor, "N T"]]
 
     @classmethod
-    def of(cls, trainer: Trainer) -> "ReuseTrace":
-        """A fresh batch of the trainer, before any update."""
-        rollouts = trainer.collect()
-        tokens = [[trainer.tokenizer.decode([i]) for i in r.token_ids] for r in rollouts]
-        return cls(rollouts, tokens, trainer.learner.prepare(rollouts))
+    def of(
+        cls, tokenizer, rollouts: list[Rollout], batch: TrainBatch, logps: list[Tensor]
+    ) -> "ReuseTrace":
+        """The trace of a batch, with every token as the text that it stands for."""
+        texts = [[tokenizer.decode([i]) for i in r.token_ids] for r in rollouts]
+        return cls(rollouts, texts, batch, logps)
 
     @property
     def advantages(self) -> Float[Tensor, "N T"]:
@@ -62,11 +91,6 @@ class ReuseTrace:
         """What `region` does to every token of the batch after some passes."""
         logp, batch = self.logps[passes], self.batch
         return weigh(region, Tokens.of(logp, batch.logp_old, self.advantages))
-
-    def gain(self, passes: int) -> float:
-        """Rise of the importance-weighted objective E_t[ρA] on this batch since the first pass."""
-        moved = (self.ratio(passes) - 1) * self.advantages
-        return float(moved[self.batch.mask].mean())
 
     def examples(self, each: int = 2) -> list[int]:
         """Rows of `each` right and as many wrong completions that fit a line and moved most."""
@@ -253,20 +277,16 @@ def tokens_between(texts: Sequence[str], span: tuple[int, int]) -> list[int]:
     return [i for i, start in enumerate(starts) if span[0] <= start < span[1]]
 
 
-def change_at_slips(
-    rollouts: Sequence[Rollout], values: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], tokenizer
-) -> dict[str, float]:
-    """Mean change of V over the digits of a right and of a wrong result, and how many there are."""
-    changes: dict[str, list[float]] = {"right": [], "wrong": []}
-    for rollout, row, on in zip(rollouts, values, mask, strict=True):
-        own, texts = row[on].tolist(), token_texts(tokenizer, rollout)
-        for step in STEP.finditer("".join(texts)):
-            place = tokens_between(texts, step.span(3))
-            kind = "right" if int(step[1]) + int(step[2]) == int(step[3]) else "wrong"
-            if place and place[-1] + 1 < len(own):
-                changes[kind].append(own[place[-1] + 1] - own[place[0]])
-    means = {f"after a {kind} result": float(np.mean(found)) for kind, found in changes.items()}
-    return means | {f"{kind} results": len(found) for kind, found in changes.items()}
+def changes_of_v(
+    rollout: Rollout, values: Sequence[float], tokenizer
+) -> Iterator[tuple[bool, float]]:
+    """Of every result in the working: whether it is right, and how V changes over its digits."""
+    texts = token_texts(tokenizer, rollout)
+    for step in STEP.finditer("".join(texts)):
+        digits = tokens_between(texts, step.span(3))
+        if digits and digits[-1] + 1 < len(values):
+            change = values[digits[-1] + 1] - values[digits[0]]
+            yield int(step[1]) + int(step[2]) == int(step[3]), change
 
 
 def explained_by(rollouts: Sequence[Rollout], task: SumsTask) -> pd.Series:
@@ -354,4 +374,59 @@ def typical_pair(rollouts: Sequence[Rollout], longest: int = ROW_CHARACTERS) -> 
     return list(max(pairs, key=lambda pair: len(rollouts[pair[1]].text)))
 
 
-# --- the map -------------------------------------------------------------------------------------
+# --- claims --------------------------------------------------------------------------------------
+
+
+def reuse_differences(final: pd.DataFrame) -> pd.DataFrame:
+    """Arms of `reuse` beside one update, without a clip beside with it, minibatches beside passes:
+    paired by seed, with the interval and the difference that would have been found."""
+    runs = by_arm(final, "pass@1")
+    against = {"one update": [arm for arm in runs if arm != "one update"]}
+    against |= {f"{use}, no trust region": [f"{use}, clip 0.2"] for use in USES}
+    against[f"{USES[1]}, clip 0.2"] = [f"{USES[0]}, clip 0.2"]
+    rows = [
+        row | {"minus": minus}
+        for minus, arms in against.items()
+        for row in paired_differences(runs, minus, arms=arms)
+    ]
+    table = pd.DataFrame(rows).set_index(["arm", "minus"])
+    return table[["mean", "low", "high", "detectable"]]
+
+
+def card(ends: pd.Series, reach: pd.DataFrame) -> list[dict[str, str]]:
+    """Rows of the scorecard. `ends`: live accuracy by rate and arm; `reach`: `usable` rates."""
+    live = {lr: ends[lr] for lr in ("1.5e-4", "4e-5")}
+    alive, idle = (
+        f"{by['with your clip']:.2f}, without {by['without']:.2f}" for by in live.values()
+    )
+    twice = [
+        reach.loc[f"{USES[0]}, {region}", "twice"] for region in ("clip 0.2", "no trust region")
+    ]
+    where = "plain sums, own rates"
+    return [
+        {
+            "claim": "the clip is a mask: 5 of 16 tokens",
+            "exact": "by autograd",
+            "paper": "PPO, Eq. 7",
+        },
+        {
+            "claim": "a clip keeps sixteen updates a batch alive (one seed)",
+            "pressing": alive,
+            "control": f"at a quarter of the rate {idle}",
+            "paper": "PPO, Table 1",
+        },
+        {
+            "claim": "a clip widens the range of rates (two seeds)",
+            "pressing": f"at twice its best rate {twice[0]:.2f}, without {twice[1]:.2f}",
+        },
+        {
+            "claim": "sixteen updates a batch pay, each arm at its own rate",
+            "pressing": f"{{sixteen updates pay, with a clip | {where}}}; "
+            f"without a clip {{sixteen without a clip | {where}}}",
+        },
+        {
+            "claim": "PPO for REINFORCE, on as many answers",
+            "pressing": "{PPO for REINFORCE | habits, the ladder}",
+            "control": "{control: PPO for REINFORCE | habits, the ladder}",
+        },
+    ]

@@ -12,7 +12,7 @@ from rlbook.training import RunConfig, Trainer
 from rlbook.viz.texts import token_texts
 from workshop.figures.ch03 import (
     ReuseTrace,
-    change_at_slips,
+    changes_of_v,
     draw_values,
     draw_walk,
     explained_by,
@@ -61,18 +61,17 @@ def test_tokens_of_a_span():
 
 def test_change_of_v_over_a_wrong_result(trainer, rollouts):
     """V = 1 until the first slip is complete and 0 after it."""
-    batch = trainer.learner.prepare(rollouts)
-    values = torch.ones_like(batch.values_old)
-    for row, rollout in enumerate(rollouts):
+    changes = {True: [], False: []}
+    for rollout in rollouts:
         texts = token_texts(trainer.tokenizer, rollout)
-        if span := slip_of("".join(texts)):
-            after = tokens_between(texts, span)[-1] + 1
-            start = int(batch.mask[row].float().argmax())
-            values[row, start + after :] = 0
-    found = change_at_slips(rollouts, values, batch.mask, trainer.tokenizer)
-    assert found["wrong results"] > 0 and found["right results"] > 20
-    assert found["after a right result"] == 0
-    assert -1 <= found["after a wrong result"] < -0.5  # later slips of an answer change nothing
+        span = slip_of("".join(texts))
+        after = tokens_between(texts, span)[-1] + 1 if span else len(texts)
+        values = [float(t < after) for t in range(rollout.length)]
+        for right, change in changes_of_v(rollout, values, trainer.tokenizer):
+            changes[right].append(change)
+    assert len(changes[False]) > 0 and len(changes[True]) > 20
+    assert set(changes[True]) == {0.0}
+    assert -1 <= np.mean(changes[False]) < -0.5  # later slips of an answer change nothing
 
 
 def test_facts_explain_a_reward_that_they_decide(rollouts):
@@ -84,8 +83,10 @@ def test_facts_explain_a_reward_that_they_decide(rollouts):
 
 
 def test_masked_tokens_are_counted_once(trainer, rollouts):
-    trace = ReuseTrace.of(trainer)
-    trace.logps.append(trace.batch.logp_old + torch.linspace(-1, 1, trace.batch.mask.shape[1]))
+    rollouts = trainer.collect()
+    batch = trainer.learner.prepare(rollouts)
+    moved = batch.logp_old + torch.linspace(-1, 1, batch.mask.shape[1])
+    trace = ReuseTrace.of(trainer.tokenizer, rollouts, batch, [moved])
     counts = masked_by_probability(trace, 0)
     keep = trace.weights(0, trainer.method.trust_region).keep
     masked = counts.loc[["good, masked above", "bad, masked below"]].astype(int).to_numpy().sum()
