@@ -11,9 +11,6 @@ from rlbook.exact.divergence import (
 )
 from rlbook.exact.estimators import (
     GradientMoments,
-    baseline_moments,
-    bias_variance_table,
-    ema_variance,
     expected_gradient,
     optimal_baseline,
 )
@@ -30,9 +27,6 @@ __all__ = [
     "KLEstimator",
     "SoftmaxPolicy",
     "TokenTree",
-    "baseline_moments",
-    "bias_variance_table",
-    "ema_variance",
     "exact_kl",
     "exact_kl_gradient",
     "exact_reverse_kl_gradient",

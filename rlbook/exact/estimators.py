@@ -7,7 +7,7 @@ two moments of its score. That makes n = 8 answers of 2000 outcomes each a sum o
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 from math import factorial, prod
@@ -91,86 +91,6 @@ def optimal_baseline(policy: EnumerablePolicy, rewards: Float[Tensor, " K"]) -> 
     """
     pull = policy.probs * policy.scores.square().sum(-1)
     return (pull @ rewards / pull.sum()).item()
-
-
-def baseline_moments(
-    policy: EnumerablePolicy,
-    rewards: Float[Tensor, " K"],
-    n: int,
-    baseline: float,
-    baseline_variance: float = 0.0,
-) -> GradientMoments:
-    """Moments of g = 1/n Σ_i (r_i - b) ∇log π(y_i) for a baseline b independent of the samples.
-
-    Always unbiased. A b that varies from batch to batch costs Var(b) E[∇log π ∇log πᵀ] / n.
-    """
-    pull = policy.scores * (policy.probs.sqrt() * (rewards - baseline))[:, None]
-    fisher = policy.scores * policy.probs.sqrt()[:, None]
-    mean = policy.scores.T @ (policy.probs * (rewards - baseline))
-    single = pull.T @ pull + baseline_variance * fisher.T @ fisher - torch.outer(mean, mean)
-    return GradientMoments(mean, single / n, policy.true_gradient(rewards), n)
-
-
-def ema_variance(
-    policy: EnumerablePolicy, rewards: Float[Tensor, " K"], n: int, decay: float = 0.9
-) -> float:
-    """Variance of b ← decay · b + (1 - decay) · mean(r) in the long run under a fixed policy.
-
-    Var(b) = (1 - decay) / (1 + decay) · Var(r) / n
-    """
-    spread = policy.probs @ (rewards - policy.expected_reward(rewards)).square()
-    return ((1 - decay) / (1 + decay) * spread / n).item()
-
-
-def bias_variance_table(
-    policy: EnumerablePolicy,
-    rewards: Float[Tensor, " K"],
-    n: int = 8,
-    shift: float = 1.0,
-    extra: Mapping[str, Advantage] | None = None,
-) -> list[dict[str, str | float | None]]:
-    """One row per baseline, all exact; `extra` adds exchangeable estimators by name.
-
-    Columns: `value` of the baseline (its mean; None where the batch decides; shifting all rewards
-    is a baseline of minus the shift), `factor` and `bias` of the expected gradient, `variance` of
-    one batch of n, and `noise_to_signal`. The rows are none, none with `shift` added to every
-    reward, EMA (decay 0.9, long run), batch mean, leave-one-out, greedy (reward of the likeliest
-    outcome, the first of several) and optimal. Chapter 02.
-    """
-    if n < 2:
-        raise ValueError(f"leave-one-out needs n ≥ 2 samples, got {n}")
-    mean = policy.expected_reward(rewards).item()
-    greedy = rewards[policy.probs.argmax()].item()
-    best = optimal_baseline(policy, rewards)
-    fixed = {
-        "none": (0.0, 0.0),
-        f"none, rewards {shift:+g}": (-shift, 0.0),
-        "EMA": (mean, ema_variance(policy, rewards, n)),
-        "greedy": (greedy, 0.0),
-        "optimal": (best, 0.0),
-    }
-    sampled = {
-        "batch mean": lambda r, groups: r - r.mean(),
-        "leave-one-out": lambda r, groups: (r - r.mean()) * n / (n - 1),
-        **(extra or {}),
-    }
-    moments = {name: baseline_moments(policy, rewards, n, *b) for name, b in fixed.items()}
-    moments |= {
-        name: expected_gradient(advantage, policy, rewards, n, exchangeable=True)
-        for name, advantage in sampled.items()
-    }
-    order = [*list(fixed)[:3], *list(sampled)[:2], *list(fixed)[3:], *list(sampled)[2:]]
-    return [
-        {
-            "baseline": name,
-            "value": fixed[name][0] if name in fixed else None,
-            "factor": moments[name].factor,
-            "bias": moments[name].bias,
-            "variance": moments[name].variance,
-            "noise_to_signal": moments[name].noise_to_signal,
-        }
-        for name in order
-    ]
 
 
 def _moments_given_reward(

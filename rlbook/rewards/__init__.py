@@ -2,7 +2,7 @@
 
 from rlbook.rewards.dpo import answer_logprobs, dpo_loss, implicit_reward, train_dpo
 from rlbook.rewards.entropy import EntropyFineTuning, token_entropy
-from rlbook.rewards.judges import habits_on_track, sums_on_track
+from rlbook.rewards.judges import habits_on_track
 from rlbook.rewards.kl_reward import kl_of_answers
 from rlbook.rewards.label_free import (
     confidence,
@@ -62,7 +62,6 @@ __all__ = [
     "random_reward",
     "sample_preferences",
     "semantic_agreement",
-    "sums_on_track",
     "token_entropy",
     "train_dpo",
     "train_reward_model",

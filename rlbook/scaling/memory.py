@@ -4,15 +4,11 @@ Large models are built on torch's `meta` device: every tensor has its real shape
 storage, so 32 billion parameters cost nothing.
 """
 
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 
 @dataclass(frozen=True)
@@ -73,47 +69,3 @@ def state_memory(
         gradients=sum(p.grad.nbytes for p in parameters if p.grad is not None),
         optimizer=sum(t.nbytes for t in moments),
     )
-
-
-class PeakMemory(TorchDispatchMode):
-    """Most bytes of tensors alive at once among those made inside the block.
-
-        with PeakMemory() as peak:
-            trainer.train_one()
-        print(peak.bytes)
-
-    Follows every tensor from the operation that makes it, backward pass included, until its
-    storage is freed. Scratch space inside an operation is not seen.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = self.alive = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(
-        self, func: Callable, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if is_tensor(t)}
-        result = func(*args, **(kwargs or {}))
-        for tensor in filter(is_tensor, tree_leaves(result)):
-            storage = tensor.untyped_storage()
-            if id(storage) not in given | self._known:
-                self._follow(storage)
-        return result
-
-    def _follow(self, storage: torch.UntypedStorage) -> None:
-        key, size = id(storage), storage.nbytes()
-        self._known.add(key)
-        self.alive += size
-        self.bytes = max(self.bytes, self.alive)
-        weakref.finalize(storage, self._freed, key, size)
-
-    def _freed(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.alive -= size
-
-
-def is_tensor(value: object) -> bool:
-    """Whether a value is a tensor."""
-    return isinstance(value, Tensor)

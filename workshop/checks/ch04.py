@@ -10,7 +10,6 @@ from torch.nn.functional import logsigmoid
 
 from rlbook.exact import FOUR
 from rlbook.rewards import dpo_loss
-from rlbook.stats.best_of_n import best_of_n_kl
 from workshop.checks.verdicts import (
     check_lines,
     check_numbers,
@@ -19,6 +18,7 @@ from workshop.checks.verdicts import (
     right,
     same,
 )
+from workshop.worlds.best_of_n import best_of_n_kl
 
 NATS = 3.0
 ENDINGS = ("turns later", "turns as early", "does not turn")

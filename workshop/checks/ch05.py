@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from rlbook.exact import FOUR
-from rlbook.exact.strategy_mixture import estimator_weight
 from rlbook.objectives import group_center, group_normalize
 from rlbook.objectives.groups import group_mean, group_size, group_sum, has_spread
 from workshop.checks.verdicts import (
@@ -18,6 +17,7 @@ from workshop.checks.verdicts import (
     right,
     same,
 )
+from workshop.worlds.strategy_mixture import estimator_weight
 
 Estimator = Callable[[Tensor, Tensor], Tensor]
 LARGE = 512  # a group in which the observed solve rate is nearly the true one

@@ -6,15 +6,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rlbook.exact.strategy_mixture import (
+from rlbook.objectives import group_normalize, max_rl
+from rlbook.objectives.groups import group_mean, group_size, group_sum
+from workshop.checks.verdicts import check_lines, not_attempted, not_yet, right, same
+from workshop.worlds.strategy_mixture import (
     StrategyMixture,
     easy_and_hard,
     estimator_weight,
     likelihood_weight,
 )
-from rlbook.objectives import group_normalize, max_rl
-from rlbook.objectives.groups import group_mean, group_size, group_sum
-from workshop.checks.verdicts import check_lines, not_attempted, not_yet, right, same
 
 SHARES = (1 / 2, 2 / 3, 3 / 4, 5 / 6)
 # Solve rates of the base of section 1 on short and on long sums, and how often it opens so.

@@ -14,12 +14,12 @@ from rlbook.tasks.habits import LEVELS, draw, problem_of
 from rlbook.training import PromptPool, Rollout, RunConfig, Trainer, VerifierReward, derive_seed
 from rlbook.training.metrics import mean
 from rlbook.training.rollouts import RolloutSource
-from rlbook.training.selection import difficulty_window, right_answers
 from rlbook.training.sft import Answer, sft, written_answer
 from workshop.bases.habits import written
 from workshop.experiments.design import Arm, Experiment, arm, over
 from workshop.experiments.pressing import FEW, RLOO
 from workshop.experiments.settings import HABITS, level_columns
+from workshop.worlds.selection import difficulty_window, right_answers
 
 TEACHER = "tiny-habits-teacher"
 # The policy gradient on another's answers, each worth 1, is supervised fine-tuning.

@@ -9,10 +9,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.policy import load_policy
-from rlbook.tasks.few_shot import FewShotSums
 from rlbook.training import RunConfig, Trainer
 from workshop.experiments.design import Arm, Experiment, arm, over
 from workshop.experiments.pressing import FEW, RLOO
+from workshop.worlds.few_shot import FewShotSums
 
 SMOLLM2 = "smollm2-135m"
 LONGEST = 5  # tokens: a space, three digits, the end of the line
@@ -26,7 +26,7 @@ def rewarded() -> Iterator[Arm]:
     """RLOO on 320 answers, at two learning rates."""
     settings: dict[str, Any] = {
         "policy": SMOLLM2,
-        "task": "rlbook.tasks.few_shot:FewShotSums",
+        "task": "workshop.worlds.few_shot:FewShotSums",
         "max_new_tokens": LONGEST,
     }
     settings |= {"prompts": 8, "group_size": 4, "minibatches": 1, "steps": 10}

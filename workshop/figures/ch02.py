@@ -11,11 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
-from rlbook.exact import FillerPolicy, SoftmaxPolicy, TokenTree, baseline_moments
+from rlbook.exact import FillerPolicy, SoftmaxPolicy, TokenTree
 from rlbook.stats import bootstrap_interval
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from rlbook.viz.widgets import Explorer, slider
-from workshop.worlds.baseline_cost import constant_baselines, relative_noise, rollouts_needed
+from workshop.worlds.baseline_cost import (
+    baseline_moments,
+    constant_baselines,
+    relative_noise,
+    rollouts_needed,
+)
 
 COLOURS = {"none": MUTED, "mean": BAD, "optimal": GOOD}
 SOLVE_RATES = tuple(i / 26 for i in range(1, 26))

@@ -11,13 +11,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from rlbook.evaluation import right_counts
-from rlbook.exact.strategy_mixture import (
-    StrategyMixture,
-    easy_and_hard,
-    estimator_weight,
-    likelihood_weight,
-    truncated_log_likelihood,
-)
 from rlbook.objectives import group_normalize, leave_one_out, max_rl
 from rlbook.stats import bootstrap_interval, pass_at_k, t_interval
 from rlbook.training import Rollout
@@ -25,6 +18,13 @@ from rlbook.viz.curves import compare_bars, learning_curves
 from rlbook.viz.style import INK, MUTED, colour_of, label_lines
 from rlbook.viz.widgets import Explorer, slider
 from workshop.evidence import batches_until
+from workshop.worlds.strategy_mixture import (
+    StrategyMixture,
+    easy_and_hard,
+    estimator_weight,
+    likelihood_weight,
+    truncated_log_likelihood,
+)
 
 ESTIMATORS = {"RLOO": leave_one_out, "GRPO": group_normalize, "MaxRL": max_rl}
 COLOURS = {

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from rlbook.exact.strategy_mixture import estimator_weight
 from rlbook.objectives import Method, group_center, group_normalize, leave_one_out
 from rlbook.stats import t_interval
 from rlbook.stats.differences import holm, paired_differences
@@ -19,6 +18,7 @@ from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, colour_of, label_line
 from workshop.evidence import at_each_rate, by_arm, draw_differences, load_results
 from workshop.factorial import Factorial
 from workshop.figures.rates import short
+from workshop.worlds.strategy_mixture import estimator_weight
 
 Push = Callable[[Trainer, Method, Sequence[Rollout]], Float[Tensor, " P"]]
 Slope = Callable[[Trainer, Sequence[Rollout]], Float[Tensor, " P"]]

@@ -8,7 +8,7 @@ import torch
 from rlbook.objectives import METHODS, leave_one_out
 from rlbook.objectives.process import token_credit
 from rlbook.policy import Completion, Sampler, load_policy
-from rlbook.rewards.judges import habits_on_track, sums_on_track
+from rlbook.rewards.judges import habits_on_track
 from rlbook.rewards.process import (
     PrimeCredit,
     SiblingCredit,
@@ -110,20 +110,6 @@ def test_judges_of_habits():
         "<think>": False,
     }
     assert {text: habits_on_track(PROBLEM, text) for text in on_track} == on_track
-
-
-def test_judges_of_sums():
-    problem = Problem("37+8-5", "37+8-5=?", "40", 3)
-    on_track = {
-        "<think>37+8=": True,
-        "<think>37+8=45;": True,
-        "<think>check 37+8=45;check 45-5=": True,
-        "<think>37+8=44;": False,
-        "<think>37+8=44;44-5=39;": False,
-        "<think>37+8=44;wait 37+8=45;": True,
-        "<think></think>": False,
-    }
-    assert {text: sums_on_track(problem, text) for text in on_track} == on_track
 
 
 class Scripted:

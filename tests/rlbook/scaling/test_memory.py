@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from rlbook.scaling.memory import (
-    PeakMemory,
     StateMemory,
     count_parameters,
     frozen_memory,
@@ -55,28 +54,3 @@ def test_a_model_is_left_as_it_was():
 def test_parts_add_up():
     policy, reference = StateMemory(1, 2, 3), StateMemory(4)
     assert (policy + reference).total == 10
-
-
-def test_peak_by_hand():
-    kept = torch.ones(1000)
-    with PeakMemory() as peak:
-        a = kept * 2  # 4000 bytes
-        b = a.view(10, 100) + a.view(10, 100)  # 8000; a view costs nothing
-        a.add_(1)
-        del a, b
-        c = torch.zeros(500)  # 2000: the rest is free again
-    assert (peak.bytes, peak.alive) == (8000, 2000)
-    del c
-    assert peak.alive == 0
-
-
-def test_peak_sees_what_the_backward_pass_keeps():
-    layers = nn.Sequential(*(nn.Linear(100, 100, bias=False) for _ in range(4)))
-    x = torch.ones(50, 100)
-    with torch.no_grad(), PeakMemory() as reading:
-        layers(x).sum()
-    with PeakMemory() as training:
-        layers(x).sum().backward()
-    assert reading.bytes < 3 * x.nbytes
-    assert training.bytes >= 4 * 40_000  # at the least a gradient per layer
-    assert training.alive == 4 * 40_000

@@ -3,7 +3,6 @@
 import pytest
 from matplotlib.figure import Figure
 
-from rlbook.exact.strategy_mixture import easy_and_hard
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
 from workshop.figures.ch10 import (
@@ -13,6 +12,7 @@ from workshop.figures.ch10 import (
     opening_of,
     opening_shares,
 )
+from workshop.worlds.strategy_mixture import easy_and_hard
 
 
 def answer(text: str, level: int = 3) -> Rollout:

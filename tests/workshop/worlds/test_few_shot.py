@@ -6,11 +6,11 @@ import pytest
 
 from rlbook.policy.loading import SMOLLM2_PACKAGE
 from rlbook.tasks import HeldOut, get_task, held_out_problems
-from rlbook.tasks.few_shot import EXAMPLE, HELD_OUT, LEVELS, SHOWN, problem_of
 from rlbook.training import RunConfig, Trainer
 from workshop.experiments.real_model import line_policy
+from workshop.worlds.few_shot import EXAMPLE, HELD_OUT, LEVELS, SHOWN, problem_of
 
-TASK = get_task("rlbook.tasks.few_shot:FewShotSums")
+TASK = get_task("workshop.worlds.few_shot:FewShotSums")
 
 
 def operands(problem):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rlbook.policy import Sampler, load_policy, logprobs
-from rlbook.policy.interruption import InterruptedSampler
 from rlbook.tasks import SumsTask
 from rlbook.training import collate, collect_rollouts
+from workshop.worlds.interruption import InterruptedSampler
 
 AFTER = 10
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from rlbook.exact import expected_gradient
-from rlbook.exact.strategy_mixture import (
+from rlbook.objectives import group_normalize, leave_one_out, max_rl
+from rlbook.stats import exact_pass_at_k
+from workshop.worlds.strategy_mixture import (
     StrategyMixture,
     easy_and_hard,
     estimator_weight,
     likelihood_weight,
     truncated_log_likelihood,
 )
-from rlbook.objectives import group_normalize, leave_one_out, max_rl
-from rlbook.stats import exact_pass_at_k
 
 EQUATION_9 = partial(max_rl, form="equation_9")
 EQUATION_10 = partial(max_rl, form="equation_10")

@@ -6,8 +6,8 @@ from math import log
 import numpy as np
 import pytest
 
-from rlbook.stats.best_of_n import best_of_n_kl, best_of_n_mean
 from rlbook.stats.pass_at_k import pass_at_k
+from workshop.worlds.best_of_n import best_of_n_kl, best_of_n_mean
 
 RNG = np.random.default_rng(0)
 

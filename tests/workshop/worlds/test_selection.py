@@ -5,21 +5,20 @@ import torch
 
 from rlbook.evaluation import pass_rates
 from rlbook.tasks import Problem
-from rlbook.training.selection import (
-    difficulty_window,
-    learning_impact,
-    right_answers,
-)
+from rlbook.training import Rollout
+from workshop.worlds.selection import difficulty_window, learning_impact, right_answers
 
 
-def asked(make_rollout, problem, text, right):
-    rollout = make_rollout(problem=Problem(problem, "1+1=?", "2"), text=text)
-    rollout.correct, rollout.token_ids = right, [11] * len(text)
-    return rollout
+def asked(problem, text, right):
+    fields = {"group": 0, "prompt_ids": [1], "token_ids": [11] * len(text), "text": text}
+    fields |= {"logps": [-0.5] * len(text), "versions": [0] * len(text), "finish_reason": "stop"}
+    return Rollout(
+        **fields, problem=Problem(problem, "1+1=?", "2"), rewards={"answer": 0.0}, correct=right
+    )
 
 
 @pytest.fixture
-def rollouts(make_rollout):
+def rollouts():
     said = [
         ("a", "long one", True),
         ("a", "no", False),
@@ -28,7 +27,7 @@ def rollouts(make_rollout):
         ("b", "wrong", False),
         ("c", "ok", True),
     ]
-    return [asked(make_rollout, *one) for one in said]
+    return [asked(*one) for one in said]
 
 
 def test_right_answers_are_kept_once_each(rollouts):
