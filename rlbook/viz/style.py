@@ -4,6 +4,8 @@ import platform
 import random
 from collections.abc import Sequence
 from importlib.metadata import version
+from linecache import getline
+from traceback import walk_tb
 from typing import Any, cast
 
 import matplotlib as mpl
@@ -194,6 +196,7 @@ def setup(seed: int = 0, threads: int | None = None) -> None:
 
     use_style()
     inline_png()
+    one_line_interrupts()
     threads = set_threads(threads)
     random.seed(seed)
     np.random.seed(seed)
@@ -218,6 +221,27 @@ def inline_png() -> None:
         shell.run_line_magic("matplotlib", "inline")
         use_style()  # the magic resets part of the style
         set_matplotlib_formats("png", metadata={"Software": None})
+
+
+def one_line_interrupts() -> None:
+    """A notebook's cell that is interrupted says where it was, without the way it came there."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return
+    shell = get_ipython()
+    if getattr(shell, "kernel", None) is not None and not shell.custom_exceptions:
+        shell.set_custom_exc((KeyboardInterrupt,), _interrupted)
+
+
+def _interrupted(shell, kind, stop, trace, tb_offset=None) -> list[str]:
+    cells = [at for at in walk_tb(trace) if at[0].f_globals is shell.user_ns]
+    frame, number = cells[0] if cells else (trace.tb_frame, trace.tb_lineno)
+    line = getline(frame.f_code.co_filename, number).strip()
+    lines = [f"Interrupted in line {number}, {line!r}. What is computed so far is kept."]
+    stop._render_traceback_ = lambda: lines
+    shell.showtraceback((kind, stop, trace))
+    return lines
 
 
 def colour_of(name: str, default: str | None = None) -> str:

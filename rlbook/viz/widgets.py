@@ -16,7 +16,7 @@ MAX_CONTROLS = 3
 
 
 def slider(low: float, high: float, value: float, step: float = 0.01, label: str = "") -> W.Widget:
-    """A slider over [low, high]; whole numbers when all four are `int`."""
+    """A slider over [low, high] that speaks when it is let go; whole if all four are `int`."""
     whole = all(isinstance(x, int) for x in (low, high, value, step))
     kind = W.IntSlider if whole else W.FloatSlider
     return kind(
@@ -24,6 +24,7 @@ def slider(low: float, high: float, value: float, step: float = 0.01, label: str
         min=low,
         max=high,
         step=step,
+        continuous_update=False,  # a picture takes longer to draw than a hand to move on
         description=label,
         style={"description_width": "8em"},
         layout=W.Layout(width="26em"),

@@ -48,6 +48,7 @@ def test_draw_gets_the_plain_values_of_the_controls():
     explorer.controls["n"].value = 7
     assert got == [{"n": 3, "kind": "a"}, {"n": 7, "kind": "a"}]
     assert all(type(v["n"]) is int for v in got)
+    assert explorer.controls["n"].continuous_update is False  # one drawing a move, not fifty
 
 
 def test_bundle_has_a_static_picture_and_stable_text(explorer):

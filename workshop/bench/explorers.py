@@ -1,0 +1,119 @@
+"""What one move of a control costs in every explorer of the book: `python -m` this module."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from types import SimpleNamespace as Namespace
+
+import ipywidgets as W
+import numpy as np
+import torch
+
+from rlbook.exact import FOUR
+from rlbook.objectives import group_normalize
+from rlbook.policy import load_policy, set_threads
+from rlbook.scaling import Cluster, Sigmoid
+from rlbook.viz.widgets import Explorer
+from workshop.figures import ch01, ch02, ch03, ch05, ch06, ch07, ch08, ch10, ch11, ch13, ch16
+from workshop.figures.clip import clip_explorer
+from workshop.worlds.strategy_mixture import estimator_weight
+
+MOVES = 6  # values that each control is moved to
+
+
+def milliseconds(explorer: Explorer) -> dict[str, float]:
+    """CPU milliseconds from a new value of each control to a new picture, median over its range."""
+    return {name: median(moves(control)) for name, control in explorer.controls.items()}
+
+
+def moves(control: W.Widget) -> list[float]:
+    """What it took to set the control to values spread over its range."""
+    if hasattr(control, "options"):
+        values = [option[1] if isinstance(option, tuple) else option for option in control.options]
+    else:
+        spread = np.linspace(control.min, control.max, MOVES + 1)
+        values = [type(control.value)(value) for value in spread]
+    taken, first = [], control.value
+    for value in [*(value for value in values if value != first), first]:
+        start = time.process_time()
+        control.value = value
+        taken.append(1000 * (time.process_time() - start))
+    return taken
+
+
+def temperature() -> Explorer:
+    model, tokenizer = load_policy("tiny")
+    place = ch01.Place.of(model, tokenizer, "37+8-5+9=?<think>")
+    cooled = {t: np.random.default_rng(0).random((40, 16)) < 0.3 for t in (0.25, 0.5, 0.75, 1.0)}
+    return ch01.temperature_explorer({"here": place}, {"here": cooled})
+
+
+def tokens() -> Explorer:
+    shape, random = (256, 30), torch.Generator().manual_seed(0)
+    old = torch.rand(shape, generator=random).log()
+    moved = [(old + k * torch.randn(shape, generator=random) / 9).clamp(max=0) for k in range(9)]
+    rollouts = [Namespace(correct=i % 2 == 0) for i in range(shape[0])]
+    batch = Namespace(
+        mask=torch.ones(shape, dtype=torch.bool),
+        logp_old=old,
+        advantages=torch.tensor([1.0, -1.0]).repeat(shape[0] // 2),
+    )
+    texts = [["7"] * shape[1] for _ in rollouts]
+    return ch03.token_explorer(ch03.ReuseTrace(rollouts, texts, batch, moved))
+
+
+def difficulty() -> Explorer:
+    def exact(advantage, p, n):
+        return estimator_weight(advantage, n)(p), p * (1 - p)
+
+    return ch05.difficulty_explorer(exact, {"σ": group_normalize}, 0.05)
+
+
+def divergence() -> Explorer:
+    advantages = (FOUR.rewards - 0.5)[:, None].expand(4, 8)
+    moved = tuple(x[FOUR.mask].repeat(60) for x in (FOUR.logp, FOUR.logp_old, advantages))
+    return ch11.divergence_explorer({"sixty times the four completions": moved})
+
+
+def fit() -> Explorer:
+    compute, truth = np.geomspace(1500, 100_000, 70), Sigmoid(0.6, 2.0, 7000, 0.38)
+    return ch16.fit_explorer(compute, truth(compute), 0.38, 16_000, truth)
+
+
+def pipeline() -> Explorer:
+    costs = Cluster(1, 1, 32, 0.01, 1e-4, 1.0, 2e-4, 1.0)
+    return ch16.pipeline_explorer(costs, mean=2000, max_tokens=8000, batch=128)
+
+
+EXPLORERS: dict[str, Callable[[], Explorer]] = {
+    "01 temperature": temperature,
+    "02 gradient cloud": ch02.cloud_explorer,
+    "02 baseline": ch02.baseline_explorer,
+    "03 clip": clip_explorer,
+    "03 tokens": tokens,
+    "05 difficulty": difficulty,
+    "06 cost": ch06.cost_explorer,
+    "07 weights": ch07.weights_explorer,
+    "07 drift": ch07.drift_explorer,
+    "08 rare token": ch08.rare_explorer,
+    "10 weight": ch10.weight_explorer,
+    "10 mixture": ch10.mixture_explorer,
+    "11 divergence": divergence,
+    "13 election": partial(ch13.election_explorer, 16, 4),
+    "16 fit": fit,
+    "16 pipeline": pipeline,
+}
+
+
+def main() -> None:
+    """Print the table, one row per explorer."""
+    set_threads(1)
+    for name, make in EXPLORERS.items():
+        taken = ", ".join(f"{key} {ms:.0f}" for key, ms in milliseconds(make()).items())
+        print(f"{name:<18} ms of CPU a move: {taken}", flush=True)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main()
