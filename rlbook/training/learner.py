@@ -12,8 +12,8 @@ from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, minibatches
 from rlbook.training.config import RunConfig
 from rlbook.training.critic import Critic, explained_variance
 from rlbook.training.forward import LOCAL, LocalProcess, as_policy
-from rlbook.training.metrics import update_metrics
-from rlbook.training.prepare import BatchBuilder, never
+from rlbook.training.metrics import batch_metrics, update_metrics
+from rlbook.training.prepare import BatchBuilder, is_finite, never
 from rlbook.training.rollouts import derive_seed, frozen_copy
 from rlbook.training.step import adamw, critic_step, train_step, warm_up
 
@@ -55,7 +55,11 @@ class Learner:
 
     def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """All updates on the rollouts of a step, and their metrics; none for no rollouts."""
-        metrics = self.updates(self.prepare(rollouts)) if rollouts else {}
+        metrics: dict[str, float] = {}
+        if rollouts:
+            batch = self.prepare(rollouts)
+            metrics = batch_metrics([r for r in rollouts if is_finite(r)], batch)
+            metrics |= self.updates(batch)
         self.step += 1
         return metrics
 
@@ -70,7 +74,7 @@ class Learner:
             for epoch in range(self.config.optimizer.epochs)
             for part in self.minibatches(batch, epoch)
         ]
-        metrics = update_metrics(done)
+        metrics = {"updates": len(done), **update_metrics(done)}
         if batch.values_old is not None:
             rewards = batch.total_rewards[:, None].expand_as(batch.mask)
             explained = explained_variance(batch.values_old, rewards, batch.mask)

@@ -8,11 +8,30 @@ From the rollouts of a step (`rollout_metrics`)
     length              mean completion length in tokens, EOS included
     length_right/wrong  the same over correct / other completions
     truncated           share stopped by the token limit
+    truncated_right/wrong  the same of correct / other completions
+    answered            share in which the verifier found an answer
+    rewards/<part>/mean, …/std  of each part of the reward, summed over tokens where it is dense
+    reward_wrong, reward_cut  mean reward of wrong completions that ended / that were cut off
+    reward_by_length    correlation of reward and length over the wrong ones that ended, 0 if none
     equal_rewards       share of groups whose completions all earned the same reward
     all_right_or_wrong  share of groups whose completions are all right or all wrong
     share_<strategy>    share of completions the task labels with that strategy
+    entropy_level_<l>   mean of −log μ over sampled tokens of level l: its entropy, by sampling
     staleness           mean number of optimizer steps since a token's behaviour policy
     completions, tokens how many were sampled, those a prompt filter dropped included
+    groups              prompts that these belong to
+
+From rollouts and the batch made of them (`batch_metrics`)
+    advantage_by_reward correlation of a completion's mean advantage with its reward
+    untrained           sampled tokens per ended completion that the mask leaves out
+
+From the first of its updates, before a weight has changed: how the sampler differs from the trainer
+    mismatch, mismatch_max  mean and maximum of |log π − log μ|, μ as the sampler reported itself
+    mismatch_kl         k3 estimate of KL(μ ‖ π), nats a token
+    mismatch_correlation  Pearson's, of the probabilities π and μ over tokens
+    surprise            mean of −log π − H(π): 0 if the tokens are samples of π, whatever μ says
+    surprise_z          the same over its standard error
+    kl_ref              k3 estimate of KL(π ‖ π_ref) where there is a reference: 0 before training
 
 From its updates (`update_metrics`, means over the step's optimizer updates unless said)
     loss                value of the minimised surrogate; not a measure of progress
@@ -22,6 +41,7 @@ From its updates (`update_metrics`, means over the step's optimizer updates unle
     mean_weight         mean coefficient of A·∇log π over trained tokens
     ratio_min/max       extremes of π_θ/π_old over the step
     grad_norm           before clipping
+    updates             how many there were
     skipped_updates     number of updates dropped for a non-finite gradient
     explained_variance  of the completion's reward, by the critic's values at rollout time; not of
                         λ-returns, which contain those values (critic methods)
@@ -57,20 +77,27 @@ From the orchestrator of a full-scale run, for everything since its last batch
                         because it failed
     interrupted         share of completions whose thought was ended by force
     retired             problems of the pool that are not asked again
+
+Others call them: TRL `sampling/sampling_logp_difference/mean|max`, `frac_reward_zero_std`, verl
+`rollout_corr/k3_kl`, `training/rollout_actor_probs_pearson_corr`; see `rlbook.doctor`.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
-from statistics import fmean
-from typing import Literal
+from statistics import StatisticsError, correlation, fmean
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from rlbook.objectives import Loss, summarize
+from rlbook.objectives import Loss, kl_estimate, summarize
+from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.policy import TokenStats
 from rlbook.training.batch import Rollout, TrainBatch
+
+GAPS = "mismatch", "mismatch_max", "mismatch_kl", "mismatch_correlation"
+BEFORE_UPDATES = (*GAPS, "surprise", "surprise_z", "kl_ref")
 
 
 def rollout_metrics(
@@ -81,6 +108,7 @@ def rollout_metrics(
     """Metrics of one batch of rollouts, sampled for the policy that has taken `version` updates."""
     right = [r for r in rollouts if r.correct]
     wrong = [r for r in rollouts if not r.correct]
+    ended = [r for r in wrong if not r.truncated]
     metrics = {
         "reward": mean(r.reward for r in rollouts),
         "accuracy": mean(r.correct for r in rollouts),
@@ -89,14 +117,27 @@ def rollout_metrics(
         "length_right": mean(r.length for r in right),
         "length_wrong": mean(r.length for r in wrong),
         "truncated": mean(r.truncated for r in rollouts),
+        "truncated_right": mean(r.truncated for r in right),
+        "truncated_wrong": mean(r.truncated for r in wrong),
+        "answered": mean(r.answer is not None for r in rollouts),
+        "reward_wrong": mean(r.reward for r in ended),
+        "reward_cut": mean(r.reward for r in wrong if r.truncated),
+        "reward_by_length": correlated([r.reward for r in ended], [r.length for r in ended]),
         "equal_rewards": uniform_share(rollouts, "reward"),
         "all_right_or_wrong": uniform_share(rollouts, "correct"),
         "staleness": mean(version - v for r in rollouts for v in r.versions),
         "completions": len(rollouts),
         "tokens": sum(r.length for r in rollouts),
+        "groups": len({r.group for r in rollouts}),
     }
+    for part in dict.fromkeys(name for r in rollouts for name in r.rewards | r.token_rewards):
+        earned = [r.rewards.get(part, 0.0) + sum(r.token_rewards.get(part, ())) for r in rollouts]
+        metrics[f"rewards/{part}/mean"] = middle = mean(earned)
+        metrics[f"rewards/{part}/std"] = mean((value - middle) ** 2 for value in earned) ** 0.5
     for level, members in sorted(group_by(rollouts, lambda r: r.problem.level).items()):
         metrics[f"accuracy_level_{level}"] = mean(r.correct for r in members)
+        tokens = [t for r in members for t in zip(r.logps, r.forced or [0] * r.length, strict=True)]
+        metrics[f"entropy_level_{level}"] = mean(-logp for logp, forced in tokens if not forced)
     if label is not None:
         for name, members in sorted(group_by(rollouts, label).items()):
             metrics[f"share_{name}"] = len(members) / len(rollouts)
@@ -114,13 +155,31 @@ def differ(rollouts: Iterable[Rollout], by: Literal["correct", "reward"]) -> boo
     return len({getattr(rollout, by) for rollout in rollouts}) > 1
 
 
+def batch_metrics(rollouts: Sequence[Rollout], batch: TrainBatch) -> dict[str, float]:
+    """What the trainer makes of rollouts, row by row those of its batch, before an update."""
+    lengths = batch.mask.sum(1)
+    advantages = (expand_to_tokens(batch.advantages, batch.mask) * batch.mask).sum(1) / lengths
+    learned = advantages.nan_to_num().tolist(), batch.total_rewards.tolist()
+    pairs = zip(rollouts, lengths.tolist(), strict=True)
+    left_out = [r.length - sum(r.forced or ()) - n for r, n in pairs if not r.truncated]
+    return {"advantage_by_reward": correlated(*learned), "untrained": mean(left_out)}
+
+
 @torch.no_grad()
 def step_sums(loss: Loss, stats: TokenStats, micro: TrainBatch) -> dict[str, Tensor]:
     """What one micro-batch adds to the metrics of its update: sums, counts and extremes."""
+    mask, one, other = micro.mask, stats.logp.double(), micro.logp_sampler.double()
     sums = {"loss": loss.loss.detach(), "entropy_sum": stats.entropy.detach().sum(), **loss.sums}
+    gap, surprise, (p, q) = (one - other).abs(), -one - stats.entropy, (one.exp(), other.exp())
+    terms = {"gap": gap, "gap_kl": kl_estimate(other, one, "k3")}
+    terms |= {"p": p, "q": q, "pp": p * p, "qq": q * q, "pq": p * q}
+    terms |= {"surprise": surprise, "surprise_2": surprise.square()}
+    if micro.logp_ref is not None:
+        terms["kl_ref"] = kl_estimate(one, micro.logp_ref.double(), "k3")
+    sums |= {f"{name}_sum": torch.where(mask, t, 0.0).sum() for name, t in terms.items()}
+    sums["gap_max"] = torch.where(mask, gap, 0.0).max()
     if micro.staleness is None:
         return sums
-    gap, mask = (stats.logp - micro.logp_sampler).abs(), micro.mask
     staleness = micro.staleness.double()
     for name, chosen in {
         "fresh": mask & (staleness == 0),
@@ -136,12 +195,25 @@ def step_sums(loss: Loss, stats: TokenStats, micro: TrainBatch) -> dict[str, Ten
 
 def step_metrics(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
     """Metrics of an update from the `step_sums` of all its micro-batches."""
-    total = {name: sum(part[name] for part in parts) for name in parts[0]}
+    total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in parts[0]}
+    n = total["tokens"]
+    per_token = {k[:-4]: v / n for k, v in total.items() if k.endswith("_sum")}
+    p, q, surprise = (per_token[k] for k in ("p", "q", "surprise"))
+    spread = ((per_token["pp"] - p * p) * (per_token["qq"] - q * q)).clamp(min=0).sqrt()
+    deviation = (per_token["surprise_2"] - surprise.square()).clamp(min=0).sqrt()
     metrics = {
         "loss": total["loss"],
-        "entropy": total["entropy_sum"] / total["tokens"],
+        "entropy": per_token["entropy"],
+        "mismatch": per_token["gap"],
+        "mismatch_max": max(part["gap_max"] for part in parts),
+        "mismatch_kl": per_token["gap_kl"],
+        "mismatch_correlation": (per_token["pq"] - p * q) / spread,
+        "surprise": surprise,
+        "surprise_z": surprise * n**0.5 / deviation,
         **summarize(*parts),
     }
+    if "kl_ref" in per_token:
+        metrics["kl_ref"] = per_token["kl_ref"]
     if "staleness_sum" in total:
         metrics |= {
             "staleness_min": min(part["staleness_min"] for part in parts),
@@ -154,17 +226,26 @@ def step_metrics(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
 
 
 def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Combine the reports of a step's optimizer updates: extremes, counts, otherwise means."""
+    """Combine the reports of a step's optimizer updates: firsts, extremes, counts, else means."""
     combine: dict[str, Callable[[Iterable[float]], float]] = {
         "ratio_min": min,
         "ratio_max": max,
         "skipped_updates": sum,
+        **dict.fromkeys(BEFORE_UPDATES, lambda values: next(iter(values))),
     }
     columns = defaultdict(list)
     for update in updates:
         for name, value in update.items():
             columns[name].append(value)
     return {name: combine.get(name, mean)(values) for name, values in columns.items()}
+
+
+def correlated(one: Sequence[float], other: Sequence[float]) -> float:
+    """Pearson's correlation; 0 where one of them does not vary."""
+    try:
+        return correlation(one, other)
+    except StatisticsError:
+        return 0.0
 
 
 def group_by(items: Iterable, key: Callable) -> dict:
