@@ -8,6 +8,9 @@ from torch import Tensor
 
 from rlbook.exact.policies import EnumerablePolicy
 
+__all__ = ["KL_KINDS", "KLEstimator", "exact_kl", "exact_kl_gradient", "exact_reverse_kl_gradient"]
+__all__ += ["kl_estimator", "kl_estimator_table"]
+
 KL_KINDS = ("k1", "k2", "k3")
 
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from rlbook.exact.policies import EnumerablePolicy
 
+__all__ = ["GradientMoments", "expected_gradient", "optimal_baseline"]
+
 Advantage = Callable[[Float[Tensor, " n"], Int[Tensor, " n"]], Float[Tensor, " n"]]
 MAX_TUPLES = 2**16
 

@@ -37,6 +37,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+__all__ = ["FOUR", "Completions", "four_table"]
+
 
 @dataclass(frozen=True)
 class Completions:

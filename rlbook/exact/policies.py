@@ -10,6 +10,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+__all__ = ["EnumerablePolicy", "FillerPolicy", "SoftmaxPolicy", "TokenTree"]
+
 
 @dataclass(frozen=True, eq=False)
 class EnumerablePolicy(ABC):

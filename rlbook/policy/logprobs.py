@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 from rlbook.objectives import listed_logps, topk_tokens
 from rlbook.policy.prefixes import last_states, take
 
+__all__ = ["TokenStats", "logprobs", "token_stats", "topk_logprobs"]
+
 CHUNK_ELEMENTS = 2**23  # logits held at once (32 MiB in float32) while the vocabulary is small
 CHUNK_ROWS = 256  # fewer rows than this make the head's matrix products slow
 CHUNK_ROWS_CUDA = 2048  # every chunk reads and writes the whole gradient of the head

@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 
 from rlbook.policy.decoding import decoder_for, fill_holes
 
+__all__ = ["Completion", "Sampler", "sample"]
+
 
 @dataclass(frozen=True)
 class Completion:

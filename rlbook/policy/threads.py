@@ -6,6 +6,8 @@ import platform
 
 import torch
 
+__all__ = ["set_threads"]
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 

@@ -15,6 +15,8 @@ from rlbook.rewards.reward_model import bradley_terry_loss
 from rlbook.training import Rollout
 from rlbook.training.sft import Answer, descend, padded, shuffled_batches
 
+__all__ = ["answer_logprobs", "dpo_loss", "implicit_reward", "train_dpo"]
+
 
 def implicit_reward(
     logp: Float[Tensor, " N"], logp_ref: Float[Tensor, " N"], beta: float

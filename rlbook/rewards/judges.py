@@ -3,6 +3,8 @@
 from rlbook.tasks import Problem
 from rlbook.tasks.arithmetic import value_of
 
+__all__ = ["habits_on_track"]
+
 
 def habits_on_track(problem: Problem, prefix: str) -> bool:
     """What is computed first follows the right rule, and every result so far is right."""

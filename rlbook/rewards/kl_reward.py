@@ -8,6 +8,8 @@ from transformers import PreTrainedModel
 from rlbook.policy import logprobs
 from rlbook.training import Rollout, collate
 
+__all__ = ["kl_of_answers"]
+
 
 @torch.no_grad()
 def kl_of_answers(rollouts: Sequence[Rollout], reference: PreTrainedModel) -> float:

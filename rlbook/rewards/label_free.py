@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from rlbook.training import Rollout
 from rlbook.training.metrics import group_by, mean
 
+__all__ = ["confidence", "format_only", "majority_vote", "negative_entropy", "plurality"]
+__all__ += ["random_reward", "semantic_agreement", "vote_metrics", "wrong_labels"]
+
 
 def majority_vote(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
     """1 for an answer that is the most common one of its group, else 0.

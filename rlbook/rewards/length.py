@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from rlbook.training.batch import Rollout
 from rlbook.training.metrics import group_by
 
+__all__ = ["KimiLength", "L1Exact", "L1Max", "LengthCost"]
+
 Parts = dict[str, list[float]]
 
 

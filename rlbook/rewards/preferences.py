@@ -14,6 +14,8 @@ from rlbook.tasks.base import Labelled
 from rlbook.training import Rollout, collect_rollouts, derive_seed
 from rlbook.training.metrics import group_by
 
+__all__ = ["Annotator", "Misled", "Preference", "expert", "sample_preferences"]
+
 PROMPTS_AT_ONCE = 64
 
 

@@ -23,6 +23,8 @@ from rlbook.training import Engine, Rollout, collate
 from rlbook.training.rollouts import decode, derive_seed, text_of
 from rlbook.training.sft import descend
 
+__all__ = ["PrimeCredit", "SiblingCredit", "Steps", "VerdictCredit", "VineCredit"]
+
 Judge = Callable[[Problem, str], bool]
 PerStep = Sequence[Sequence[float]]
 

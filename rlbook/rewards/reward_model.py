@@ -16,6 +16,9 @@ from rlbook.rewards.preferences import Preference
 from rlbook.training import Rollout
 from rlbook.training.sft import Answer, descend, padded, shuffled_batches
 
+__all__ = ["ProxyReward", "RewardModel", "bradley_terry_loss", "calibration", "margins"]
+__all__ += ["train_reward_model"]
+
 AT_ONCE = 256  # answers scored in one forward pass
 
 

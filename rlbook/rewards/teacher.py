@@ -9,6 +9,8 @@ from transformers import PreTrainedModel
 from rlbook.training.batch import Rollout, collate
 from rlbook.training.forward import LOCAL
 
+__all__ = ["TeacherReward"]
+
 
 @dataclass(frozen=True, eq=False)
 class TeacherReward:

@@ -19,6 +19,10 @@ from scipy.special import expit
 from rlbook.paths import data_dir
 from rlbook.stats.intervals import Interval
 
+__all__ = ["Bootstrap", "Extrapolation", "Fit", "PowerLaw", "SaturatingPowerLaw", "Sigmoid"]
+__all__ += ["bootstrap_sigmoid", "compare_curves", "extrapolate", "fit_power_law"]
+__all__ += ["fit_saturating_power_law", "fit_sigmoid", "fit_sigmoid_grid", "published_curves"]
+
 PAPER_ASYMPTOTES = np.linspace(0.45, 0.80, 71)
 PAPER_MIDPOINTS = np.linspace(100, 40_000, 100)
 ASYMPTOTE_MARGIN = 0.02  # of A between repeated ScaleRL runs, as the paper uses it

@@ -24,6 +24,9 @@ from rlbook.scaling.compute_curves import (
 )
 from rlbook.stats.intervals import Interval
 
+__all__ = ["Points", "bootstrap_common_asymptote", "bootstrap_seeds", "difference"]
+__all__ += ["distinct_draws", "fit_common_asymptote", "open_end"]
+
 
 class Points(NamedTuple):
     """Compute and reward of one run's evaluations."""

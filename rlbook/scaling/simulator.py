@@ -16,6 +16,9 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
+__all__ = ["Cluster", "Lengths", "PipelineRun", "Schedule", "ceilings", "generate_then_update"]
+__all__ += ["knee", "pipeline_rl", "ppo_off_policy", "scaling", "simulate", "split"]
+
 
 @dataclass(frozen=True)
 class Lengths:

@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from rlbook.extras import require
 
+__all__ = ["Interval", "bootstrap_interval", "t_interval", "wilson_interval"]
+
 
 class Interval(NamedTuple):
     """An estimate with the bounds of its confidence interval; floats, or arrays of one shape."""

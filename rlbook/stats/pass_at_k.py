@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+__all__ = ["biased_pass_at_k", "exact_pass_at_k", "pass_at_k", "pass_at_k_curve"]
+
 
 def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Float[np.ndarray, "*prompts"]:
     """Unbiased estimate, prompt by prompt, of the chance that one of k completions is right.

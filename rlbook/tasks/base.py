@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+__all__ = ["HeldOut", "Labelled", "Problem", "Task", "Verdict"]
+
 
 @dataclass(frozen=True)
 class Problem:

@@ -9,6 +9,8 @@ from rlbook.tasks.base import HeldOut, Problem, Task
 from rlbook.tasks.habits import HabitsTask
 from rlbook.tasks.sums import SumsTask
 
+__all__ = ["get_task", "held_out_problems"]
+
 NAMES = (
     "sums",
     "habits",

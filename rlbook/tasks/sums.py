@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rlbook.tasks.base import Problem, Verdict
 from rlbook.tasks.formats import tagged_answer
 
+__all__ = ["SumsTask", "corrects_itself", "is_lost", "strategy_of"]
+
 LEVELS = (2, 3, 4, 5, 6, 7)
 LARGEST_START, LARGEST_TERM, LARGEST_SUM = 60, 9, 99
 MAX_COMPLETION_CHARS = 20_000

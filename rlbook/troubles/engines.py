@@ -12,6 +12,8 @@ from rlbook.policy import Completion, Sampler
 from rlbook.tasks.sums import terms_in
 from rlbook.training.rollouts import decode
 
+__all__ = ["RoughSampler", "StartsLost", "rounded"]
+
 
 class StartsLost:
     """Half of every group starts with a forced step that is stuck and a first "hmm ".

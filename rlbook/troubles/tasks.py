@@ -7,6 +7,8 @@ from dataclasses import replace
 from rlbook.tasks import Problem, SumsTask, Verdict, is_lost
 from rlbook.training import RunConfig
 
+__all__ = ["LostIsWrong", "RareOpening", "Unsolvable", "tight_limit"]
+
 
 class RareOpening(SumsTask):
     """Right is what opens with a rare token, whatever comes after: a decision of one token.

@@ -12,6 +12,8 @@ from rlbook.policy import Completion, Sampler
 from rlbook.tasks.arithmetic import value_of
 from rlbook.training.rollouts import decode
 
+__all__ = ["Calculator", "Unmasked"]
+
 SLIPS = (-10, -2, -1, 1, 2, 10)
 MAX_CALLS = 16
 CALL_TOKENS = 16  # no call is longer
