@@ -1,12 +1,13 @@
-"""Chapter 16: shares of the way, a twin, a dead prompt, the least staleness; the lab."""
+"""Chapter 16: runs drawn again, shares, a twin, a dead prompt, the least staleness; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
+from math import log2, sqrt
 
 import numpy as np
 
 from rlbook.scaling import Cluster, Lengths, Sigmoid, ceilings, pipeline_rl, published_curves, split
 from workshop.checks.verdicts import (
+    check_lines,
     check_numbers,
     not_attempted,
     not_yet,
@@ -21,6 +22,84 @@ CLAIM = 0.70  # an asymptote
 TIMES_AS_FAR = (CLAIM - RUN.R_0) / (RUN.A - RUN.R_0)
 LAB_PAIRS, LAB_PARTS = ("far apart", "alike"), (8000, 16_000, 32_000, 64_000)
 RELIABLE = 0.8  # of the seeds in which a rule keeps the better recipe
+
+
+SEEDS, EVALUATIONS, DRAWS = 10, 16, 400
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def check_redraw(mine: Callable[[np.ndarray, np.ndarray, np.random.Generator], Arrays]) -> bool:
+    """Section 5: mean curves of two arms, as other seeds might have made them."""
+
+    def rows(pick: Callable[[np.ndarray, np.random.Generator], np.ndarray]) -> Callable:
+        def redraw(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
+            drawn = pick(a, rng)
+            return a[drawn].mean(0), b[drawn].mean(0)
+
+        return redraw
+
+    def points(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
+        drawn = rng.integers(len(a), size=a.shape)
+        return tuple(np.take_along_axis(x, drawn, 0).mean(0) for x in (a, b))
+
+    def apart(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
+        return tuple(x[rng.choice(len(x), len(x))].mean(0) for x in (a, b))
+
+    return check_lines(
+        mine,
+        rows(lambda a, rng: rng.choice(len(a), len(a))),
+        {
+            "a seed moves a whole run: draw rows, not points": points,
+            "a draw for each arm: what a seed means for both no longer cancels": apart,
+            "every draw gives the same: draw with replacement, by the `rng` that is handed in": (
+                rows(lambda a, rng: rng.permutation(len(a)))
+            ),
+            "more runs than there are: the interval would be too narrow": (
+                rows(lambda a, rng: rng.choice(len(a), 10 * len(a)))
+            ),
+            "that is one run: draw as many as there are, and take their mean": (
+                rows(lambda a, rng: rng.choice(len(a), 1))
+            ),
+            "b's curve comes first: a's is asked first": swapped,
+        },
+        [runs_with_a_seed()],
+        "whole runs, the same for both arms",
+        "draw as many row numbers as there are seeds, with replacement; the mean over those rows",
+        outcome=scatter,
+    )
+
+
+def swapped(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
+    """Whole runs of both arms, the second arm's curve first."""
+    drawn = rng.choice(len(a), len(a))
+    return b[drawn].mean(0), a[drawn].mean(0)
+
+
+def runs_with_a_seed() -> Arrays:
+    """Two arms a point apart, of which a seed shifts the whole run alike."""
+    rng = np.random.default_rng(16)
+    shift = rng.standard_normal((SEEDS, 1))
+    noise = 0.3 * rng.standard_normal((2, SEEDS, EVALUATIONS))
+    return shift + noise[0] + 1, shift + noise[1]
+
+
+def scatter(redraw: Callable[..., Arrays], a: np.ndarray, b: np.ndarray) -> list[float]:
+    """How far redraws lie apart, in powers of two of what is expected, and their difference.
+
+    Coarse, since any way of drawing by the generator is as good as another.
+    """
+    rng = np.random.default_rng(0)
+    one, two = (np.array(curves, dtype=float) for curves in zip(
+        *(redraw(a, b, rng) for _ in range(DRAWS)), strict=True))  # fmt: skip
+    if one.shape != (DRAWS, EVALUATIONS) or two.shape != one.shape:
+        raise ValueError("two mean curves are asked, a number for each evaluation")
+    found = [one[:, -1], (one - two)[:, -1], one.mean(1)]
+    expected = [a[:, -1], (a - b)[:, -1], a.mean(1)]
+    ratios = [
+        max(float(drawn.std() / (runs.std() / sqrt(SEEDS))), 2**-6)
+        for drawn, runs in zip(found, expected, strict=True)
+    ]
+    return [float((one - two).mean().round()), *(round(log2(ratio)) for ratio in ratios)]
 
 
 def check_share(answer: Callable[[float, float], float | None]) -> None:

@@ -8,6 +8,21 @@ from rlbook.scaling import Cluster
 from workshop.checks import ch16
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda a, b, rng: tuple(x[p].mean(0) for p in [rng.integers(10, size=10)] for x in (a, b)),
+         "right"),
+        (lambda a, b, rng: None, "not attempted"),
+        (lambda a, b, rng: (a[rng.choice(10, 10)], b), "two mean curves"),
+        (lambda a, b, rng: (a.mean(0), b.mean(0)), "every draw gives the same"),
+        (lambda a, b, rng: (a.mean(0), b[rng.choice(10, 10)].mean(0)), "draw as many row numbers"),
+    ],
+)  # fmt: skip
+def test_redraw(answer, words, said):
+    assert words in said(ch16.check_redraw, answer)
+
+
 def share(s, B):
     return (s / (1 - s)) ** (1 / B)
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from rlbook.scaling import Cluster, Lengths, Sigmoid, generate_then_update, pipeline_rl, simulate
+from rlbook.stats import Interval
 from workshop.figures import ch16 as scalerl
 
 COSTS = Cluster(1, 1, slots=4, decode_fixed=0.1, update_fixed=1.0, sync=0.5)
@@ -54,6 +55,15 @@ def test_a_mean_and_thin_seeds_per_arm(ax):
     scalerl.draw_arms(ax, log, "heldout", ["a", "b"], smooth=1)
     assert len(ax.lines) == 3 + 2
     np.testing.assert_allclose(ax.lines[2].get_ydata(), [5.5, 10.5])
+
+
+def test_an_area_for_each_part_and_a_dot_for_each_evaluation():
+    compute = np.geomspace(1500, 100_000, 20)
+    band = Interval(compute * 0 + 0.5, compute * 0 + 0.4, compute * 0 + 0.6)
+    ax = scalerl.draw_bands({"early": band, "all": band}, compute, compute[:5], compute[:5])
+    assert [area.get_label() for area in ax.collections] == ["early", "all"]
+    assert len(ax.lines[0].get_xdata()) == 5
+    plt.close(ax.figure)
 
 
 def test_pipeline_explorer_draws_at_both_ends_of_its_staleness():
