@@ -66,6 +66,7 @@ def translate(method: Method, run: Run) -> Translation:
 
 
 def say(out: Translation, settings: Settings) -> None:
+    """State settings below `PREFIX`, where SkyRL keeps those of the algorithm."""
     out.say(settings, PREFIX)
 
 

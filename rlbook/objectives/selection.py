@@ -32,7 +32,8 @@ class Selection(Protocol):
         self, logp: Tensor, entropy: Tensor, advantages: Tensor, mask: Tensor, seed: int = 0
     ) -> Tensor: ...
 
-    def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate: ...
+    def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate:
+        """The loss and the kept tokens (N, T) once the `chosen` ones are treated as it says."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class TopEntropy:
         return highest(entropy, mask, self.share)
 
     def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate:
+        """Only the chosen tokens learn."""
         return only(learned, chosen)
 
 
@@ -82,6 +84,7 @@ class CovarianceClip:
         return highest(noise.to(logp.device), band, count_of(self.share, mask))
 
     def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate:
+        """All but the chosen tokens learn."""
         return only(learned, ~chosen)
 
 
@@ -110,6 +113,7 @@ class CovarianceKL:
         return highest(token_covariance(logp, advantages, mask), mask, self.share)
 
     def apply(self, learned: Surrogate, chosen: Tensor, logp: Tensor, old: Tensor) -> Surrogate:
+        """loss + β KL on the chosen tokens; who learns stays as it is."""
         moved = (logp - old).abs()
         penalty = moved if self.kind == "abs" else kl_estimate(old, logp, self.kind)
         held = torch.where(chosen, self.beta * penalty, 0.0)

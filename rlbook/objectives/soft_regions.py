@@ -40,14 +40,17 @@ class SoftGate:
             raise ValueError(f"τ must be positive, got {self.tau_low} and {self.tau_high}")
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """4σ(1−σ)ρ with σ = σ(τ(ρ − 1)); every token is kept."""
         gate = self.gate(tokens)
         return Weights(4 * gate * (1 - gate) * tokens.ratio, tokens.mask)
 
     def loss(self, tokens: Tokens) -> Float[Tensor, "*shape"]:
+        """−(4/τ) σ(τ(ρ − 1)) A."""
         tau = by_sign(tokens.advantages, self.tau_low, self.tau_high)
         return -4 / tau * self.gate(tokens) * tokens.advantages
 
     def gate(self, tokens: Tokens) -> Float[Tensor, "*shape"]:
+        """σ(τ(ρ − 1)), τ by the sign of A."""
         tau = by_sign(tokens.advantages, self.tau_low, self.tau_high)
         return torch.sigmoid(tau * (tokens.ratio - 1))
 
@@ -68,6 +71,7 @@ class DivergencePenalty:
             raise ValueError(f"delta is a change of probability above 0, got {self.delta}")
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """ρ(1 − sign(A)(π − μ)/δ); every token is kept."""
         change = tokens.logp.exp() - tokens.logp_old.exp()
         slope = 1 - tokens.advantages.sign() * change / self.delta
         return Weights(tokens.ratio * slope, tokens.mask)
@@ -82,6 +86,7 @@ class TaperedWeight:
     """
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """1 where A > 0, else min(ρ, 1); every token is kept."""
         weight = torch.where(tokens.advantages > 0, 1.0, tokens.ratio.clamp(max=1))
         return Weights(weight, tokens.mask)
 
@@ -103,6 +108,7 @@ class RatioWindow:
             raise ValueError(f"low and high are distances from 1, got {self.low} and {self.high}")
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """ρ, kept where 1−low < ρ < 1+high."""
         ratio = tokens.ratio
         return Weights(ratio, (ratio > 1 - self.low) & (ratio < 1 + self.high))
 
@@ -126,6 +132,7 @@ class SequenceMask:
             raise ValueError(f"drift is a mean log-ratio ≥ 0, got {self.drift}")
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """PPO's clip of the tokens' ratios, without bad answers that have drifted."""
         drifted = -tokens.ratio.log() > self.drift
         clip = RatioClip(self.low, self.high)
         weight, keep = clip.weigh(replace(tokens, ratio=tokens.token_ratio))
@@ -147,6 +154,7 @@ class SequenceGamma:
     lambda_high: float = 3.0
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """W^k e^{λ(1−W)}, k and λ by the sign of A; every token is kept."""
         whole, advantages = tokens.ratio, tokens.advantages
         k = by_sign(advantages, self.k_low, self.k_high)
         rate = by_sign(advantages, self.lambda_low, self.lambda_high)
@@ -170,6 +178,7 @@ class GeometricClip:
             raise ValueError(f"low and high are log-ratios ≥ 0, got {self.low} and {self.high}")
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """(Π_t ρ̃_t)^{1/|y|} for all tokens of an answer; kept where ρ is not clipped."""
         moved, advantages = tokens.ratio.log(), tokens.advantages
         stopped = torch.where(advantages > 0, moved > self.high, moved < -self.low)
         clipped = torch.where(stopped, by_sign(advantages, -self.low, self.high), moved)
@@ -177,6 +186,7 @@ class GeometricClip:
         return Weights(mean.exp().expand_as(moved), ~stopped)
 
     def loss(self, tokens: Tokens) -> Float[Tensor, "*shape"]:
+        """−(Π_t ρ̃_t)^{1/|y|} A."""
         return -self.weigh(tokens).weight * tokens.advantages
 
 

@@ -49,7 +49,8 @@ class TrustRegion(Protocol):
     A `loss(tokens)` (N, T) beside it states the value that its paper gives them, for the log alone.
     """
 
-    def weigh(self, tokens: Tokens) -> Weights: ...
+    def weigh(self, tokens: Tokens) -> Weights:
+        """Coefficient of A·∇log π of each token, and which tokens keep it."""
 
 
 Region = TrustRegion | Callable[[Tokens], Weights]
@@ -82,6 +83,7 @@ class NoTrustRegion:
     """
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """ρ; every token is kept."""
         return Weights(tokens.ratio, tokens.mask)
 
 
@@ -105,6 +107,7 @@ class RatioClip:
             raise ValueError(f"dual is a bound on the ratio above 1, got {self.dual}")
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """ρ, kept unless A > 0 and ρ > 1+high, or A < 0 and (ρ < 1−low or ρ > dual)."""
         ratio, advantages = tokens.ratio, tokens.advantages
         too_high = (advantages > 0) & (ratio > 1 + self.high)
         too_low = (advantages < 0) & (ratio < 1 - self.low)
@@ -113,6 +116,7 @@ class RatioClip:
         return Weights(ratio, ~(too_high | too_low))
 
     def loss(self, tokens: Tokens) -> Float[Tensor, "*shape"]:
+        """−min(ρA, clip(ρ, 1−low, 1+high) A), at most −dual·A where A < 0."""
         ratio, advantages = tokens.ratio, tokens.advantages
         clipped = ratio.clamp(1 - self.low, 1 + self.high)
         loss = -torch.minimum(ratio * advantages, clipped * advantages)
@@ -142,6 +146,7 @@ class WeightClip:
             )
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """clip(ρ, min, max); every token is kept."""
         return Weights(tokens.ratio.clamp(self.min, self.max), tokens.mask)
 
 
@@ -172,6 +177,7 @@ class DivergenceMask:
             raise ValueError(f"top_k counts the likeliest tokens, at least 1, got {self.top_k}")
 
     def weigh(self, tokens: Tokens) -> Weights:
+        """min(ρ, cap), kept unless it moves away where D is above its bound."""
         moved, ratio, advantages = tokens.divergence, tokens.ratio, tokens.advantages
         if moved is None and self.top_k is not None:
             raise ValueError(

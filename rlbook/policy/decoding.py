@@ -122,6 +122,7 @@ class BufferedLayer(CacheLayerMixin):
         self.length = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Take batch size, heads and dtype from the first keys and values."""
         self._hold([key_states[:, :, :0], value_states[:, :, :0]], len(key_states))
         self.is_initialized = True
 
@@ -190,12 +191,15 @@ class BufferedLayer(CacheLayerMixin):
         return stacked
 
     def get_seq_length(self) -> int:
+        """Columns held, padding included."""
         return self.length
 
     def get_max_length(self) -> int:
+        """−1: there is no limit."""
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Columns that the mask of `query_length` new tokens covers, and its offset."""
         return self.length + query_length, 0
 
 

@@ -42,14 +42,17 @@ class Layout:
 
     @property
     def config(self) -> Path:
+        """Settings of the run."""
         return self.root / "config.yaml"
 
     @property
     def spool(self) -> Path:
+        """The batch log: a folder per batch, and END."""
         return self.root / "spool"
 
     @property
     def weights(self) -> Path:
+        """Folders of published weights."""
         return self.root / "weights"
 
     @property
@@ -59,40 +62,50 @@ class Layout:
 
     @property
     def status(self) -> Path:
+        """How far the trainer is."""
         return self.root / "status.json"
 
     @property
     def servers(self) -> Path:
+        """Addresses of the servers, a file each."""
         return self.root / "servers"
 
     def server(self, name: str) -> Path:
+        """Address of one server."""
         return self.servers / f"{name}.json"
 
     @property
     def run_id(self) -> Path:
+        """Tells this run's weights from another's."""
         return self.root / "run_id"
 
     @property
     def processes(self) -> Path:
+        """Processes of the launcher."""
         return self.root / "processes.json"
 
     @property
     def sent(self) -> Path:
+        """The last rows that the sinks have."""
         return self.root / "sent.json"
 
     @property
     def pinned(self) -> Path:
+        """Names the generator that an evaluation has to itself."""
         return self.root / "pinned"
 
     def alive(self, name: str) -> Path:
+        """Sign of life of a process."""
         return self.root / "alive" / name
 
     @property
     def logs(self) -> Path:
+        """What the processes print."""
         return self.root / "logs"
 
     @property
     def report(self) -> Path:
+        """The report of the run."""
         return self.root / "report.html"
 
     def log(self, name: str) -> Path:
@@ -100,9 +113,11 @@ class Layout:
         return self.root / f"{name}.jsonl"
 
     def batch(self, step: int) -> Path:
+        """Rollouts of update `step`."""
         return self.spool / f"batch_{step:06d}"
 
     def version(self, version: int) -> Path:
+        """Weights of one version."""
         return self.weights / f"v{version:06d}"
 
 
@@ -193,4 +208,5 @@ def damage(folder: Path, part: int = 0, parts: int = 1) -> str | None:
 
 
 def unchanged(path: Path, known: str) -> bool:
+    """Whether a file is there with this SHA-256."""
     return path.is_file() and checksum(path) == known

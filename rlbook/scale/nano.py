@@ -95,6 +95,7 @@ class Generator:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     async def post(self, route: str, body: dict | None = None) -> dict:
+        """Ask a route of the server; its answer as JSON."""
         async with self.session.post(route, json=body or {}) as reply:
             return await reply.json()
 
@@ -253,6 +254,7 @@ class Pipeline:
         self.pool.record(rollouts)
 
     async def look_again(self) -> None:
+        """Wake whoever waits for news."""
         async with self.news:
             self.news.notify_all()
 

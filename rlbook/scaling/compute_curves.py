@@ -35,7 +35,8 @@ class Curve(Protocol):
     """Reward as a function of compute."""
 
     @property
-    def A(self) -> float: ...
+    def A(self) -> float:
+        """The reward it tends to."""
 
     def __call__(self, compute: ArrayLike) -> np.ndarray: ...
 

@@ -1,5 +1,6 @@
 """`import rlbook`: twelve names, each from its room, and nothing heavy until one is asked for."""
 
+import ast
 import subprocess
 import sys
 from importlib import import_module
@@ -32,3 +33,25 @@ def test_the_map_names_every_room():
     rooms = {path.stem for path in Path(rlbook.__file__).parent.iterdir() if path.is_dir()}
     rooms -= {"__pycache__", "data"}
     assert {room for room in rooms if f" {room} " not in rlbook.__doc__} == set()
+
+
+def silent(node, of=""):
+    """Public functions, classes and methods without a docstring; a setter shares its getter's."""
+    for child in getattr(node, "body", ()):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        setter = any(getattr(d, "attr", "") == "setter" for d in child.decorator_list)
+        if not child.name.startswith("_") and not setter and not ast.get_docstring(child):
+            yield of + child.name
+        if isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
+            yield from silent(child, f"{of}{child.name}.")
+
+
+def test_every_public_function_says_what_it_is():
+    root = Path(rlbook.__file__).parent
+    found = {
+        f"{path.relative_to(root)}: {name}"
+        for path in root.rglob("*.py")
+        for name in silent(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == set()

@@ -79,6 +79,7 @@ class Host:
         os.chdir(self.folder)
 
     def send_signal(self, number: int) -> None:
+        """To its process, if that has been started."""
         if self.process:
             self.process.send_signal(number)
 
@@ -122,9 +123,11 @@ class RemoteProcess:
         self.code: int | None = None
 
     def begun(self) -> bool:
+        """Whether the process has a place and a process id."""
         return answered(self.own, 0.0)
 
     def poll(self) -> int | None:
+        """Its exit code; None while it lives."""
         if self.code is None and answered(self.end, 0.0):
             self.code = self.ended()
         return self.code
@@ -149,6 +152,7 @@ class RemoteProcess:
             ray.kill(self.host)
 
     def wait(self, seconds: float) -> int:
+        """Its exit code; raises `TimeoutExpired` if it still lives after `seconds`."""
         if not answered(self.end, seconds):
             raise subprocess.TimeoutExpired(str(self.log), seconds)
         if self.code is None:

@@ -88,6 +88,7 @@ class LocalProcess(subprocess.Popen):
             )
 
     def begun(self) -> bool:
+        """True: a process of this machine needs no place elsewhere first."""
         return True
 
     def send_signal(self, number: int) -> None:

@@ -111,6 +111,7 @@ def ending(layout: Layout, status: dict) -> str:
 
 
 def say(text: str) -> None:
+    """A line to stderr, below a line of progress if there may be one."""
     print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
@@ -131,6 +132,7 @@ def is_done(layout: Layout) -> bool:
 
 
 def announce(config: ScaleConfig, layout: Layout) -> None:
+    """Say what is about to run, with what, and where its logs are."""
     say(
         f"{layout.root}: {config.steps} steps of {config.method.name} on "
         f"{config.model.policy}; {config.generate.count} generators ({chosen_engine(config)}), "

@@ -127,4 +127,5 @@ def shape_of(config: PretrainedConfig) -> ModelShape:
 
 
 def first_line(error: Exception) -> str:
+    """What an error says in its first line."""
     return str(error).strip().split("\n")[0]

@@ -130,6 +130,7 @@ def splits(budget: Budget) -> Rows:
 
 
 def same_split(one: Budget, other: Budget) -> bool:
+    """Whether two plans divide the accelerators alike."""
     a, b = one.config.generate, other.config.generate
     return (one.ranks, a.count, a.slots) == (other.ranks, b.count, b.slots)
 
@@ -168,6 +169,7 @@ def amount(size: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 

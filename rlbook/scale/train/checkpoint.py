@@ -338,6 +338,7 @@ def attempt(stage: Callable[[], Result], step: int) -> Result | None:
 
 
 def fresh_folder(path: Path) -> Path:
+    """An empty folder at this path, whatever was there."""
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     return path
@@ -369,4 +370,5 @@ def complete_steps(folder: Path) -> list[Path]:
 
 
 def rank_file(rank: int) -> str:
+    """Where rank `rank` writes its part."""
     return f"rank_{rank:05d}.safetensors"

@@ -43,6 +43,7 @@ class NCCLTransport(Transport):
         self.turn = asyncio.Lock()  # one kernel that waits for a peer at a time
 
     def gather(self, policy: PreTrainedModel, version: int) -> None:
+        """Name the policy; its tensors are gathered as they are sent."""
         self.source.policy = policy
         torch.cuda.synchronize()  # vLLM packs on streams of its own
 
@@ -53,14 +54,17 @@ class NCCLTransport(Transport):
             self.source.drain()
 
     def release(self) -> None:
+        """Tell the other ranks that nothing more will be sent."""
         self.ranks.share(False)
 
     async def connect(self, client: GeneratorClient, fresh: bool) -> None:
+        """Make the process group with a generator that has none, or is `fresh`."""
         if fresh or client.url not in self.engines:
             self.forget(client)
             self.engines[client.url] = await self.supervised(client, self.meet)
 
     async def send(self, client: GeneratorClient) -> None:
+        """Send all weights; an error leaves no rank in the middle of a pass."""
         engine = self.engines[client.url]
 
         def transfer(relay: Relay) -> None:
@@ -135,6 +139,7 @@ class Source:
         return self.policy
 
     def metadata(self) -> list:
+        """Name, dtype and shape of every tensor that will come."""
         from vllm.distributed.weight_transfer import ParamMeta
 
         state, dtype = self.weights.state_dict(), self.transport.dtype
@@ -164,6 +169,7 @@ class Relay:
         self.refused.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     def ask(self, request: Coroutine) -> None:
+        """Send a request and wait; its error ends the transfer."""
         try:
             asyncio.run_coroutine_threadsafe(request, self.loop).result()
         except Exception as error:
@@ -171,15 +177,19 @@ class Relay:
             raise
 
     def init_weight_transfer_engine(self, init_info: dict) -> None:
+        """Have the generator's workers join the group."""
         self.ask(self.generator.init_transfer(init_info))
 
     def start_weight_update(self) -> None:
+        """Say that weights are about to come."""
         self.ask(self.generator.start_update())
 
     def update_weights(self, update_info: dict) -> None:
+        """Say which tensors come next."""
         self.ask(self.generator.update(update_info))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Say that all weights have come."""
         self.ask(self.generator.finish_update())
 
 

@@ -66,6 +66,7 @@ class FileTransport(Transport):
 
     @property
     def folder(self) -> Path:
+        """Where the gathered version lies."""
         return self.layout.version(self.gathered)
 
     def gather(self, policy: PreTrainedModel, version: int) -> None:
@@ -84,10 +85,12 @@ class FileTransport(Transport):
             pass
 
     async def connect(self, client: GeneratorClient, fresh: bool) -> None:
+        """Nothing to connect; raises what kept the folder from being written."""
         if self.error:
             raise self.error
 
     async def send(self, client: GeneratorClient) -> None:
+        """Have a generator load the folder."""
         await client.reload(str(self.folder.resolve()))
 
     def prune(self) -> None:
