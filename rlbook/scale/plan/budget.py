@@ -60,6 +60,7 @@ class Budget:
 
     @property
     def floors(self) -> Floors:
+        """What every process and step costs on this kind of device."""
         return FLOORS[self.config.model.device]
 
     @property
@@ -176,6 +177,7 @@ class Budget:
 
     @cached_property
     def lengths_sampled(self) -> np.ndarray:
+        """4,096 completion lengths, in tokens."""
         return self.lengths.sample(4096).astype(float)
 
     @property

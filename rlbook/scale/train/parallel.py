@@ -73,20 +73,24 @@ class Ranks(LocalProcess):
         entropy_grad: bool = False,
         topk_ids: Int[Tensor, "N T K"] | None = None,
     ) -> TokenStats:
+        """`policy.token_stats` of a micro-batch, (N, T) each."""
         how = {"entropy_grad": entropy_grad, "topk_ids": topk_ids}
         return model(micro.ids, micro.mask, temperature, **how)
 
     def token_logprobs(
         self, model: nn.Module, micro: SampledBatch, temperature: float
     ) -> Float[Tensor, "N T"]:
+        """log π of the tokens of a micro-batch, (N, T)."""
         return model(micro.ids, micro.mask, temperature).logp
 
     def likeliest(
         self, model: nn.Module, micro: SampledBatch, k: int, temperature: float
     ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
+        """Ids and log-probs of the `k` likeliest tokens at every position."""
         return model(micro.ids, micro.mask, temperature, likeliest=k)
 
     def whole(self, model: nn.Module, part: Tensor) -> Tensor:
+        """The sum of all ranks' parts; the model is sharded again."""
         dist.all_reduce(part)
         # What a forward pass without backward leaves gathered would go stale.
         cast(FSDPModule, model).reshard()

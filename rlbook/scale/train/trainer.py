@@ -97,6 +97,7 @@ class ScaleTrainer:
             self.tell(done=False)
 
     def push(self) -> None:
+        """Bring the newest weights to all generators."""
         with self.watch("push"):
             self.weight_sync.deliver()
 
