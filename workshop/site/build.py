@@ -15,7 +15,7 @@ from rlbook.extras import require
 from rlbook.paths import ROOT, data_dir
 from workshop.site.fonts import write_math_font
 from workshop.site.front import front_page, open_graph
-from workshop.site.notebooks import page_of
+from workshop.site.notebooks import anchors_of, page_of
 from workshop.site.owner import Owner, read_owner
 from workshop.site.reference import write_reference
 from workshop.site.weights import MODELS, write_weights
@@ -78,13 +78,14 @@ def notebooks() -> list[Path]:
 def prepare(source: Path, pages: Path, owner: Owner) -> None:
     """Write what Sphinx reads, and what goes to the site as it is."""
     titles: dict[str, str] = {}
-    for path in notebooks():
+    read = {path: nbformat.read(path, as_version=4) for path in notebooks()}
+    anchors = {path.name: anchors_of(notebook) for path, notebook in read.items()}
+    for path, notebook in read.items():
         name = path.relative_to(ROOT).as_posix()
-        notebook = nbformat.read(path, as_version=4)
         titles[name.removesuffix(".ipynb")] = notebook.cells[0].source.splitlines()[0].lstrip("# ")
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(page_of(notebook, name, pages / "figures", owner), target)
+        nbformat.write(page_of(notebook, name, pages / "figures", owner, anchors), target)
     static = pages / "_static"
     static.mkdir(parents=True)
     for name in MODELS:

@@ -28,7 +28,7 @@ nb_ipywidgets_js: dict[str, dict] = {}
 nb_mime_priority_overrides = [("html", "text/html", 1)]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
-myst_heading_slug_func = "workshop.site.extension.slug"
+myst_heading_slug_func = "workshop.site.notebooks.slug"
 # A solution's headings are of the third order, so that a chapter's exercises have the same ones.
 suppress_warnings = ["myst.header"]
 

@@ -23,11 +23,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def slug(heading: str) -> str:
-    """The anchor that JupyterLab gives to a heading: the notebooks' own links lead there."""
-    return heading.strip().replace(" ", "-")
-
-
 # ---- formulas ----
 
 

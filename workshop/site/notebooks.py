@@ -5,8 +5,10 @@ import base64
 import html
 import io
 import re
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from urllib.parse import unquote
 
 from nbformat import NotebookNode
@@ -34,11 +36,18 @@ LINK_OR_CODE = re.compile(
 )
 
 
-def page_of(notebook: NotebookNode, path: str, pictures: Path, owner: Owner) -> NotebookNode:
+def page_of(
+    notebook: NotebookNode,
+    path: str,
+    pictures: Path,
+    owner: Owner,
+    anchors: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> NotebookNode:
     """The notebook that Sphinx sets. Writes its pictures into the folder `pictures`.
 
-    `path` is the notebook's place in the repository. Pictures become files with their title as
-    alternative text, in place of any widget that only a kernel moves; a mask lab keeps its state
+    `path` is the notebook's place in the repository, `anchors` has those of every notebook: a link
+    in an output may be older than the heading it leads to. Pictures become files with their title
+    as alternative text, in place of any widget that only a kernel moves; a mask lab keeps its state
     and takes its code from the site; cells that only import or only assert are tucked away; links
     that leave the site lead to the repository, or nowhere.
     """
@@ -69,7 +78,8 @@ def page_of(notebook: NotebookNode, path: str, pictures: Path, owner: Owner) -> 
                 elif "text/html" in data:
                     data["text/html"] = as_shown(data["text/html"])
                 if "text/markdown" in data:
-                    data["text/markdown"] = with_links(data["text/markdown"], path, owner)
+                    shown = with_links(data["text/markdown"], path, owner)
+                    data["text/markdown"] = without_lost_anchors(shown, anchors)
                     data.pop("text/plain", None)
     return page
 
@@ -147,6 +157,27 @@ def with_links(source: str, path: str, owner: Owner) -> str:
         )
 
     return LINK_OR_CODE.sub(led, source)
+
+
+def anchors_of(notebook: NotebookNode) -> set[str]:
+    """The anchors of a notebook's headings, as links write them."""
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    return {slug(title) for title in re.findall(r"^#+ +(.*)", text, re.MULTILINE)}
+
+
+def without_lost_anchors(source: str, anchors: Mapping[str, Collection[str]]) -> str:
+    """Markdown whose links to headings that their page no longer has lead to the page itself."""
+
+    def led(found: re.Match) -> str:
+        known = anchors.get(found[1])
+        return found[0] if known is None or found[2] in known else f"]({found[1]})"
+
+    return re.sub(r"\]\(([\w/]+\.ipynb)#([^)]*)\)", led, source)
+
+
+def slug(heading: str) -> str:
+    """The anchor that JupyterLab gives to a heading: the notebooks' own links lead there."""
+    return heading.strip().replace(" ", "-")
 
 
 def resolved(path: PurePosixPath) -> PurePosixPath:
