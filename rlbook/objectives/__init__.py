@@ -8,6 +8,7 @@ from rlbook.objectives.advantages import *
 from rlbook.objectives.aggregation import *
 from rlbook.objectives.divergences import *
 from rlbook.objectives.estimators import *
+from rlbook.objectives.field_rows import *
 from rlbook.objectives.kl import *
 from rlbook.objectives.loss import *
 from rlbook.objectives.method import *

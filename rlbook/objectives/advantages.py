@@ -18,7 +18,8 @@ from rlbook.objectives.estimators import needs, remembers
 from rlbook.objectives.groups import group_mean, group_size, group_sum, has_spread
 from rlbook.objectives.shapes import check_rewards, check_tokens, zero_masked
 
-__all__ = ["EMABaseline", "batch_mean_baseline", "batch_normalize", "gae", "gpg", "greedy_baseline"]
+__all__ = ["EMABaseline", "batch_mean_baseline", "batch_normalize", "best_of_group", "gae", "gdpo"]
+__all__ += ["gpg", "greedy_baseline", "length_adaptive_gae"]
 __all__ += ["group_center", "group_normalize", "leave_one_out", "length_weighted_baseline"]
 __all__ += ["max_rl", "no_baseline", "reinforce_plus_plus", "reward_to_go"]
 
@@ -174,6 +175,42 @@ def max_rl(
     raise ValueError(f'form must be "algorithm_1", "equation_9" or "equation_10", got {form!r}')
 
 
+@needs("rewards", "groups")
+def best_of_group(rewards: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """What the best answer of a prompt adds to the second best; 0 for all others.
+
+    A_i = max_G(r) − max_{j≠i}(r_j): `leave_one_out` of the best of k answers, k those of the group,
+    and its mean over the group an unbiased gradient of E[max_G(r)] / k.
+    Source: arXiv:2503.19595. Chapter 10.
+    """
+    check_rewards(rewards, groups)
+    advantages = torch.zeros_like(rewards)
+    for prompt in groups[has_spread(rewards, groups)].unique():
+        best, second = torch.where(groups == prompt, rewards, -torch.inf).topk(2).values
+        advantages[(groups == prompt) & (rewards == best)] = best - second
+    return advantages
+
+
+@needs("parts", "groups")
+def gdpo(
+    parts: Float[Tensor, "N K"],
+    groups: Int[Tensor, " N"],
+    weights: tuple[float, ...] | None = None,
+    eps: float = 1e-6,
+) -> Float[Tensor, " N"]:
+    """Every part of the reward a z-score within its prompt; their sum a z-score of the batch.
+
+    A_i = (S_i − mean_B(S)) / (std_B(S) + eps), S_i = Σ_k w_k z_ik, z_k = `group_normalize` of part
+    k. `parts` are the K parts of each reward in the order in which the rewards give them, each
+    weighing the same unless `weights` are given: their own scales are normalised away.
+    Source: GDPO, arXiv:2601.05242.
+    """
+    weights = (1.0,) * parts.shape[1] if weights is None else weights
+    scores = torch.stack([group_normalize(part, groups, eps=eps) for part in parts.T], 1)
+    total = scores @ torch.tensor(weights, dtype=scores.dtype, device=scores.device)
+    return group_normalize(total, torch.zeros_like(groups), eps=eps)
+
+
 @needs("rewards", "greedy_rewards")
 def greedy_baseline(
     rewards: Float[Tensor, " N"], greedy_rewards: Float[Tensor, " N"]
@@ -287,7 +324,7 @@ def gae(
     values: Float[Tensor, "N T"],
     mask: Bool[Tensor, "N T"],
     gamma: float = 1.0,
-    lam: float = 1.0,
+    lam: float | Float[Tensor, " N"] = 1.0,
 ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
     """Generalised advantage estimation; returns (advantages, returns), both 0 outside the mask.
 
@@ -307,3 +344,21 @@ def gae(
         next_value = torch.where(mask[:, t], values[:, t], next_value)
         advantages[:, t] = torch.where(mask[:, t], advantage, 0.0)
     return advantages, advantages + values
+
+
+@needs("rewards", "values", "mask", optional=("gamma",), token_rewards=True)
+def length_adaptive_gae(
+    rewards: Float[Tensor, "N T"],
+    values: Float[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+    gamma: float = 1.0,
+    alpha: float = 0.05,
+) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+    """`gae` with λ = 1 − 1/(α |y|) of each answer, so that Σ_t λ^t ≈ α |y|; at least 0.
+
+    The returns are those of λ = 1, as the critic is to learn them.
+    Source: VAPO, arXiv:2504.05118. Chapter 03.
+    """
+    lam = (1 - 1 / (alpha * mask.sum(1).clamp(min=1))).clamp(min=0).to(values.dtype)
+    advantages, _ = gae(rewards, values, mask, gamma, lam)
+    return advantages, gae(rewards, values, mask, gamma, 1.0)[1]

@@ -1,5 +1,6 @@
 """A method is a row of choices, and every choice has a name."""
 
+from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -23,6 +24,7 @@ REQUIREMENTS = {
     "critic": "a critic",
     "greedy": "a greedy answer to every prompt",
     "lengths": "the lengths of answers for its advantages",
+    "reward parts": "the parts of the reward",
     "token rewards": "rewards per token",
     "memory": "an estimator that remembers earlier batches",
     "recomputed": "log-probs recomputed by the trainer",
@@ -121,7 +123,8 @@ class Method:
         wanted = {
             "critic": "values" in self.needs,
             "greedy": "greedy_rewards" in self.needs,
-            "lengths": bool(self.needs - {"rewards", "groups", "values", "greedy_rewards"}),
+            "lengths": bool(self.needs & {"lengths", "mask"}),
+            "reward parts": "parts" in self.needs,
             "token rewards": self.takes_token_rewards,
             "memory": self.new_advantage() is not self.advantage,
             "recomputed": self.old_logprobs == "recomputed",
@@ -184,8 +187,8 @@ class Method:
         return cls(**fitted(given))
 
 
-# The rows that `Method.from_dict` knows by name; `methods`, the table, fills it.
-ROWS: dict[str, Method] = {}
+# The rows that `Method.from_dict` knows by name: those of `methods`, then of `field_rows`.
+ROWS: ChainMap[str, Method] = ChainMap()
 
 
 def fitted(given: Mapping[str, Any]) -> dict[str, Any]:

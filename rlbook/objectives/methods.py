@@ -202,5 +202,5 @@ _ROWS = (
     ),
 )
 
-METHODS: dict[str, Method] = ROWS
-METHODS |= {method.name: method for method in _ROWS}
+METHODS: dict[str, Method] = {method.name: method for method in _ROWS}
+ROWS.maps[:] = [METHODS]

@@ -71,12 +71,15 @@ class SamplerCorrection:
     IcePop, about 1.001 for the geometric mean are in use.
     TIS: SamplerCorrection(2.0). IcePop: SamplerCorrection(5.0, "drop", low=0.5), the same with
     level="sequence" masked importance sampling. Chapters 11 and 17.
+    `moment` drops besides, over the batch, the tokens with the largest (log r)² until the mean of
+    the rest is at most `moment`: M2PO, arXiv:2510.01161, with no cap.
     """
 
     cap: float
     mode: Mode = "truncate"
     level: Level = "token"
     low: float = 0.0
+    moment: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode) or self.level not in get_args(Level):
@@ -89,6 +92,8 @@ class SamplerCorrection:
                 f"bounds of the weight must enclose 1, got low={self.low}, cap={self.cap}: "
                 "they are absolute"
             )
+        if self.moment is not None and self.moment < 0:
+            raise ValueError(f"moment is a mean of squares ≥ 0, got {self.moment}")
 
     def __call__(
         self,
@@ -104,6 +109,20 @@ class SamplerCorrection:
             length = mask.sum(1, keepdim=True).clamp(min=1) if self.level == "geometric" else 1
             log_ratio = torch.where(mask, log_ratio.sum(1, keepdim=True) / length, 0.0)
         ratio = log_ratio.exp()
+        inside = (ratio >= self.low) & (ratio <= self.cap)
         if self.mode == "truncate":
-            return ratio.clamp(self.low, self.cap)
-        return torch.where((ratio >= self.low) & (ratio <= self.cap), ratio, 0.0)
+            ratio, inside = ratio.clamp(self.low, self.cap), torch.ones_like(mask)
+        if self.moment is not None:
+            inside &= calm(log_ratio.square(), mask, self.moment)
+        return torch.where(inside, ratio, 0.0)
+
+
+def calm(
+    squares: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], mean: float
+) -> Bool[Tensor, "N T"]:
+    """The smallest of the masked entries, as many as have a mean ≤ `mean`, and all others."""
+    rising = squares[mask].sort().values
+    means = rising.cumsum(0) / torch.arange(1, len(rising) + 1, device=rising.device)
+    count = int((means <= mean).sum())
+    largest = rising[count - 1] if count else -torch.inf
+    return (squares <= largest) | ~mask

@@ -59,7 +59,7 @@ class BatchBuilder:
         reference = None if self.reference is None else self.logprobs(batch, self.reference)
         limit = self.config.optimizer.micro_batch_tokens
         values = None if self.critic is None else self.parallel.values(self.critic, batch, limit)
-        advantages = self.advantages(batch, old, reference, values)
+        advantages = self.advantages(batch, old, reference, values, parts_of(rollouts))
         correction = self.method.sampler_correction
         return batch.prepared(
             logp_old=old,
@@ -93,6 +93,7 @@ class BatchBuilder:
         old: Float[Tensor, "N T"],
         reference: Float[Tensor, "N T"] | None,
         values: Float[Tensor, "N T"] | None,
+        parts: Float[Tensor, "N K"] | None = None,
     ) -> Tensor:
         """The estimator's advantages, of the rewards with the KL penalty where it sits there."""
         rewards = token_rewards(batch.rewards, batch.mask, self.method.kl, old, reference)
@@ -108,6 +109,7 @@ class BatchBuilder:
             gamma=self.config.critic.gamma,
             lam=self.config.critic.lam,
             greedy_rewards=batch.greedy_rewards,
+            parts=None if parts is None else parts.to(rewards.device),
         )
 
     def trained(self, batch: SampledBatch) -> Tensor:
@@ -157,6 +159,12 @@ def staleness_of(batch: SampledBatch, version: int) -> Int[Tensor, "N T"]:
 def is_finite(rollout: Rollout) -> bool:
     """Whether its reward is a number one can learn from."""
     return math.isfinite(rollout.reward)
+
+
+def parts_of(rollouts: Sequence[Rollout]) -> Float[Tensor, "N K"]:
+    """The K parts of each reward per completion; 0 for a part that a rollout has not."""
+    names = dict.fromkeys(name for r in rollouts for name in r.rewards)
+    return torch.tensor([[float(r.rewards.get(name, 0.0)) for name in names] for r in rollouts])
 
 
 def usable(rollouts: Sequence[Rollout]) -> list[Rollout]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from rlbook.objectives import (
+    FIELD,
     METHODS,
     EMABaseline,
     KLPenalty,
@@ -211,10 +212,11 @@ def expected_sequence_gradient(method, behaviour=STEP_LOGITS):
     return torch.autograd.grad(total, logits)[0]
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(METHODS | FIELD))
 def test_on_policy_every_trust_region_is_the_policy_gradient(name):
     """At ratio 1 nothing is clipped or masked: with token sums every row gives ∇E[r]."""
-    method = replace(METHODS[name], aggregation="sequence_sum", kl=None)
+    bare = {"kl": None, "selection": None, "sampler_correction": None}
+    method = replace((METHODS | FIELD)[name], aggregation="sequence_sum", **bare)
     expected = gradient(expected_reward, STEP_LOGITS)
     torch.testing.assert_close(expected_sequence_gradient(method), expected, **EXACT)
 

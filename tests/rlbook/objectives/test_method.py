@@ -410,7 +410,8 @@ def test_declared_needs_are_the_arguments_without_a_default(name):
     declared = needs_of(estimator)
     assert list(declared.inputs) == required
     assert set(declared.optional) <= set(parameters) - set(required)
-    assert declared.token_rewards == (name in ("gae", "reinforce_plus_plus", "reward_to_go"))
+    of_tokens = ("gae", "length_adaptive_gae", "reinforce_plus_plus", "reward_to_go")
+    assert declared.token_rewards == (name in of_tokens)
 
 
 def test_every_estimator_of_the_package_has_a_declaration():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlbook.objectives import (
+    FIELD,
     METHODS,
     EMABaseline,
     KLPenalty,
@@ -45,7 +46,8 @@ from rlbook.objectives import (
 from rlbook.objectives.specs import KNOWN
 
 MODES = ("sequence_mean", "token_mean", "prompt_mean", "constant", "sequence_sum")
-NAMES = sorted(METHODS)
+ROWS = METHODS | FIELD
+NAMES = sorted(ROWS)
 EXAMPLES = {"WeightClip": {"max": 5.0}, "SequenceMask": {"drift": 0.1}}  # the others have defaults
 seeds = st.integers(0, 10_000)
 FEW = settings(max_examples=15)
@@ -70,9 +72,17 @@ def random_batch(seed, n=7, width=6, holes=True):
 
 
 def run(name, batch, rows=slice(None), **options):
-    """(loss, gradient in logp, Loss) of a method on some rows of a batch."""
-    method = METHODS[name].resolved(3000) if isinstance(name, str) else name
+    """(loss, gradient in logp, Loss) of a method on some rows of a batch.
+
+    The reference stands for the sampler, and any tokens for the selected ones.
+    """
+    method = ROWS[name].resolved(3000) if isinstance(name, str) else name
     part = {key: value[rows] for key, value in batch.items()}
+    if method.sampler_correction is not None:
+        old, sampler, mask = (batch[key] for key in ("logp_old", "logp_ref", "mask"))
+        options["correction"] = method.sampler_correction(old, sampler, mask)[rows]
+    if method.selection is not None:
+        options["selected"] = part["logp_old"] > -2
     logp = part.pop("logp").clone().requires_grad_()
     loss = policy_loss(method, logp, **part, **options)
     loss.loss.backward()
@@ -88,7 +98,8 @@ OTHERS = {"sequence_product": replace(METHODS["gspo"], ratio="sequence_product")
 def test_gradient_is_the_stated_weight_times_the_share_of_the_token(name, seed):
     """∂loss/∂logp = −share · weight · A for every row of the table (without its KL term)."""
     batch = random_batch(seed)
-    method = OTHERS.get(name) or replace(METHODS[name], kl=None).resolved(3000)
+    bare = {"kl": None, "selection": None, "sampler_correction": None}
+    method = OTHERS.get(name) or replace(ROWS[name], **bare).resolved(3000)
     _, grad, _ = run(method, batch)
     mask, logp, old = batch["mask"], batch["logp"], batch["logp_old"]
     advantages = batch["advantages"][:, None].expand_as(logp)
