@@ -25,8 +25,9 @@ OF_TEXT := tests/test_environment.py tests/test_layers.py tests/test_package.py 
 	$(addprefix tests/workshop/,site tools verdicts) tests/rlbook/interop \
 	$(addprefix tests/workshop/chapters/test_,chapters.py links.py peers.py terms.py)
 NUMBERS = $(UNIT) $(addprefix --ignore=,$(OF_TEXT))
-# JupyterLab opens on the chapter, not on a question about news.
-QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
+# JupyterLab opens on the chapter, not on a question about news, and shows README set, not as source.
+LAB_SETTINGS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, \
+	"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
 .PHONY: help lab test lint types unit portable slow test-chapters book site bench setup setup-dev \
@@ -87,7 +88,7 @@ $(VENV)/.book: requirements.txt constraints.txt pyproject.toml
 	$(call new_venv,$(VENV))
 	$(call install,$(VENV),-r requirements.txt)
 	@mkdir -p $(VENV)/share/jupyter/lab/settings
-	@echo '$(QUIET)' >$(VENV)/share/jupyter/lab/settings/overrides.json
+	@echo '$(LAB_SETTINGS)' >$(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.book
