@@ -1,4 +1,4 @@
-"""`rlbook VERB …`: train, eval, passrate, methods, translate, scale, rehearse, fit, export.
+"""`rlbook VERB …`: train, eval, passrate, methods, translate, scale, rehearse, fit, export, doctor.
 
 Settings are words `section.field=value`, the same for every verb.
 """
@@ -254,7 +254,7 @@ def scale(words: Sequence[str]) -> int:
 def rehearse(words: Sequence[str]) -> int:
     """Try a full-scale run in three updates: a trainer and a generator are killed on the way.
 
-    Prints what was measured beside what was planned, and the `budget` that the plan should have.
+    Prints what was measured beside what was planned, and writes it into the file's `budget`.
     """
     from rlbook.scale.config import ScaleConfig
     from rlbook.scale.config import load_config as load
@@ -266,7 +266,7 @@ def rehearse(words: Sequence[str]) -> int:
         raise ValueError("name a file of settings (examples are in configs/)")
     from rlbook.scale.launch.rehearse import rehearse as run
 
-    return run(load(file, settings))
+    return run(load(file, settings), Path(file))
 
 
 def fit(words: Sequence[str]) -> None:
@@ -311,6 +311,21 @@ def export(words: Sequence[str]) -> None:
     print(f"wrote {write(asked.run, asked.folder)}")
 
 
+def doctor(words: Sequence[str]) -> None:
+    """Say what ails a run, from its log: of this package, of TRL, of verl.
+
+    A run's folder, a log as JSON lines, TRL's `trainer_state.json`, or what was printed.
+    `rlbook doctor runs/train`
+    """
+    parser = parser_of("rlbook doctor", doctor)
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--beside", type=Path, help="log of another run on the same first batch")
+    asked = parser.parse_args(words)
+    from rlbook.doctor import read_log, report
+
+    print(report(read_log(asked.log, asked.beside)))
+
+
 VERBS = {
     "train": train,
     "eval": evaluate,
@@ -321,6 +336,7 @@ VERBS = {
     "rehearse": rehearse,
     "fit": fit,
     "export": export,
+    "doctor": doctor,
 }
 
 

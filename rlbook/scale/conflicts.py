@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEVICES = ("cpu", "cuda")
-# A critic would be a second sharded model in every update, checkpoint and budget; and a generator
-# reports the log-probs of its own tokens alone.
-PROVIDED = REQUIREMENTS.keys() - {"critic", "sampler's top-k"}
+NOT_HERE = {  # what a method may need and not get, and why
+    "critic": "it would be a second sharded model in every update, checkpoint and budget",
+    "sampler's top-k": "generators report the log-probs of the tokens they drew, and no others",
+}
 DECIDED = {  # options of vLLM's server that follow from other settings
     *("model", "host", "port", "dtype", "max-num-seqs", "generation-config", "logprobs-mode"),
     *("weight-transfer-config", "middleware", "hf-overrides", "tensor-parallel-size"),
@@ -26,9 +27,11 @@ DECIDED = {  # options of vLLM's server that follow from other settings
 
 def run_conflicts(run: RunConfig) -> Iterator[str]:
     """What a run on one process may ask for and one on many may not."""
-    if lacking := run.method.lacking(PROVIDED):
-        needs = " and ".join(lacking)
-        yield f"method: {run.method.name} needs {needs}; train it with `rlbook train`"
+    for need in sorted(run.method.requirements() & NOT_HERE.keys()):
+        yield (
+            f"method: {run.method.name} needs {REQUIREMENTS[need]}, which many processes do not "
+            f"have ({NOT_HERE[need]}): train it with `rlbook train`"
+        )
     if run.rollout.sync_every > 1:
         yield (
             f"rollout.sync_every {run.rollout.sync_every}: here weights travel after every step, "

@@ -1,8 +1,10 @@
 """`rlbook rehearse`: three updates of a run and two deaths, before it is started in earnest."""
 
+import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from statistics import fmean, median
 
 import yaml
@@ -13,7 +15,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.dry_run import measure_prompts, measure_shape
 from rlbook.scale.launch.start import Interrupted, launch, say
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.layout import Layout, read_json, replace_text
 from rlbook.scale.plan.budget import Budget
 from rlbook.scale.plan.table import as_text
 
@@ -21,11 +23,11 @@ UPDATES = 3
 VICTIMS = ("trainer", "generator0")  # killed once an update is made
 
 
-def rehearse(config: ScaleConfig) -> int:
+def rehearse(config: ScaleConfig, file: Path | None = None) -> int:
     """Make a run's first updates in a folder beside its own; 0 if it went on after both deaths.
 
-    Says what was measured beside the plan, and the `budget` that the settings should have. The
-    folder with all its logs stays.
+    Says what was measured beside the plan. If it went on, the settings' `file` gets the `budget`
+    that it should have; otherwise that is printed. The folder with all its logs stays.
     """
     name = time.strftime("rehearsal-%Y%m%d-%H%M%S")
     config = config.replace(
@@ -45,9 +47,28 @@ def rehearse(config: ScaleConfig) -> int:
     budget = Budget(config, measure_shape(config), measure_prompts(config))
     found = measured(layout, budget)
     print(as_text(beside(budget, found, killer)))
-    print("\nWhat the plan should know, for the settings file:\n")
-    print(yaml.safe_dump({"budget": found}, sort_keys=False).strip())
-    return int(len(killer.killed) < len(VICTIMS))
+    failed = len(killer.killed) < len(VICTIMS)
+    if file is None or failed:
+        print("\nWhat the plan should know, for the settings file:\n")
+        print(yaml.safe_dump({"budget": found}, sort_keys=False).strip())
+    else:
+        replace_text(file, with_budget(file.read_text(), found))
+        print(f"\nwrote what was measured into the budget of {file}")
+    return int(failed)
+
+
+def with_budget(text: str, found: Mapping[str, float]) -> str:
+    """The text of a settings file with these values in its `budget`; all else is as it was."""
+    if not re.search(r"^budget:", text, re.M):
+        text += "\nbudget:\n"
+    first = re.search(r"^budget:.*\n(?:[ \t]*(?:#.*)?\n)*([ \t]+)\w", text, re.M)
+    indent = first[1] if first else "  "
+    for name, value in found.items():
+        line = yaml.safe_dump({name: value}).strip()
+        text, known = re.subn(rf"^([ \t]+){name}:.*$", rf"\g<1>{line}", text, flags=re.M)
+        if not known:
+            text = re.sub(r"^budget:.*$", rf"\g<0>\n{indent}{line}", text, flags=re.M)
+    return text
 
 
 class Killer:

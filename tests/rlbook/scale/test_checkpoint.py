@@ -264,6 +264,27 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
     assert checkpoints.load(later.policy, later.optimizer)["step"] == 2
 
 
+@pytest.mark.parametrize("harm", [truncate, flip, lambda path: path.unlink()])
+def test_a_damaged_share_of_another_rank_is_named_and_set_aside(
+    checkpoints, training, ranks, tmp_path, harm
+):
+    """Two ranks wrote; whoever goes on looks at both shares, though it has no need of one's RNG."""
+    for step in (1, 2):
+        training.step()
+        save(checkpoints, training, step)
+        split(tmp_path / f"step_00000{step}", 2)
+        if step == 1:
+            before = training.tensors()
+    harm(tmp_path / "step_000002" / "rank_00001.safetensors")
+    later = Training(ranks, seed=1)
+    with pytest.warns(RuntimeWarning) as warned:
+        assert checkpoints.load(later.policy, later.optimizer)["step"] == 1
+    (said,) = [str(warning.message) for warning in warned]
+    assert "step_000002 is damaged (changed or missing: rank_00001.safetensors) and set" in said
+    assert same(later.tensors(), before)
+    assert (tmp_path / "step_000002.damaged").is_dir() and checkpoints.oldest == 1
+
+
 def test_without_an_intact_checkpoint_nothing_is_started_over(checkpoints, training, tmp_path):
     for step in (1, 2):
         save(checkpoints, training, step)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rlbook.objectives import METHODS, DivergenceMask, RatioClip, TopEntropy
 from rlbook.scale.config import ScaleConfig, dump_config, load_config
-from rlbook.scale.conflicts import PROVIDED
+from rlbook.scale.conflicts import NOT_HERE
 from rlbook.training import RunConfig
 
 
@@ -142,10 +142,10 @@ REFUSED = {
     "range": ({"rollout": {"temperature": 0}}, r"rollout\.temperature: .*greater than 0"),
     "type": ({"steps": "many"}, "steps: .*integer"),
     "method": ({"method": "grppo"}, r"method: no method 'grppo'.*grpo"),
-    "critic": ({"method": "ppo"}, r"method: ppo needs a critic; .*`rlbook train`"),
+    "critic": ({"method": "ppo"}, r"method: ppo needs a critic, .*`rlbook train`"),
     "top-K": (
         {"method": {"name": "dppo", "trust_region": {"top_k": 20}}},
-        r"method: dppo needs the likeliest tokens of the sampler's own policy; .*`rlbook train`",
+        r"method: dppo needs the likeliest tokens of the sampler's own policy, .*`rlbook train`",
     ),
     "sync": ({"rollout": {"sync_every": 2}}, r"rollout\.sync_every 2: .*generate\.max_staleness"),
     "target beyond the bound": (
@@ -227,11 +227,15 @@ ROWS = {
 
 def test_every_row_trains_here_but_those_with_a_critic_or_the_samplers_top_k():
     """The notebook's trainer refuses no row, the loop of chapter 02 all but the plainest."""
-    refused = {name for name, method in ROWS.items() if method.lacking(PROVIDED)}
+    refused = {name for name, method in ROWS.items() if method.requirements() & NOT_HERE.keys()}
     assert refused == {"ppo", "top-K"}
     for name, method in ROWS.items():
         with pytest.raises(ValidationError) if name in refused else nullcontext():
             ScaleConfig(method=method, minibatches=4, epochs=2)
+    with pytest.raises(ValidationError, match=r"ppo needs a critic.*\(.*second sharded model"):
+        ScaleConfig(method="ppo")
+    with pytest.raises(ValidationError, match=r"\(generators report .* of the tokens they drew"):
+        ScaleConfig(method=ROWS["top-K"])
     plain = {name for name, method in ROWS.items() if not method.lacking(())}
     assert plain == {
         *("reinforce", "reinforce_batch_mean", "maxrl", "dppo", "dppo_kl", "gpg"),

@@ -1,6 +1,8 @@
 """A rehearsal: a few updates, two deaths, what was measured beside the plan."""
 
+import shutil
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +10,8 @@ import yaml
 
 from rlbook.cli import VERBS
 from rlbook.paths import ROOT
-from rlbook.scale.config import ScaleConfig
-from rlbook.scale.launch.rehearse import Killer, decode_seconds, rehearse
+from rlbook.scale.config import ScaleConfig, load_config
+from rlbook.scale.launch.rehearse import Killer, decode_seconds, rehearse, with_budget
 from rlbook.scale.launch.supervisor import TooManyDeaths
 from rlbook.scale.layout import Layout, write_json
 
@@ -46,14 +48,38 @@ def test_a_group_takes_as_long_as_its_longest_answer(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_rehearsal_of_the_laptops_file(tmp_path, capsys, monkeypatch):
     words = [f"run={tmp_path / 'mine'}", "generate.engine=builtin", "rollout.prompts=4"]
-    assert VERBS["rehearse"]([str(ROOT / "configs/cpu-tiny.yaml"), *words]) == 0
+    file = Path(shutil.copy(ROOT / "configs/cpu-tiny.yaml", tmp_path / "own.yaml"))
+    before = load_config(file)
+    assert VERBS["rehearse"]([str(file), *words]) == 0
     said = capsys.readouterr().out
     assert "trainer and generator0" in said and "measured" in said
-    budget = yaml.safe_load(said[said.index("budget:") :])["budget"]
-    ScaleConfig(budget=budget)
-    assert budget["update_seconds"] > 0 and budget["mean_tokens"] > 1
-    (folder,) = tmp_path.iterdir()
+    after = load_config(file)
+    assert after.budget.update_seconds > 0 and before.budget.update_seconds is None
+    assert after.replace(budget=before.budget.model_dump()) == before
+    (folder,) = tmp_path.glob("mine*")
     assert folder.name.startswith("mine-rehearsal-")
+
+
+FOUND = {"update_seconds": 0.25, "decode_seconds": 1e-05, "mean_tokens": 31}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "steps: 3   # as many\nbudget:\n    # by hand\n    mean_tokens: 24\ndata: {task: sums}\n",
+        "budget:\n  shape:\n    hidden_size: 64\n",
+        "steps: 3\n",
+    ],
+    ids=["some known", "none known", "no budget"],
+)
+def test_what_was_measured_is_written_back_and_nothing_else(text):
+    written = with_budget(text, FOUND)
+    before, after = yaml.safe_load(text), yaml.safe_load(written)
+    assert after == before | {"budget": before.get("budget", {}) | FOUND}
+    assert [line for line in text.splitlines() if "mean" not in line] == [
+        line for line in written.splitlines() if line in text.splitlines() and line
+    ]
+    assert with_budget(written, FOUND) == written
 
 
 def test_a_rehearsal_that_fails_says_where_its_logs_are(tmp_path, monkeypatch, capsys):
