@@ -26,7 +26,7 @@ The twelve names below are imported when they are first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from rlbook.evaluation import evaluate

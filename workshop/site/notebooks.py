@@ -16,7 +16,7 @@ from PIL import Image
 
 from workshop.site.navigation import without_navigation
 from workshop.site.owner import Owner
-from workshop.site.titles import alternative, imported, parsed
+from workshop.site.titles import Drawer, alternative, known, parsed
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 DENSITY = 110 / 72  # pixels of a stored picture per point at which it is read best
@@ -53,7 +53,7 @@ def page_of(
     """
     page = deepcopy(notebook)
     page.metadata.pop("widgets", None)
-    homes: dict[str, str] = {}
+    drawers: dict[str, Drawer] = {}
     section, made = "", 0
     for index, cell in enumerate(page.cells):
         if cell.cell_type == "markdown":
@@ -61,7 +61,7 @@ def page_of(
             text = one_title(without_navigation(cell.source), first=index == 0)
             cell.source = with_links(text, path, owner)
         elif cell.cell_type == "code":
-            homes |= imported(cell.source)
+            drawers |= known(cell.source)
             if is_scaffold(cell.source):
                 cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
             for output in cell.outputs:
@@ -70,7 +70,7 @@ def page_of(
                 if "image/png" in data:
                     made += 1
                     name = f"{PurePosixPath(path).stem}-{made}.png"
-                    text = alternative(cell.source, homes, section)
+                    text = alternative(cell.source, drawers, section)
                     data["text/html"] = put_picture(
                         data.pop("image/png"), text, pictures / name, "../" * path.count("/")
                     )

@@ -2,6 +2,7 @@
 
 A weight is an integer times the scale of its row. That is as large as float16 and, because the
 rounding is against the largest weight of a row and not against each weight, four times as exact.
+A model that another was trained to is written as the difference, for which 8 bits are enough.
 """
 
 import json
@@ -18,17 +19,23 @@ MODELS = {
     "tiny-habits-teacher": "tiny-habits, after RL",
 }
 
+BASES = {"tiny-habits-teacher": "tiny-habits"}  # of the models that are written as a difference
+
 
 def write_weights(model: Path, folder: Path) -> Path:
     """Write `NAME.bin` and `NAME.json` of the model in folder `model`; returns the latter.
 
-    `NAME.bin` has the scales of all rows (float32), then all weights (int16). The description has
-    the shape of the network, the vocabulary by id, and of each tensor its length and its rows, in
-    the order in which they lie there. Raises `ValueError` for a model that `model.js` cannot run.
+    `NAME.bin` has the scales of all rows (float32), then all weights (int16), or what they are more
+    than those of its `base` (int8). The description has the shape of the network, the vocabulary by
+    id, and of each tensor its length and its rows, in the order in which they lie there. Raises `ValueError` for a model that `model.js` cannot run.
     """
     config = json.loads((model / "config.json").read_text())
     refuse_unknown(model.name, config)
-    tensors = load_file(model / "model.safetensors")
+    tensors, base = load_file(model / "model.safetensors"), BASES.get(model.name)
+    if base:
+        start = load_file(model.parent / base / "model.safetensors")
+        tensors = {name: tensor - start[name] for name, tensor in tensors.items()}
+    levels, kind = (127, "i1") if base else (32767, "<i2")
     vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
     described = {
         "name": MODELS.get(model.name, model.name),
@@ -41,11 +48,14 @@ def write_weights(model: Path, folder: Path) -> Path:
         "bos": config["bos_token_id"],
         "eos": config["eos_token_id"],
         "tokens": sorted(vocabulary, key=vocabulary.get),
+        "base": base,
         "tensors": [[name, t.size, len(as_rows(t))] for name, t in tensors.items()],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    scales, integers = zip(*(rounded(as_rows(tensor)) for tensor in tensors.values()), strict=True)
-    parts = [*(x.astype("<f4") for x in scales), *(x.astype("<i2") for x in integers)]
+    scales, integers = zip(
+        *(rounded(as_rows(tensor), levels) for tensor in tensors.values()), strict=True
+    )
+    parts = [*(x.astype("<f4") for x in scales), *(x.astype(kind) for x in integers)]
     (folder / f"{model.name}.bin").write_bytes(b"".join(part.tobytes() for part in parts))
     path = folder / f"{model.name}.json"
     path.write_text(json.dumps(described, separators=(",", ":")) + "\n")
@@ -57,10 +67,10 @@ def as_rows(tensor: np.ndarray) -> np.ndarray:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def rounded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The scale of each row, and the integers that times it are its weights."""
+def rounded(rows: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
+    """The scale of each row, and the integers up to `levels` that times it are its weights."""
     largest = np.abs(rows).max(axis=1)
-    scales = np.where(largest > 0, largest / 32767, 1).astype(np.float32)
+    scales = np.where(largest > 0, largest / levels, 1).astype(np.float32)
     return scales, np.rint(rows / scales[:, None])
 
 

@@ -17,6 +17,8 @@ from workshop.evidence import READ_MARK
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CHECK_COMMENT, CHECK_TAG = "# NBVAL_CHECK_OUTPUT", "nbval-check-output"
 
+UNESCAPED_DOLLAR = re.compile(r"(?<!\\)\$")
+
 MAX_CELL_LINES = 15
 MAX_PARAGRAPH_WORDS = 80
 MAX_IMAGE_BYTES = 150_000  # base64, as stored
@@ -110,6 +112,9 @@ def evidence_problems(cell: NotebookNode) -> Iterator[str]:
 def text_cell_problems(cell: NotebookNode) -> Iterator[str]:
     """What is wrong with a cell of text."""
     yield from machine_paths(cell.source)
+    for row in re.findall(r"^\s*\|.*$", re.sub(r"`[^`\n]*`", "", cell.source), re.MULTILINE):
+        if any(len(UNESCAPED_DOLLAR.findall(part)) % 2 for part in re.split(r"(?<!\\)\|", row)):
+            yield f"a | inside a formula ends the cell of its table, write \\vert: {row[:40]} …"
     for paragraph in paragraphs(cell.source):
         words = len(paragraph.split())
         if words > MAX_PARAGRAPH_WORDS:

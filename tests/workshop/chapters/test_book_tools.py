@@ -95,6 +95,10 @@ def break_warning_path(nb):
     nb.cells[2].outputs[0].text = "/tmp/ipykernel_77/1.py:1: UserWarning"
 
 
+def break_table(nb):
+    nb.cells[0].source += "\n\n| a | b |\n|---|---|\n| `a|$b` | $\\sqrt{|y|}$ |"
+
+
 def break_prose(nb):
     nb.cells[0].source = "word " * 81
 
@@ -149,6 +153,7 @@ def break_lost_evidence(nb):
         (break_path, "cell 2: path of one machine: /home/reader/book/x.png"),
         (break_warning_path, "cell 2: path of one machine: /tmp/ipykernel_77"),
         (break_prose, "cell 0: paragraph of 81 words"),
+        (break_table, "cell 0: a | inside a formula ends the cell of its table"),
         (break_image, "cell 1: image/png of 150 kB"),
         (break_size, "501 kB, the limit is 500"),
         (break_bare_widget, "cell 1: a widget without a static picture"),

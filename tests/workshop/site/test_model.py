@@ -9,19 +9,23 @@ import pytest
 from rlbook.paths import ROOT, data_dir
 from rlbook.policy import load_policy, sample
 from rlbook.tasks import get_task
-from workshop.site.weights import MODELS, write_weights
+from workshop.site.weights import BASES, MODELS, write_weights
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 
-# Reads a job {model, texts: [[id, ...], ...], prompts: length of each prompt}; prints log π of
+# Reads a job {folder, model, texts: [[id, ...], ...], prompts: length of each prompt}; prints log π of
 # every token after the prompt, and what one answer written seven times over has to say.
 SCORE = """
 import { readFileSync } from "node:fs";
 import { Policy, draw, logSoftmax } from "MODULE";
 const job = JSON.parse(readFileSync(0));
-const bytes = readFileSync(`${job.model}.bin`);
-const buffer = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length);
-const policy = new Policy(JSON.parse(readFileSync(`${job.model}.json`)), buffer);
+const opened = (name) => {
+  const bytes = readFileSync(`${job.folder}/${name}.bin`);
+  const buffer = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length);
+  const shape = JSON.parse(readFileSync(`${job.folder}/${name}.json`));
+  return new Policy(shape, buffer, shape.base && opened(shape.base));
+};
+const policy = opened(job.model);
 const logps = job.texts.map((ids, n) => {
   const run = policy.start("", 1), found = [];
   ids.slice(1).forEach((id, t) => {
@@ -54,7 +58,8 @@ def scored(job: dict) -> dict:
 @pytest.mark.parametrize("name", MODELS)
 def test_log_probabilities_are_torchs(name, tmp_path):
     """A hundred completions, token by token, within 2e-3 nats."""
-    write_weights(data_dir() / name, tmp_path)
+    for written in filter(None, (name, BASES.get(name))):
+        write_weights(data_dir() / written, tmp_path)
     model, tokenizer = load_policy(str(data_dir() / name))
     task = get_task("habits" if "habits" in name else "sums")
     problems = task.sample(seed=5, n=100)
@@ -63,7 +68,8 @@ def test_log_probabilities_are_torchs(name, tmp_path):
     text, ending = "4+5-3=?", "<think>4+5=9;"
     found = scored(
         {
-            "model": str(tmp_path / name),
+            "folder": str(tmp_path),
+            "model": name,
             "texts": [ids + answer.token_ids for ids, answer in zip(asked, written, strict=True)],
             "prompts": [len(ids) for ids in asked],
             "text": text,

@@ -18,7 +18,7 @@ from workshop.site.notebooks import (
     without_lost_anchors,
 )
 from workshop.site.owner import Owner
-from workshop.site.titles import alternative, imported
+from workshop.site.titles import alternative, known
 
 PLACE = "chapters/05_grpo.ipynb"
 OWNER = Owner(repository="https://github.com/nobody/rlbook")
@@ -64,6 +64,9 @@ def test_a_widget_becomes_its_picture_with_its_title_as_words(tmp_path):
         ('for t in (1, 2):\n    ax.set_title(f"step {t}: so many", fontsize=9)', "step …: so many"),
         ('titles = {"a": "one thing", "b": "or two"}\nset_title(titles)', "one thing. or two"),
         ('fig.suptitle("over all")\naxes[0].set_title("x")', "over all"),
+        ('panels, title = ("a", "b"), "it falls"\nLivePlot(*panels, title=title)', "it falls"),
+        ('it = "down it goes"\nplot(title=it)', "down it goes"),
+        ('LivePlot("accuracy", "length")', "Curves of accuracy, length over the steps of training"),
         ("plot()", "Figure of the section “3 · Here”"),
         ("%time plot()\n!ls\nax.set_title('still read it')", "still read it"),
         ("this is no code", "Figure of the section “3 · Here”"),
@@ -74,10 +77,13 @@ def test_words_for_a_picture(source, words):
 
 
 def test_words_from_the_function_that_draws():
-    home = imported("from workshop.figures.ch02 import cloud_explorer")
-    assert home == {"cloud_explorer": "workshop.figures.ch02"}
-    words = alternative("cloud_explorer()", home, "See it")
-    assert "gradient" in words.lower()
+    drawers = known(
+        "from workshop.figures.ch02 import cloud_explorer\ndef own():\n    title = 'two words'"
+    )
+    assert list(drawers) == ["own", "cloud_explorer"]
+    assert "gradient" in alternative("cloud_explorer()", drawers, "See it").lower()
+    assert alternative("Explorer(own, hint='drag it up')", drawers) == "two words"
+    assert alternative("Explorer(draw, hint='drag it up')", drawers) == "drag it up"
 
 
 def test_a_mask_lab_keeps_its_state_and_loses_its_code(tmp_path):

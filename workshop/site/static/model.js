@@ -9,9 +9,11 @@
 // The answers of a run share each weight as it is read, so that eight cost less than four times one.
 
 export class Policy {
-  constructor(shape, buffer) {
+  // `base`: the policy to which the weights are a difference, where the shape names one.
+  constructor(shape, buffer, base) {
     Object.assign(this, shape);
-    const parts = unpacked(shape.tensors, buffer);
+    const parts = unpacked(shape.tensors, buffer, shape.base ? Int8Array : Int16Array);
+    if (shape.base) for (const [name, part] of parts) plus(part, base.part(name));
     this.part = (name) => parts.get(name);
     this.id = new Map(this.tokens.map((token, id) => [token, id]));
     this.embedding = this.part("model.embed_tokens.weight");
@@ -33,10 +35,12 @@ export class Policy {
     });
   }
 
-  static async load(path) {
+  // `other` finds the policy of another name, for one that is written as a difference to it.
+  static async load(path, other = (name) => Policy.load(path.replace(/[^/]*$/, name))) {
     const answers = await Promise.all([fetch(`${path}.json`), fetch(`${path}.bin`)]);
     for (const answer of answers) if (!answer.ok) throw new Error(`${answer.url}: ${answer.status}`);
-    return new Policy(await answers[0].json(), await answers[1].arrayBuffer());
+    const [shape, buffer] = [await answers[0].json(), await answers[1].arrayBuffer()];
+    return new Policy(shape, buffer, shape.base && (await other(shape.base)));
   }
 
   // Ids of a text, the start token first; throws for a sign that the model does not know.
@@ -252,10 +256,10 @@ function attend(q, keys, values, n, width, heads) {
 }
 
 // Weights by name: the scales of all rows, then all weights as integers in units of them.
-function unpacked(tensors, buffer) {
+function unpacked(tensors, buffer, Integers) {
   const rows = tensors.reduce((sum, [, , rows]) => sum + rows, 0);
   const scales = new Float32Array(buffer, 0, rows);
-  const integers = new Int16Array(buffer, 4 * rows);
+  const integers = new Integers(buffer, 4 * rows);
   const parts = new Map();
   let [row, at] = [0, 0];
   for (const [name, size, count] of tensors) {
