@@ -28,7 +28,8 @@ def main(words: Sequence[str] | None = None) -> int:
     home = Path(tempfile.mkdtemp(prefix="chaos_"))
     with disk_of_its_own(home / "disk") as missing:
         run = home / "disk" / "run"
-        chaos = Chaos(asked.config, run, asked.seed, asked.settings, not missing, asked.faults)
+        how = asked.settings, not missing, asked.faults, asked.alone
+        chaos = Chaos(asked.config, run, asked.seed, *how)
         begin = time.monotonic()
         broken = chaos.run(60 * asked.minutes, tuple(asked.pause), 60 * asked.patience)
         minutes = (time.monotonic() - begin) / 60
@@ -65,6 +66,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=20.0, help="minutes to end after that")
     parser.add_argument("--out", type=Path, help="folder for the report")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=tuple(FAULTS))
+    parser.add_argument("--alone", action="store_true", help="one after the other: what each costs")
     asked = parser.parse_intermixed_args(words)
     try:
         file, asked.settings = file_and_settings(asked.words)

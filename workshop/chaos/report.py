@@ -3,8 +3,10 @@
 import json
 import re
 import shlex
+from bisect import bisect
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rlbook.jsonl import read_jsonl
@@ -12,10 +14,10 @@ from rlbook.manifest import manifest, write_manifest
 from rlbook.scale.batch_log import published, read_batch
 from rlbook.scale.layout import Layout
 from rlbook.training.runlog import write_csv
+from workshop.chaos.faults import FAULTS
 from workshop.chaos.promises import LEFT, last_update, replayable, tickets
-from workshop.chaos.run import Chaos
+from workshop.chaos.run import Chaos, Struck
 
-NAME = "long_run"
 LOGGED_ONCE = "updates, each logged once and in order"
 SAME_VERDICTS = "verdicts that the task gives again"
 REPLAYED = "updates replayed from the first policy"
@@ -39,7 +41,31 @@ def report(chaos: Chaos, minutes: float, broken: Sequence[str], skipped: Sequenc
         **ledger(chaos.kept),
         "replayed": last_update(layout, config) if replayable(config) else 0,
         "broken": list(broken),
+        **seconds_lost(chaos.struck, chaos.updates),
     }
+
+
+def seconds_lost(struck: Sequence[Struck], updates: Sequence[float]) -> dict[str, Any]:
+    """What each fault cost: times alone, the median and the worst, in seconds.
+
+    `updates` are the times at which updates were made. A fault has cost the interval between the
+    updates before and after it, less the usual one: the median of those without any fault. Only
+    faults that were alone in their interval tell anything.
+    """
+    inside: dict[int, list[str]] = {}
+    for one in struck:
+        inside.setdefault(bisect(updates, one.seconds), []).append(one.fault)
+    intervals = {i: updates[i] - updates[i - 1] for i in range(1, len(updates))}
+    quiet = [seconds for i, seconds in intervals.items() if i not in inside]
+    usual, lost = median(quiet) if quiet else 0.0, {}
+    for i, faults in inside.items():
+        if i in intervals and len(faults) == 1:
+            lost.setdefault(faults[0], []).append(max(0.0, intervals[i] - usual))
+    table = {
+        fault: [len(found), round(median(found), 1), round(max(found), 1)]
+        for fault, found in lost.items()
+    }
+    return {"usual_seconds": round(usual, 2), "lost": {f: table[f] for f in FAULTS if f in table}}
 
 
 def asked_again(log: str) -> int:
@@ -95,6 +121,7 @@ def markdown(found: dict) -> str:
             *table("what was done", "times", found["faults"].items()),
             "",
             *table("what was looked at", "found", rows),
+            *costs(found),
             "",
             *(f"Not done: {reason}." for reason in found["skipped"]),
             *(f"* BROKEN: {promise}" for promise in found["broken"]),
@@ -102,19 +129,33 @@ def markdown(found: dict) -> str:
     ).rstrip()
 
 
+def costs(found: dict) -> list[str]:
+    """The table of seconds lost; nothing for a run in which no fault was alone."""
+    if not found.get("lost"):
+        return []
+    rows = ((fault, " | ".join(f"{n:g}" for n in row)) for fault, row in found["lost"].items())
+    usual = f"beyond the usual {found['usual_seconds']:g} between two updates"
+    heading = f"Seconds that a fault cost, {usual}, where it was the only one:"
+    return ["", heading, "", *table("fault", "times | median | worst", rows)]
+
+
 def table(left: str, right: str, rows) -> list[str]:
-    """A Markdown table of two columns."""
+    """A Markdown table: names, and one or more figures of each."""
     return [
         f"| {left} | {right} |",
-        "| --- | ---: |",
+        "| --- " + "| ---: " * (1 + right.count("|")) + "|",
         *(f"| {name} | {value} |" for name, value in rows),
     ]
 
 
 def write_report(chaos: Chaos, found: dict, folder: Path, facts: dict) -> Path:
-    """`long_run.json`, `.md` and `.csv` (every strike) with their manifest; returns the folder."""
+    """`long_run.json`, `.md` and `.csv` (every strike) with their manifest; returns the folder.
+
+    Of faults that came alone it is `alone.json` and so on.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{NAME}.{kind}" for kind in ("json", "md", "csv")]
+    name = "alone" if chaos.in_turn else "long_run"
+    paths = [folder / f"{name}.{kind}" for kind in ("json", "md", "csv")]
     paths[0].write_text(json.dumps(found, indent=2) + "\n")
     paths[1].write_text(markdown(found) + "\n")
     write_csv(paths[2], chaos.rows)
@@ -123,7 +164,7 @@ def write_report(chaos: Chaos, found: dict, folder: Path, facts: dict) -> Path:
         "overrides": [*chaos.overrides[:-1]],
         "seconds": round(60 * found["minutes"]),
     }
-    write_manifest(folder / f"{NAME}.manifest.json", {**facts, **run}, paths)
+    write_manifest(folder / f"{name}.manifest.json", {**facts, **run}, paths)
     return folder
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 
 from rlbook.scale.batch_log import published
@@ -40,7 +41,8 @@ class Chaos:
     """Strikes at one run. Copies of its batches, which the run prunes, are kept beside it.
 
     `disk` says that the folder above `run` is a file system of its own, which may be filled;
-    `faults` are names of `FAULTS`, all of them if absent.
+    `faults` are names of `FAULTS`, all of them if absent. `alone`: they come in turn, and an
+    undisturbed update is between two of them, so that it can be told what each has cost.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Chaos:
         overrides: Sequence[str] = (),
         disk: bool = False,
         faults: Sequence[str] = tuple(FAULTS),
+        alone: bool = False,
     ):
         self.path, self.overrides = config, (*overrides, *PATIENT, f"run={run}")
         self.config = load_config(config, self.overrides)
         self.layout, self.kept = Layout(run), Layout(run / "kept")
         self.random, self.disk, self.faults = random.Random(seed), disk, faults
+        self.in_turn = cycle(faults) if alone else None
         self.struck: list[Struck] = []
         self.under_way: list[tuple[str, Strike]] = []
         self.broken: list[str] = []
@@ -64,6 +68,7 @@ class Chaos:
         self.launcher: subprocess.Popen | None = None
         self.launchers: set[int] = set()
         self.struck_at, self.struck_version, self.merciless = 0.0, None, False
+        self.updates: list[float] = []  # when each was first logged, seconds after the start
 
     def run(
         self,
@@ -90,6 +95,7 @@ class Chaos:
                     self.pause = self.random.uniform(*pause)
                 self.undo()
                 self.keep_batches()
+                self.note_updates()
                 time.sleep(POLL_SECONDS)
         finally:
             self.undo(everything=True)
@@ -112,7 +118,10 @@ class Chaos:
 
     def due(self, now: float) -> bool:
         """Whether it is time for the next strike; none while the disk is full."""
-        recovered = self.merciless or self.version != self.struck_version
+        if self.in_turn:
+            recovered = not self.struck or self.updates[-2:-1] > [self.struck[-1].seconds]
+        else:
+            recovered = self.merciless or self.version != self.struck_version
         full = any(fault == "fill disk" for fault, _ in self.under_way)
         return recovered and not full and now > self.struck_at + self.pause
 
@@ -138,7 +147,8 @@ class Chaos:
 
     def strike(self, now: float) -> None:
         """Do something bad, if it can be done now."""
-        fault = self.random.choices(self.faults, [FAULTS[name][0] for name in self.faults])[0]
+        weights = [FAULTS[name][0] for name in self.faults]
+        fault = next(self.in_turn or iter(self.random.choices(self.faults, weights)))
         version = self.version
         scene = Scene(
             self.layout,
@@ -165,6 +175,13 @@ class Chaos:
                     if problem := strike.undo():
                         self.broken.append(problem)
                     self.under_way.remove(one)
+
+    def note_updates(self) -> None:
+        """When an update is logged for the first time; what a restart logs again is none."""
+        with suppress(OSError):
+            logged = self.layout.log("metrics").read_bytes().count(b"\n")
+            now = round(time.monotonic() - self.begin, 2)
+            self.updates += [now] * (logged - len(self.updates))
 
     def keep_batches(self) -> None:
         """Link the files of new batches, so that they outlive the run's pruning."""

@@ -31,7 +31,7 @@ from workshop.chaos import faults
 from workshop.chaos.__main__ import parse
 from workshop.chaos.faults import Scene
 from workshop.chaos.promises import broken_promises
-from workshop.chaos.report import PROMISES, ledger, markdown, report
+from workshop.chaos.report import PROMISES, ledger, markdown, report, seconds_lost
 from workshop.chaos.run import Chaos, Struck
 from workshop.chaos.victims import children, is_stopped, pids_of, survivors
 from workshop.evidence import check_table
@@ -449,6 +449,28 @@ def test_the_report_counts_kills_apart_from_other_faults(run, tmp_path):
     assert "6: 4 trained, 1 rejected, 0 late, 0 refused requests, 1 open" in text
     for promise in PROMISES:  # that is not said of a run which has broken one
         assert promise not in text and promise in markdown(found | {"broken": []})
+
+
+def test_what_a_fault_costs_is_counted_where_it_was_the_only_one():
+    """An update every two seconds but where something was done."""
+    updates = [2.0, 4.0, 13.0, 15.0, 30.0, 32.0, 35.0]
+    strikes = ((5.0, "kill rank"), (16.0, "kill rank"), (17.0, "stop rank"), (33.0, "kill rank"))
+    struck = [Struck(seconds, fault, 0) for seconds, fault in strikes]
+    found = seconds_lost(struck, updates)
+    assert found == {"usual_seconds": 2.0, "lost": {"kill rank": [2, 4.0, 7.0]}}
+    assert seconds_lost([Struck(40.0, "kill rank", 0)], updates)["lost"] == {}  # nobody knows yet
+    assert seconds_lost([], [])["lost"] == {}
+
+
+def test_faults_that_come_alone_wait_for_an_update_that_nothing_disturbed(tmp_path):
+    chaos = Chaos(CONFIG, tmp_path, 0, SMALL, faults=["stop rank", "kill rank"], alone=True)
+    chaos.begin, chaos.pause = 0.0, 0.0
+    assert chaos.due(1.0)
+    chaos.struck.append(Struck(5.0, "stop rank", 0))
+    for updates, due in (([4.0], False), ([4.0, 7.0], False), ([4.0, 7.0, 9.0], True)):
+        chaos.updates = updates
+        assert chaos.due(10.0) is due
+    assert [next(chaos.in_turn) for _ in range(3)] == ["stop rank", "kill rank", "stop rank"]
 
 
 def test_the_long_run_that_is_told_of_is_the_one_recorded():
