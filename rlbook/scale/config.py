@@ -132,6 +132,11 @@ class TrainConfig(Section):
     )
     fp32_head: bool = Field(True, description="logits in float32, here and in the generators")
     activation_checkpointing: bool = Field(False, description="recompute layers in backward")
+    accumulate: bool = Field(
+        False,
+        description="sum gradients over processes once an update, not once a micro-batch: 4 bytes "
+        "a parameter more on each, for where their links are slow",
+    )
 
 
 class LaunchConfig(Section):

@@ -21,7 +21,7 @@ RESUMABLE = (
     *("generate.colocated", "generate.gpu_memory"),
     *("generate.slots", "generate.transport", "generate.timeout", "generate.verifiers"),
     "generate.vllm",
-    *("train.processes", "train.activation_checkpointing"),
+    *("train.processes", "train.activation_checkpointing", "train.accumulate"),
 )
 
 

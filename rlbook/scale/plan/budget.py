@@ -82,14 +82,17 @@ class Budget:
         alone = self.ranks == 1 and itemsize == 4
         per_token = shape.activation_bytes(itemsize, train.activation_checkpointing)
         longest = self.prompts.longest + self.config.rollout.max_new_tokens
-        rows = chunk_rows(shape.vocabulary, self.config.model.device)
+        tokens = max(self.config.optimizer.micro_batch_tokens, longest)
+        rows = min(tokens, chunk_rows(shape.vocabulary, self.config.model.device))
         working = {
             "gathered parameters": 0 if alone else itemsize * (outside + 2 * shape.layer),
-            "activations": per_token * max(self.config.optimizer.micro_batch_tokens, longest),
+            "gradients on their way": 4 * shape.layer * (1 + 1 / self.ranks),
+            "activations": per_token * tokens,
             "head": 4 * (2 * rows * shape.vocabulary + shape.embedding),
         }
         return {
             "weights, gradients, AdamW": shape.state.total / self.ranks,
+            "whole gradients": 4 * shape.parameters * (train.accumulate and self.ranks > 1),
             "reference": reference * 4 * shape.parameters / self.ranks,
             **working,
             "push beyond these": max(0.0, self.push_memory - sum(working.values())),
@@ -100,13 +103,14 @@ class Budget:
     def push_memory(self) -> float:
         """Of the first rank while it sends weights, when it does not work on an update.
 
-        A tensor at a time; for vLLM's NCCL engine one buffer of them on its way, one being filled,
-        and the tensors that it is filled from.
+        A tensor at a time, whole and this rank's rows of it; for vLLM's NCCL engine one buffer of
+        them on its way, one being filled, and the tensors that it is filled from.
         """
-        itemsize = ITEMSIZE[self.config.generate.dtype]
-        largest, model = self.shape.embedding * itemsize, self.shape.parameters * itemsize
+        itemsize, shape = ITEMSIZE[self.config.generate.dtype], self.shape
+        largest = max(shape.embedding, shape.hidden * shape.intermediate) * itemsize
+        model = shape.parameters * itemsize
         if self.config.generate.transport == "file":
-            return largest
+            return largest * (1 + 1 / self.ranks)
         return 3 * min(PUSH_BUFFER + largest, model)
 
     @property

@@ -98,6 +98,7 @@ def ways_to_fit(budget: Budget) -> list[list[Settings]]:
         ]
     return [
         [{"train.activation_checkpointing": True}],
+        [{"train.accumulate": False}],
         [{"train.dtype": "bfloat16"}],
         [{"optimizer.micro_batch_tokens": n} for n in tokens if n >= 256],
         divided,

@@ -31,10 +31,11 @@ class Ranks(LocalProcess):
     """The processes that the launcher started, or this one alone; `parallel` for `train_step`.
 
     Every rank holds the whole batch and runs its own micro-batches. All methods are collective:
-    every rank calls them, in the same order. Chapter 17.
+    every rank calls them, in the same order. With `accumulate` gradients stay whole on each rank
+    until the last micro-batch of an update: they are summed over ranks once. Chapter 17.
     """
 
-    def __init__(self, device: str = "cpu"):
+    def __init__(self, device: str = "cpu", accumulate: bool = False):
         join_process_group(device)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.first = self.rank == 0
@@ -43,6 +44,7 @@ class Ranks(LocalProcess):
         self.device = torch.device(device)
         if device == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
+        self.accumulate, self.last = accumulate, True
         self.alive: Callable[[], None] = lambda: None  # called again and again in whatever is long
         # The same numbers; a sharded parameter costs more to call than to update.
         self.optimizer_options = {"fused" if device == "cuda" else "foreach": True}
@@ -52,13 +54,13 @@ class Ranks(LocalProcess):
 
         One rank alone takes those of any single process, so that both make the same weights.
         """
-        if self.count == 1:
-            parts = super().micro_batches(batch, max_tokens)
-        else:
+        parts = list(super().micro_batches(batch, max_tokens))
+        if self.count > 1:
             own = self.rows(batch, max_tokens)
-            parts = ((torch.tensor(rows, dtype=torch.int64), select(batch, rows)) for rows in own)
-        for part in parts:
+            parts = [(torch.tensor(rows, dtype=torch.int64), select(batch, rows)) for rows in own]
+        for number, part in enumerate(parts, 1):
             self.alive()
+            self.last = number == len(parts)
             yield part
 
     def rows(self, batch: SampledBatch, max_tokens: int) -> list[list[int]]:
@@ -75,6 +77,8 @@ class Ranks(LocalProcess):
     ) -> TokenStats:
         """`policy.token_stats` of a micro-batch, (N, T) each."""
         how = {"entropy_grad": entropy_grad, "topk_ids": topk_ids}
+        if self.accumulate:
+            cast(FSDPModule, model).set_requires_gradient_sync(self.last)
         return model(micro.ids, micro.mask, temperature, **how)
 
     def token_logprobs(

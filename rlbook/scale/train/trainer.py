@@ -38,7 +38,7 @@ class ScaleTrainer:
 
     def __init__(self, layout: Layout, config: ScaleConfig):
         self.layout, self.config = layout, config
-        self.ranks = Ranks(config.model.device)
+        self.ranks = Ranks(config.model.device, config.train.accumulate)
         self.learner = ShardedLearner(config, layout, self.ranks)
         self.learner.load()
         self.orchestrator = saved_state(layout) or {}  # its state after the last batch trained

@@ -6,10 +6,12 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
 
 from rlbook.objectives import METHODS
 from rlbook.policy import load_policy, load_tokenizer, set_threads
@@ -18,7 +20,7 @@ from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout, replace_text
 from rlbook.scale.process import die_with_parent
 from rlbook.scale.train import checkpoint, weights
-from rlbook.scale.train.checkpoint import Checkpoints
+from rlbook.scale.train.checkpoint import Checkpoints, own_tensors
 from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.scale.train.trainer import ScaleTrainer
 from rlbook.scale.train.weights import FileTransport, whole_tensors
@@ -131,6 +133,21 @@ def equality(ranks, out):
     return rows
 
 
+def accumulating(ranks, out):
+    """Gradients that are summed over ranks once an update: the same ones, and how many sums?"""
+    sums = {}
+    for ranks.accumulate in (False, True):
+        sharded = Sharded(ranks)
+        with patch.object(fsdp, "foreach_reduce", wraps=fsdp.foreach_reduce) as summed:
+            sharded.update(0)
+        sums[ranks.accumulate] = summed.call_count
+        sharded.update(1)
+    ranks.accumulate = False
+    save(out / "accumulated.safetensors", sharded.weights(), ranks)
+    rounds = len(ranks.rows(batch_of(0), 48))
+    return {"rounds": rounds, "each": sums[False], "once": sums[True]}
+
+
 def non_finite(ranks):
     """A row of one rank has a NaN advantage: which ranks see it, who skips, what changes."""
     sharded = Sharded(ranks)
@@ -206,6 +223,33 @@ def full_disk(ranks, out):
     return {"saved": saved, "step": state["step"]}
 
 
+def damaged_share(ranks, out):
+    """A byte of the second rank's rows is wrong: what is said, and where does everybody go on?"""
+    sharded, folder = Sharded(ranks), out / "damaged"
+    checkpoints, moments = Checkpoints(folder, ranks), []
+    for step in (1, 2):
+        sharded.update(step)
+        save_step(checkpoints, sharded, step)
+        moments.append(own_tensors(sharded.policy, sharded.optimizer, ranks))
+    if ranks.first:
+        file = folder / "step_000002/rank_00001.safetensors"
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+    ranks.all(True)
+    later = Sharded(ranks)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = checkpoints.load(later.policy, later.optimizer)
+    got, (expected, _) = own_tensors(later.policy, later.optimizer, ranks), moments
+    return {
+        "said": [str(w.message) for w in caught if "damaged" in str(w.message)],
+        "step": state["step"],
+        "same": all(torch.equal(got[name][0], expected[name][0]) for name in expected),
+        "left": sorted(path.name for path in folder.iterdir()) if ranks.first else [],
+    }
+
+
 def full_disk_of_a_push(ranks, out):
     """Rank 0 cannot write the weights: the others do not wait, and another try succeeds."""
     sharded, layout, original = Sharded(ranks), Layout(out / "pushed"), weights.save_file
@@ -241,9 +285,11 @@ def main(out):
     ranks = Ranks()
     results = {
         "equality": equality(ranks, out),
+        "accumulating": accumulating(ranks, out),
         "non_finite": non_finite(ranks),
         "resuming": resuming(ranks, out),
         "full_disk": full_disk(ranks, out),
+        "damaged_share": damaged_share(ranks, out),
         "full_disk_of_a_push": full_disk_of_a_push(ranks, out),
         "talking": talking(ranks),
     }

@@ -124,25 +124,31 @@ def test_memory_of_a_trainer(qwen3_8b):
     assert memory["gathered parameters"] == pytest.approx(
         2 * (2 * MATRIX + 2 * (PARAMETERS - 2 * MATRIX) / 36)
     )
+    layer = (PARAMETERS - 2 * MATRIX) // 36
+    assert memory["gradients on their way"] == 4 * layer * (1 + 1 / 4)
     assert memory["activations"] == 8192 * (inputs + one_layer)
     assert memory["head"] >= 4 * MATRIX  # its gradient, and the logits of some rows
     assert memory["reference"] == 0
     penalised = Budget(node(method="grpo"), qwen3_8b, Prompts(24, 200))
     assert penalised.trainer_bytes == budget.trainer_bytes + PARAMETERS  # 4 bytes over 4 ranks
+    summed = Budget(node(train={"accumulate": True}), qwen3_8b, Prompts(24, 200))
+    assert summed.trainer_bytes == budget.trainer_bytes + 4 * PARAMETERS
+    assert "set train.accumulate to False" in fixes(summed).split(" or ")
 
 
 def test_a_push_takes_the_place_of_an_update(qwen3_8b):
-    """Three buffers of 1 GiB and the embedding each by NCCL; by files a tensor at a time."""
+    """Three buffers of 1 GiB and the embedding each by NCCL; by files a tensor and the rows."""
 
     def budget(transport, **optimizer):
         config = node(generate={"transport": transport}, optimizer=optimizer)
         return Budget(config, qwen3_8b, Prompts(24, 200))
 
-    assert budget("file").push_memory == 2 * MATRIX
+    assert budget("file").push_memory == 2 * MATRIX * (1 + 1 / 4)
     assert budget("nccl").push_memory == 3 * (2**30 + 2 * MATRIX)
     assert budget("nccl").trainer_memory["push beyond these"] == 0
     small = budget("nccl", micro_batch_tokens=1).trainer_memory
-    working = sum(small[name] for name in ("gathered parameters", "activations", "head"))
+    parts = ("gathered parameters", "gradients on their way", "activations", "head")
+    working = sum(small[name] for name in parts)
     beyond = max(0.0, 3 * (2**30 + 2 * MATRIX) - working)
     assert small["push beyond these"] == pytest.approx(beyond)
 

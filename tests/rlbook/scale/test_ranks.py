@@ -76,6 +76,16 @@ def test_two_ranks_take_the_step_of_one_process(aggregation, out, results, one):
     assert results[0]["equality"] == results[1]["equality"]
 
 
+def test_accumulated_gradients_are_the_same_and_travel_once(out, results):
+    model, _ = load_policy()
+    optimizer = program.adamw(model)
+    for seed in (0, 1):
+        program.update(model, optimizer, seed)
+    close(load_file(out / "accumulated.safetensors"), model.state_dict())
+    for found in (result["accumulating"] for result in results):
+        assert found["each"] == found["rounds"] * found["once"] > found["once"] > 0
+
+
 def test_a_non_finite_gradient_on_one_rank_is_skipped_by_all(results):
     found = [result["non_finite"] for result in results]
     assert sorted(f["has_row"] for f in found) == [False, True]
@@ -107,6 +117,14 @@ def test_two_ranks_go_on_where_one_stopped(out, results):
 def test_a_full_disk_of_one_rank_is_known_to_all(results):
     for result in results:
         assert result["full_disk"] == {"saved": [True, False, True], "step": 1}
+
+
+def test_a_damaged_share_sends_all_ranks_back_to_the_checkpoint_before(results):
+    """Also the one whose own share of it is intact."""
+    first, second = (result["damaged_share"] for result in results)
+    assert (first["step"], second["step"]) == (1, 1) and first["same"] and second["same"]
+    assert len(first["said"]) == 1 and "rank_00001.safetensors" in first["said"][0]
+    assert first["left"] == ["latest", "step_000001", "step_000002.damaged"]
 
 
 def test_a_full_disk_of_a_push_holds_up_no_rank(out, results):
