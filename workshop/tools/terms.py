@@ -5,10 +5,14 @@ import json
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
 
 from rlbook.paths import data_dir
+from workshop.tools.main_line import highest, places
 
 LETTERS = {unicodedata.name(c).split()[-1].lower(): c for c in "αβγδεζηθικμνξπρστυφχψω"}
 LETTERS["lambda"] = "λ"  # Unicode spells it lamda
@@ -66,9 +70,50 @@ def written(path: str | Path) -> str:
 def prose(notebook: str | Path) -> str:
     """The words and formulas of a notebook: its Markdown without code spans and link targets."""
     cells = json.loads(Path(notebook).read_text())["cells"]
-    text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return bare("\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown"))
+
+
+def bare(text: str) -> str:
+    """Markdown without code spans and link targets."""
     text = re.sub(r"```.*?```|`[^`]*`", " ", text, flags=re.DOTALL)
     return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+class Place(NamedTuple):
+    """A paragraph's cell on the main line, by chapter and heading, in reading order."""
+
+    chapter: str  # the file's stem
+    cell: int
+    heading: str
+    text: str
+
+
+def main_line(notebooks: Iterable[Path]) -> Iterator[Place]:
+    """The text of the chapters' main lines, without openings: those promise and define nothing."""
+    for path in notebooks:
+        notebook, heading = nbformat.read(path, as_version=4), ""
+        for i, (cell, place) in enumerate(zip(notebook.cells, places(notebook), strict=True)):
+            if cell.cell_type == "markdown" and place == "main" and i:
+                heading = found[1] if (found := highest(cell)) else heading
+                yield Place(path.stem, i, heading, bare(cell.source))
+
+
+def spelt(term: str) -> str:
+    """A pattern for a term, in any case if it has no capital, with its plural."""
+    words = "[- ]".join(map(re.escape, re.split("[- ]", term)))
+    case = "i" if term == term.lower() else ""
+    return rf"(?{case}:(?<![\w-]){words}(?:e?s)?(?![\w-]))"
+
+
+def defined_at(term: str, line: Iterable[Place]) -> Place | None:
+    """Where the main line first sets a term in bold or italics: there it says what it means."""
+    mark = re.compile(rf"\*\*[^*\n]*{spelt(term)}[^*\n]*\*\*|(?<!\*)\*{spelt(term)}\*")
+    return next((place for place in line if mark.search(place.text)), None)
+
+
+def used_at(term: str, line: Iterable[Place]) -> Place | None:
+    """Where the main line first uses a term."""
+    return next((place for place in line if re.search(spelt(term), place.text)), None)
 
 
 def docstrings(module: str | Path) -> str:

@@ -23,6 +23,28 @@ def test_chapters_and_docstrings_keep_to_the_notation():
     assert faults == {}, "define the letters in data/notation.toml, exchange the words"
 
 
+@pytest.fixture(scope="module")
+def line():
+    return list(terms.main_line(path for path in chapters() if path.name[:2].isdigit()))
+
+
+def test_no_main_line_makes_use_of_a_word_before_the_book_says_what_it_means(line):
+    words = [term["name"] for term in terms.notation()["term"] if not term.get("common")]
+    found = {word: (terms.used_at(word, line), terms.defined_at(word, line)) for word in words}
+    early = {
+        word: (used[:3], said and said[:3]) for word, (used, said) in found.items() if used != said
+    }
+    assert early == {}, "set the word in bold where it is explained, or use another before"
+
+
+def test_a_use_before_the_definition_is_seen():
+    at = terms.Place
+    line = [at("01", 1, "", "off-policy data"), at("02", 1, "", "data are **off policy** if")]
+    assert terms.used_at("off-policy", line) == line[0]
+    assert terms.defined_at("off-policy", line) == line[1]
+    assert terms.used_at("PPO", [at("01", 1, "", "DPPO, PPO-like, ppo")]) is None
+
+
 def cited():
     return {key for path in [*chapters(), *MODULES] for key in terms.citations(terms.written(path))}
 
