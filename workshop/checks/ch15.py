@@ -1,9 +1,18 @@
-"""Chapter 15: gains of steps, step groups, a soft mean, whose tokens are trained; the lab."""
+"""Chapter 15: gains of steps, a judge's price, step groups, a soft mean, a mask; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, numbers, right, same
+from workshop.checks.verdicts import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    numbers,
+    right,
+    same,
+)
 
 Turn = tuple[str, Sequence[int]]
 
@@ -16,25 +25,67 @@ DIALOGUES: tuple[tuple[Turn, ...], ...] = (
 LAB_WRONG = (0.0, 0.3, 0.6)
 
 
-def check_gains(answer: Sequence[float] | None) -> None:
-    """Exercise 1: the gains of four steps from values .2, .5, .5, .1 and a wrong answer."""
+def gains(u: Sequence[float], reward: float) -> list[float]:
+    """What each step changed: the worth after it less the worth before it."""
+    return [after - before for before, after in pairwise([*u, reward])]
+
+
+def check_gains(mine: Callable[[Sequence[float], float], Sequence[float]]) -> bool:
+    """Section 3: the credit of steps that the reader writes."""
+    return check_lines(
+        mine,
+        gains,
+        {
+            "that is the reward less the worth before: all later luck is still in it": (
+                lambda u, r: [r - before for before in u]
+            ),
+            "that is the outcome for every step: nothing has been assigned": (
+                lambda u, r: [r - u[0] for _ in u]
+            ),
+            "one step short: after the last one stands the reward itself": (
+                lambda u, r: gains(u, r)[:-1]
+            ),
+            "the sign: after the step, less before it": lambda u, r: [-g for g in gains(u, r)],
+            "shifted by one: a step gets what it changed itself, not what the one before did": (
+                lambda u, r: [0.0, *gains(u, r)[:-1]]
+            ),
+            "that is the worth after the step; what was there before is not its doing": (
+                lambda u, r: [*u[1:], r]
+            ),
+        },
+        [([0.5, 0.7, 0.2], 1.0), ([0.3, 0.1, 0.4, 0.6], 0.0), ([0.25], 1.0)],
+        "together they are the reward less the worth of the prompt, and each stands where it "
+        "was earned",
+        "for each step: the worth of the prefix behind it less that of the prefix before it",
+    )
+
+
+def check_price(answer: Sequence[float] | None) -> None:
+    """Exercise 1: A's two gains at the judge's word, then at the batch's price."""
     check_numbers(
         answer,
-        (0.3, 0.0, -0.4, -0.1),
-        "they sum to r − V(prompt) = −0.2, and the third step has lost most of it",
+        (0.0, -1.0, 1 / 12, -1 / 4),
+        "the judge's word calls one answer in four a sure thing, so the second step pays for it; "
+        "each pair sums to the reward less the worth of the prompt",
         {
-            (-0.2, -0.5, -0.5, -0.1): "that is r − V: what is to come, not what the step did",
-            (-0.3, 0.0, 0.4, 0.1): "the sign: after the step minus before it",
-            (0.3, 0.0, -0.4): "four steps have four gains: the reward follows the last value",
+            (0.0, -1.0, 1 / 4, -1 / 4): "the prompt has a price, too: what all twelve earned",
+            (0.0, -1.0, 1 / 12, -1 / 12): "each pair must sum to the reward less the worth of the "
+            "prompt; what is A's prefix worth in the middle?",
             (
-                0.2,
-                0.3,
-                0.0,
-                -0.4,
-            ): "before the first step stands the prompt, and it has a value too",
-            (0.3, 0.0, -0.4, 0.1): "the answer is wrong: what follows the last step is 0",
+                1.0,
+                -1.0,
+                1 / 12,
+                -1 / 4,
+            ): "nobody is off track at the prompt: the judge says 1 there",
+            (0.0, 0.0, 1 / 12, -1 / 4): "after the last step the judge is not asked: there stands "
+            "the reward",
+            (0.0, -1.0, 1 / 12, 0.0): "A ends wrong, and its prefix had been worth something",
+            (1 / 12, -1 / 4, 0.0, -1.0): "the other way round: the judge's word first",
+            (0.0, -1.0, 2 / 3, -2 / 3): "a price is what those answers earned, not how many there "
+            "are",
         },
-        "the gain of step j is V after it minus V before it; after the last step V is the reward",
+        "two numbers for each: worth after less worth before; the price of a place is the mean "
+        "reward of those who stood there",
     )
 
 

@@ -1,6 +1,6 @@
 """Chapter 15: credit on tokens, values along an answer, and how noisy each kind of credit is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
@@ -15,7 +15,7 @@ from torch import Tensor
 from rlbook.evaluation import held_out_rollouts
 from rlbook.objectives import leave_one_out
 from rlbook.rewards.judges import habits_on_track
-from rlbook.rewards.process import Steps, VerdictCredit, VineCredit
+from rlbook.rewards.process import Steps, VineCredit
 from rlbook.stats import t_interval
 from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
@@ -47,7 +47,14 @@ KINDS = {
     "VinePPO, k = 4": ARM_COLOURS["VinePPO, k = 2"],
     "exact": ARM_COLOURS["process"],
 }
+LIVE = {
+    "outcome": ARM_COLOURS["outcome"],
+    "your judge": ARM_COLOURS["process"],
+    "outcome, tool repaired": ARM_COLOURS["outcome, tool repaired"],
+    "your judge, priced": "#E69F00",
+}
 TASK = HabitsTask()
+Credit = Callable[[Sequence[Rollout]], Mapping[str, Sequence[Sequence[float]]]]
 NOTES = {"right": "right rule", "misconception": "misconception", "other": "neither rule"}
 
 
@@ -304,36 +311,94 @@ def tool_gradient(p: float = 0.2, known: tuple[float, float] = (0.7, 0.5)) -> pd
 
 
 def rates_and_cost(steps: pd.DataFrame, batches: tuple[int, int]) -> pd.DataFrame:
-    """By rate and arm: share of right rules in some batches, its lead, and tokens written.
+    """By rate and arm: share of right rules in some batches, its lead, and how the runs end.
 
-    The lead over outcome credit is paired by seed, with its 95 % interval; tokens, in thousands,
-    are those of a whole run, more answers from prefixes included.
+    The lead over outcome credit is paired by seed, with its 95 % interval. Tokens, in thousands,
+    are those of a whole run, more answers from prefixes included; gradient (median norm) and the
+    share of answers cut off are those of the last five batches.
     """
-    share = steps[steps.step.between(*batches)].groupby(["lr", "arm", "seed"]).share_right.mean()
-    written = (
-        steps.groupby(["lr", "arm", "seed"]).tokens_sampled.max().groupby(["lr", "arm"]).mean()
-    )
+    by = ["lr", "arm"]
+    share = steps[steps.step.between(*batches)].groupby([*by, "seed"]).share_right.mean()
+    written = steps.groupby([*by, "seed"]).tokens_sampled.max().groupby(by).mean()
+    end = steps[steps.step > steps.step.max() - 5].groupby(by)
+    length, cut = end.grad_norm.median(), end.truncated.mean()
     rows = {}
-    for (rate, arm), runs in share.groupby(["lr", "arm"]):
+    for (rate, arm), runs in share.groupby(by):
         gap = t_interval(runs.droplevel([0, 1]) - share[rate, "outcome"])
         text = "" if arm == "outcome" else f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
         rows[f"lr {rate:g}", arm] = {
-            "share of right rules": round(runs.mean(), 3),
-            "lead over outcome": text,
+            "right rules": round(runs.mean(), 3),
+            "over outcome": text,
             "thousand tokens": round(written[rate, arm] / 1000),
+            "gradient": round(length[rate, arm], 1),
+            "cut off": round(cut[rate, arm], 2),
         }
     return pd.DataFrame(rows).T
 
 
-def overall_lead(steps: pd.DataFrame, arm: str, batches: tuple[int, int]) -> tuple[float, ...]:
-    """Mean, low and high end of an arm's lead in right rules, over all pairs of rate and seed."""
-    rows = steps[steps.step.between(*batches)]
-    share = rows.groupby(["arm", "lr", "seed"]).share_right.mean().unstack("arm")
-    gap = t_interval(share[arm] - share["outcome"])
-    return float(gap.mean), float(gap.low), float(gap.high)
+MEASURES = {
+    "right_rule": "right rule",
+    "pass@1_with_tool": "right answer",
+    "pass@1_alone": "right answer,\ntool taken away",
+    "right_given_rule_alone": "own arithmetic\nbehind a right rule",
+}
 
 
-def first_choices(rollouts: Sequence[Rollout], judged: VerdictCredit) -> pd.DataFrame:
+def gaps_at_the_end(
+    worlds: Mapping[str, pd.DataFrame], arm: str = "process", against: str = "outcome"
+) -> pd.DataFrame:
+    """Held-out differences of two arms by world, rate and measure, paired by seed, 95 % interval.
+
+    One row each with mean, low, high and the number of pairs; `worlds`: evaluations by name.
+    """
+    rows = {}
+    for world, evaluations in worlds.items():
+        for rate, runs in evaluations.groupby("lr"):
+            ends = runs.set_index(["arm", "seed"])[list(MEASURES)]
+            gap = (ends.loc[arm] - ends.loc[against]).dropna()
+            for measure in MEASURES:
+                found = t_interval(gap[measure])
+                ends_at = {"mean": found.mean, "low": found.low, "high": found.high}
+                rows[world, rate, measure] = ends_at | {"pairs": len(gap)}
+    return pd.DataFrame(rows).T.rename_axis(["world", "lr", "measure"])
+
+
+def draw_gaps(axes: Sequence[Axes], gaps: pd.DataFrame) -> None:
+    """A panel per measure: mean and interval at each rate, world by world."""
+    lines = list(gaps.index.droplevel("measure").unique())
+    worlds = list(dict.fromkeys(world for world, _ in lines))
+    for ax, (measure, title) in zip(axes, MEASURES.items(), strict=True):
+        for place, (world, rate) in enumerate(lines):
+            row = gaps.loc[world, rate, measure]
+            colour = (BAD, GOOD)[worlds.index(world)]
+            ax.hlines(place, row.low, row.high, color=colour, lw=2.5)
+            ax.plot(row["mean"], place, "o", ms=6, color=colour, mec="white")
+        ax.axvline(0, color=INK, lw=1)
+        ax.set_yticks(range(len(lines)), [f"{world}, {rate:g}" for world, rate in lines])
+        ax.set(ylim=(len(lines) - 0.5, -0.5), xlim=(-0.24, 0.24))
+        ax.set_title(title, fontsize=9.5)
+        ax.grid(axis="y", visible=False)
+
+
+QUARTERS = {-3: "−¾", -2: "−½", -1: "−¼", 0: "0", 1: "+¼", 2: "+½", 3: "+¾", 4: "+1"}
+
+
+def quarters(credit: Sequence[float], most: int = 5) -> str:
+    """Multiples of a quarter in a row, the first few of them."""
+    signs = [QUARTERS[round(4 * value)] for value in credit[:most]]
+    return " ".join(signs + ["…"] * (len(credit) > most))
+
+
+def draw_stalls(ax: Axes, paths: Mapping[str, Sequence[float]], places: int) -> None:
+    """Mean number of steps an answer, update by update, by whose word the worth is."""
+    for (name, path), colour in zip(paths.items(), (BAD, GOOD), strict=True):
+        ax.plot(path, color=colour, label=name)
+    ax.axhline(places, color=MUTED, ls=":", lw=1)
+    ax.set(xlabel="exact updates", ylabel="steps an answer", ylim=(0, places + 0.5))
+    label_lines(ax)
+
+
+def first_choices(rollouts: Sequence[Rollout], judged: Credit) -> pd.DataFrame:
     """What outcome and judge say of each answer's first choice, and the rule that it follows."""
     outcome, process = outcome_credit(rollouts), judged(rollouts)["credit"]
     return pd.DataFrame(
@@ -352,69 +417,47 @@ def alone(policy, rollouts: int = 512) -> dict[str, float]:
     }
 
 
-def lead_text(steps: pd.DataFrame, arm: str, batches: tuple[int, int]) -> str:
-    """An arm's lead over outcome credit with its interval, in words."""
-    mean, low, high = overall_lead(steps, arm, batches)
-    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] of right rules"
+BROKEN = "habits, an unreliable tool"
+TOOLS_TOO = "the tool's tokens trained as well"
 
 
-def scores(
-    pressing: pd.DataFrame, control: pd.DataFrame, batches: tuple[int, int]
-) -> list[dict[str, str]]:
-    """The chapter's scorecard; leads in the share of right rules, all pairs of rate and seed.
+def at_both_rates(claim: str, control: bool = False) -> str:
+    """What the ledger says of a claim at either rate, as `verdicts.table.scored` reads it."""
+    which = "control: " if control else ""
+    named = (f"{rate} {{{which}{claim} | {BROKEN}, lr {rate}}}" for rate in ("3e-4", "6e-4"))
+    return ", ".join(named)
 
-    What held-out answers say of the same pairs is named for `verdicts.table.scored`, rate by rate.
-    """
-    judged = "a verdict on each step | habits, an unreliable tool, lr 3e-4"
-    learned = "a judge from outcomes | habits, an unreliable tool, lr"
 
-    def lead(arm: str, steps: pd.DataFrame = pressing) -> str:
-        return lead_text(steps, arm, batches)
-
-    return [
-        {
-            "claim": "outcome rewards are unbiased and noisy",
-            "exact": "yes; the noise of an early choice grows with all that follows",
-            "pressing": "most right rules are blamed",
-            "control": "none is",
-        },
-        {
-            "claim": "verdicts on steps speed learning up",
-            "exact": "they take later luck out",
-            "pressing": f"{lead('process')}; held-out answers at 3e-4 {{{judged}}}",
-            "control": f"the same credit as the outcome's: {lead('process', control)}; held-out "
-            f"answers {{control: {judged}}}",
-            "paper": "process supervision beats outcomes for choosing among answers",
-        },
-        {
-            "claim": "siblings at the same place are a better baseline",
-            "exact": "unbiased; no less noise",
-            "pressing": lead("step groups"),
-            "control": lead("step groups", control),
-            "paper": "GiGPO: gains for agents, as a second advantage",
-        },
-        {
-            "claim": "answers from prefixes are a critic without bias",
-            "exact": "noisier than the outcome at K = 1 and 2; dearer per answer written at any",
-            "pressing": f"K = 2, shared: {lead('VinePPO, k = 2')}",
-            "paper": "K = 9: up to 9× fewer steps than PPO, 3× less time",
-        },
-        {
-            "claim": "outcomes alone train a judge of tokens",
-            "exact": "token rewards are changes of a soft mean",
-            "pressing": "finds the first choice from a few hundred answers; as credit, "
-            f"slow judge {lead('PRIME, slow judge')}; fast one, held-out answers, at 3e-4 "
-            f"{{{learned} 3e-4}}, at 6e-4, where it dies, {{{learned} 6e-4}}",
-            "paper": "PRIME: 2.5× sample efficiency",
-        },
-        {
-            "claim": "a tool's tokens must be masked",
-            "exact": "else right results are unlearned",
-            "pressing": lead("tool tokens trained"),
-            "paper": "Search-R1 masks them",
-        },
-        {
-            "claim": "tokens must stay tokens",
-            "exact": "a mean ratio of 0.58 where nothing moved",
-        },
-    ]
+SCORECARD = (  # numbers: `verdicts.table.scored`, right answers with the tool
+    {
+        "claim": "a judge of steps teaches more where right steps come to grief",
+        "exact": "takes out the luck of all that comes later",
+        "pressing": f"over outcome, {at_both_rates('a verdict on each step')}",
+        "control": f"a sound tool: {at_both_rates('a verdict on each step', control=True)}",
+        "paper": "process supervision beats outcomes for choosing among answers",
+    },
+    {
+        "claim": "a right step said again is paid for",
+        "exact": "if the judge's word is the worth; not if the batch's rewards are",
+    },
+    {
+        "claim": "siblings at the same place, or two more answers from it, set a better worth",
+        "exact": "unbiased; no less noise",
+        "pressing": f"siblings {at_both_rates('siblings at the same place')}; answers "
+        f"{at_both_rates('Monte-Carlo values of prefixes')}",
+        "control": f"siblings {at_both_rates('siblings at the same place', control=True)}",
+        "paper": "GiGPO: gains for agents; VinePPO, K = 9: up to 9× fewer steps than PPO",
+    },
+    {
+        "claim": "outcomes alone train a judge of tokens",
+        "exact": "token rewards are changes of a soft mean",
+        "pressing": f"runs away: {at_both_rates('a judge from outcomes')}",
+        "paper": "PRIME: 2.5× sample efficiency",
+    },
+    {
+        "claim": "a tool's tokens must be masked",
+        "exact": "else right results are unlearned",
+        "pressing": f"trained as well, {at_both_rates(TOOLS_TOO)}",
+        "paper": "Search-R1 masks them",
+    },
+)

@@ -11,16 +11,19 @@ from workshop.checks import ch15
     ("answer", "words"),
     [
         (None, "not attempted"),
-        ((-0.2, -0.5, -0.5, -0.1), "what is to come"),
-        ((-0.3, 0.0, 0.4, 0.1), "the sign"),
-        ((0.3, 0.0, -0.4), "4 numbers"),
-        ((0.2, 0.3, 0.0, -0.4), "stands the prompt"),
-        ((0.3, 0.0, -0.4, 0.1), "not yet"),
-        ((0, 0, 0, 0), "V after it minus V before it"),
+        ((0, -1, 1 / 4, -1 / 4), "the prompt has a price"),
+        ((0, -1, 1 / 12, -1 / 12), "in the middle"),
+        ((1, -1, 1 / 12, -1 / 4), "nobody is off track"),
+        ((0, 0, 1 / 12, -1 / 4), "stands the reward"),
+        ((0, -1, 1 / 12, 0), "had been worth something"),
+        ((1 / 12, -1 / 4, 0, -1), "the other way round"),
+        ((0, -1, 2 / 3, -2 / 3), "not how many"),
+        ((0, -1), "4 numbers"),
+        ((0, 0, 0, 0), "two numbers for each"),
     ],
 )
-def test_gains(answer, words, said):
-    assert words in said(ch15.check_gains, answer)
+def test_price(answer, words, said):
+    assert words in said(ch15.check_price, answer)
 
 
 @pytest.mark.parametrize(
