@@ -15,6 +15,7 @@ from rlbook.exact import FillerPolicy, SoftmaxPolicy, TokenTree
 from rlbook.stats import bootstrap_interval
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from rlbook.viz.widgets import Explorer, slider
+from workshop.figures.live import LiveFigure
 from workshop.worlds.baseline_cost import (
     baseline_moments,
     constant_baselines,
@@ -122,15 +123,17 @@ def downhill(
     return lower.double().mean().item()
 
 
-def cloud_explorer(b: float = -1.0, n: int = 8, p: float = 0.2) -> Explorer:
-    """A thousand gradient estimates for three answers, against baseline, batch and policy."""
-    return Explorer(
+def cloud_explorer(b: float = -1.0, n: int = 8, p: float = 0.2) -> LiveFigure:
+    """Gradient estimates for three answers, against baseline, batch and policy.
+
+    The page draws every estimate that a batch can give, the picture a thousand of them.
+    """
+    return LiveFigure(
+        "cloud",
         cloud_figure,
+        {"b": b, "n": n, "p": p},
         hint="move b from −1 to the mean, 0.35; then n; then p to 0.85 with b = 0 and 0.9.",
         figsize=(7.6, 3.6),
-        b=slider(-1.5, 1.5, b, 0.05, label="baseline b"),
-        n=slider(1, 64, n, 1, label="answers n"),
-        p=slider(0.05, 0.9, p, 0.05, label="p of answer A"),
     )
 
 

@@ -18,6 +18,7 @@ from rlbook.viz.curves import compare_bars, learning_curves
 from rlbook.viz.style import INK, MUTED, colour_of, label_lines
 from rlbook.viz.widgets import Explorer, slider
 from workshop.evidence import batches_until
+from workshop.figures.live import LiveFigure
 from workshop.worlds.strategy_mixture import (
     StrategyMixture,
     easy_and_hard,
@@ -46,14 +47,21 @@ OPENING_COLOURS = {
 }
 
 
-def weight_explorer(n: int = 16, order: int = 4) -> Explorer:
+def weight_explorer(n: int = 16, order: int = 4) -> LiveFigure:
     """The weight w(p) of ∇p: three estimators with groups of N, and J_T for any T."""
-    return Explorer(
+    methods = [
+        {"label": name, "colour": COLOURS[name], "advantage": estimator.__name__}
+        for name, estimator in ESTIMATORS.items()
+    ]
+    return LiveFigure(
+        "weight",
         weight_figure,
+        {"n": n, "order": order},
         hint="N = 2: MaxRL is RLOO. Then N = 64. Find the T whose dashed line hides under MaxRL.",
         figsize=(7.6, 3.9),
-        n=slider(2, 64, n, 1, label="group size N"),
-        order=slider(1, 64, order, 1, label="order T"),
+        methods=methods,
+        log=COLOURS["log p"],
+        any=ANY_ORDER,
     )
 
 

@@ -1,7 +1,7 @@
 """Chapter 16: compute curves fitted by hand, and who waits for whom in an asynchronous run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,7 +25,7 @@ from rlbook.scaling.simulator import (
 )
 from rlbook.stats import Interval
 from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED, label_lines
-from rlbook.viz.widgets import Explorer, slider
+from workshop.figures.live import LiveFigure
 
 SCHEDULE_COLOURS = {
     "generate, then update": MUTED,
@@ -33,6 +33,7 @@ SCHEDULE_COLOURS = {
     "PipelineRL-2": "#56B4E9",
     "PipelineRL-8": "#0072B2",
 }
+NOISE = np.random.default_rng(0).standard_normal(500).round(3)  # of the lengths, repeated as needed
 
 
 def draw_curves(
@@ -67,21 +68,23 @@ def draw_bands(
 
 def fit_explorer(
     compute: ArrayLike, reward: ArrayLike, R_0: float, stop: float, start: Sigmoid
-) -> Explorer:
+) -> LiveFigure:
     """Fit A, B and C_mid by hand on the filled points; the hollow ones are the future."""
     compute, reward = np.asarray(compute, dtype=float), np.asarray(reward, dtype=float)
 
     def draw(fig: Figure, A: float, B: float, C_mid: int) -> None:
         fit_figure(fig, Sigmoid(A, B, C_mid, R_0), compute, reward, stop)
 
-    return Explorer(
+    return LiveFigure(
+        "fit",
         draw,
+        {"A": start.A, "B": start.B, "C_mid": int(start.C_mid)},
         hint="push the first error below 0.004, the noise; then look at the second. Then set A "
         "to 0.68 and find B and C_mid with which the first is below 0.004 again.",
         figsize=(7.6, 3.6),
-        A=slider(0.45, 0.8, start.A, 0.005, label="A"),
-        B=slider(0.5, 4.0, start.B, 0.05, label="B"),
-        C_mid=slider(2000, 30_000, int(start.C_mid), 250, label="C_mid"),
+        points=np.column_stack([compute.round(1), reward.round(5)]).tolist(),
+        stop=stop,
+        R_0=R_0,
     )
 
 
@@ -224,7 +227,7 @@ def pipeline_explorer(
     batch: int,
     staleness: int = 4,
     sigma: float = 0.8,
-) -> Explorer:
+) -> LiveFigure:
     """Allowed staleness, tail of the lengths and size of the cluster; idle time against age."""
 
     def draw(fig: Figure, staleness: int, sigma: float, accelerators: int) -> None:
@@ -232,15 +235,24 @@ def pipeline_explorer(
             fig, cluster, Lengths(mean, sigma, max_tokens), batch, staleness, accelerators
         )
 
-    return Explorer(
+    return LiveFigure(
+        "pipeline",
         draw,
+        {"staleness": staleness, "sigma": sigma, "accelerators": 16},
         hint="Staleness 0, then 1, 2, 4, 8. Then equal lengths (σ = 0), and back. Where does one "
         "more update of staleness stop helping, and what moves that point?",
         figsize=(7.8, 3.6),
-        staleness=slider(0, 16, staleness, 1, label="allowed staleness"),
-        sigma=slider(0.0, 1.4, sigma, 0.1, label="tail σ"),
-        accelerators=slider(2, 64, 16, 2, label="accelerators"),
+        cluster=asdict(cluster),
+        lengths={"mean": mean, "max_tokens": max_tokens},
+        batch=batch,
+        noise=NOISE.tolist(),
     )
+
+
+def lengths_from(noise: np.ndarray, law: Lengths) -> np.ndarray:
+    """Lengths of completions by the law from standard normal noise."""
+    tokens = np.round(law.mean * np.exp(law.sigma * noise - law.sigma**2 / 2))
+    return np.clip(tokens, 1, law.max_tokens).astype(int)
 
 
 def pipeline_figure(
@@ -249,9 +261,10 @@ def pipeline_figure(
     """PipelineRL with bounded staleness beside generate-then-update on as many accelerators."""
     schedule = pipeline_rl(staleness)
     shape = split(schedule, cluster, lengths, batch, accelerators)
-    run = simulate(schedule, shape, lengths, batch, 20, 6)
+    tokens = lengths_from(NOISE, lengths)
+    run = simulate(schedule, shape, tokens, batch, 20, 6)
     turns = replace(cluster, generators=accelerators, trainers=accelerators)
-    reference = simulate(generate_then_update(), turns, lengths, batch, 12, 4)
+    reference = simulate(generate_then_update(), turns, tokens, batch, 12, 4)
     left, right = fig.subplots(1, 2, width_ratios=(1.15, 1))
     draw_time(left, {schedule.name: run})
     left.set_title(f"{shape.generators} generators, {shape.trainers} trainers")

@@ -6,21 +6,20 @@ from matplotlib.figure import Figure
 
 from rlbook.objectives import RatioClip, Tokens, surrogate
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, readable
-from rlbook.viz.widgets import Explorer, slider
+from workshop.figures.live import LiveFigure
 
 RATIOS = (0.4, 1.6)
 
 
-def clip_explorer(ratio: float = 1.35, eps_low: float = 0.2, eps_high: float = 0.2) -> Explorer:
+def clip_explorer(ratio: float = 1.35, eps_low: float = 0.2, eps_high: float = 0.2) -> LiveFigure:
     """Move the ratio and both edges of the trust region; see objective, gradient and mask."""
-    return Explorer(
+    return LiveFigure(
+        "clip",
         clip_figure,
+        {"ratio": ratio, "eps_low": eps_low, "eps_high": eps_high},
         hint="push ρ past 1+ε_high: the left column goes flat, the right one does not. "
         "Then pull it below 1−ε_low.",
         figsize=(7.6, 4.3),
-        ratio=slider(*RATIOS, ratio, label="ratio ρ"),
-        eps_low=slider(0.0, 0.5, eps_low, label="ε_low"),
-        eps_high=slider(0.0, 0.5, eps_high, label="ε_high"),
     )
 
 

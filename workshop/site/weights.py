@@ -2,7 +2,7 @@
 
 A weight is an integer times the scale of its row. That is as large as float16 and, because the
 rounding is against the largest weight of a row and not against each weight, four times as exact.
-A model that another was trained to is written as the difference, for which 8 bits are enough.
+A model that another was trained to is written as the difference, for which 10 bits are enough.
 """
 
 import json
@@ -25,9 +25,10 @@ BASES = {"tiny-habits-teacher": "tiny-habits"}  # of the models that are written
 def write_weights(model: Path, folder: Path) -> Path:
     """Write `NAME.bin` and `NAME.json` of the model in folder `model`; returns the latter.
 
-    `NAME.bin` has the scales of all rows (float32), then all weights (int16), or what they are more
-    than those of its `base` (int8). The description has the shape of the network, the vocabulary by
-    id, and of each tensor its length and its rows, in the order in which they lie there. Raises `ValueError` for a model that `model.js` cannot run.
+    `NAME.bin` has the scales of all rows (float32), then all weights, or what they are more than
+    those of its `base`, as integers of so many `bits`, lowest bit first. The description has the
+    shape of the network, the vocabulary by id, and of each tensor its length and its rows, in the
+    order in which they lie there. Raises `ValueError` for a model that `model.js` cannot run.
     """
     config = json.loads((model / "config.json").read_text())
     refuse_unknown(model.name, config)
@@ -35,7 +36,7 @@ def write_weights(model: Path, folder: Path) -> Path:
     if base:
         start = load_file(model.parent / base / "model.safetensors")
         tensors = {name: tensor - start[name] for name, tensor in tensors.items()}
-    levels, kind = (127, "i1") if base else (32767, "<i2")
+    bits = 10 if base else 16
     vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
     described = {
         "name": MODELS.get(model.name, model.name),
@@ -49,13 +50,14 @@ def write_weights(model: Path, folder: Path) -> Path:
         "eos": config["eos_token_id"],
         "tokens": sorted(vocabulary, key=vocabulary.get),
         "base": base,
+        "bits": bits,
         "tensors": [[name, t.size, len(as_rows(t))] for name, t in tensors.items()],
     }
     folder.mkdir(parents=True, exist_ok=True)
     scales, integers = zip(
-        *(rounded(as_rows(tensor), levels) for tensor in tensors.values()), strict=True
+        *(rounded(as_rows(tensor), 2 ** (bits - 1) - 1) for tensor in tensors.values()), strict=True
     )
-    parts = [*(x.astype("<f4") for x in scales), *(x.astype(kind) for x in integers)]
+    parts = [*(x.astype("<f4") for x in scales), packed(np.concatenate(integers, None), bits)]
     (folder / f"{model.name}.bin").write_bytes(b"".join(part.tobytes() for part in parts))
     path = folder / f"{model.name}.json"
     path.write_text(json.dumps(described, separators=(",", ":")) + "\n")
@@ -72,6 +74,12 @@ def rounded(rows: np.ndarray, levels: int) -> tuple[np.ndarray, np.ndarray]:
     largest = np.abs(rows).max(axis=1)
     scales = np.where(largest > 0, largest / levels, 1).astype(np.float32)
     return scales, np.rint(rows / scales[:, None])
+
+
+def packed(integers: np.ndarray, bits: int) -> np.ndarray:
+    """Whole numbers (n,) of `bits` bits in two's complement, one after the other, as bytes."""
+    ones = integers.astype(int)[:, None] >> np.arange(bits) & 1
+    return np.packbits(ones.astype(bool), bitorder="little")
 
 
 def refuse_unknown(name: str, config: dict[str, Any]) -> None:

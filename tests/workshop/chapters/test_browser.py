@@ -81,5 +81,5 @@ def test_the_stored_picture_shows_before_anything_runs(lab, page):
 
 
 @pytest.mark.skipif(CHAPTER is None, reason="chapter 03 is not written yet")
-def test_clip_explorer_of_chapter_03(lab, page):
+def test_an_explorer_of_chapter_03(lab, page):
     run_and_move_the_slider(lab, page, CHAPTER)

@@ -25,9 +25,9 @@ def test_fit_by_hand_names_the_errors_and_answers_to_its_sliders():
     truth = Sigmoid(0.6, 2.0, 7000, 0.38)
     explorer = scalerl.fit_explorer(compute, truth(compute), 0.38, 16_000, truth)
     assert "0.0000, beyond 0.0000" in explorer.figure().axes[0].get_title(loc="left")
-    before = bytes(explorer.image.value)
-    explorer.controls["A"].value = 0.7
-    assert bytes(explorer.image.value) != before
+    before = explorer.png()
+    explorer.values = {**explorer.values, "A": 0.7}
+    assert explorer.png() != before
 
 
 @pytest.mark.parametrize("schedule", [generate_then_update(), pipeline_rl(2)])
@@ -68,5 +68,5 @@ def test_an_area_for_each_part_and_a_dot_for_each_evaluation():
 
 def test_pipeline_explorer_draws_at_both_ends_of_its_staleness():
     explorer = scalerl.pipeline_explorer(COSTS, 20, 80, batch=4, staleness=0)
-    explorer.controls["staleness"].value = 8
-    assert bytes(explorer.image.value)[1:4] == b"PNG"
+    explorer.values = {**explorer.values, "staleness": 8}
+    assert explorer.png()[1:4] == b"PNG"

@@ -13,8 +13,8 @@ from workshop.site.weights import BASES, MODELS, write_weights
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 
-# Reads a job {folder, model, texts: [[id, ...], ...], prompts: length of each prompt}; prints log π of
-# every token after the prompt, and what one answer written seven times over has to say.
+# Reads a job {folder, model, texts: [[id, ...], ...], prompts: length of each prompt}; prints log π
+# of every token after the prompt, and what one answer written seven times over has to say.
 SCORE = """
 import { readFileSync } from "node:fs";
 import { Policy, draw, logSoftmax } from "MODULE";

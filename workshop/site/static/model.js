@@ -12,7 +12,7 @@ export class Policy {
   // `base`: the policy to which the weights are a difference, where the shape names one.
   constructor(shape, buffer, base) {
     Object.assign(this, shape);
-    const parts = unpacked(shape.tensors, buffer, shape.base ? Int8Array : Int16Array);
+    const parts = unpacked(shape, buffer);
     if (shape.base) for (const [name, part] of parts) plus(part, base.part(name));
     this.part = (name) => parts.get(name);
     this.id = new Map(this.tokens.map((token, id) => [token, id]));
@@ -255,19 +255,26 @@ function attend(q, keys, values, n, width, heads) {
   return y;
 }
 
-// Weights by name: the scales of all rows, then all weights as integers in units of them.
-function unpacked(tensors, buffer, Integers) {
+// Weights by name: the scales of all rows, then all weights as integers in units of them, of so many
+// bits each, lowest bit first.
+function unpacked({ tensors, bits }, buffer) {
   const rows = tensors.reduce((sum, [, , rows]) => sum + rows, 0);
   const scales = new Float32Array(buffer, 0, rows);
-  const integers = new Integers(buffer, 4 * rows);
+  const bytes = new Uint8Array(buffer, 4 * rows);
   const parts = new Map();
-  let [row, at] = [0, 0];
+  let [row, at, held, bitsHeld] = [0, 0, 0, 0];
+  const next = () => {
+    for (; bitsHeld < bits; bitsHeld += 8) held |= bytes[at++] << bitsHeld;
+    const integer = (held << (32 - bits)) >> (32 - bits); // with its sign
+    held >>>= bits;
+    bitsHeld -= bits;
+    return integer;
+  };
   for (const [name, size, count] of tensors) {
     const part = new Float32Array(size);
-    for (let i = 0; i < size; i++) part[i] = integers[at + i] * scales[row + Math.floor((i * count) / size)];
+    for (let i = 0; i < size; i++) part[i] = next() * scales[row + Math.floor((i * count) / size)];
     parts.set(name, part);
     row += count;
-    at += size;
   }
   return parts;
 }

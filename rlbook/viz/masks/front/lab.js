@@ -35,7 +35,7 @@ function mountMaskLab(host, given, changed = () => {}) {
   const state = structuredClone(given), root = host.attachShadow({ mode: "open" });
   const memory = new Map();
   const view = { state, moving: false, labels: {}, choose, remember };
-  let paper = [], width = null, frame = null;
+  let frame = null;
 
   put(root, "style", {}, STYLE);
   const lab = put(root, "div", { class: "lab", role: "group", "aria-label": "Mask lab", "data-lm-suppress-shortcuts": "true" });
@@ -160,7 +160,7 @@ function mountMaskLab(host, given, changed = () => {}) {
     const both = [maskOf(state.left), maskOf(state.right)];
     const ends = Object.fromEntries(state.answers.flatMap((answer) =>
       answer.tokens.map(({ pi }, position) => [answer.name + (position + 1), pi])));
-    view.colour = (mask, wanted = 3) => remember(["colour", mask.colour, paper, wanted], () => contrasting(mask.colour, paper, wanted));
+    view.colour = (mask, wanted = 3) => remember(["colour", mask.colour, view.paper, wanted], () => contrasting(mask.colour, view.paper, wanted));
     view.compared = both[0] === both[1] ? both.slice(0, 1) : both;
     view.answers = answersAt(state.answers, state.updates, state.update);
     view.tokens = view.answers.flatMap((answer) => answer.tokens).map((token) => ({
@@ -234,12 +234,6 @@ function mountMaskLab(host, given, changed = () => {}) {
     return line;
   }
 
-  // The part of a slider's track left of its thumb.
-  function showPart(input) {
-    const part = (input.value - input.min) / (input.max - input.min);
-    input.style.setProperty("--part", `${(100 * part).toFixed(1)}%`);
-  }
-
   function chipOf(mask) {
     return put(null, "span", { class: "chip", style: `background: ${view.colour(mask)}` });
   }
@@ -310,24 +304,7 @@ function mountMaskLab(host, given, changed = () => {}) {
     }
   }
 
-  // ---- surroundings ----
-
-  function look() {
-    const before = String(paper), size = lab.clientWidth;
-    paper = paperUnder(host);
-    if (String(paper) === before && size === width) return;
-    width = size;
-    lab.dataset.theme = luminance(paper) < 0.3 ? "dark" : "light";
-    lab.style.setProperty("--paper", `rgb(${paper.join(" ")})`);
-    draw();
-  }
-  const themes = new MutationObserver(look);
-  for (const node of [document.documentElement, document.body]) themes.observe(node, { attributes: true });
-  const scheme = matchMedia("(prefers-color-scheme: dark)");
-  scheme.addEventListener("change", look);
-  const sizes = new ResizeObserver(look);
-  sizes.observe(lab);
-  look();
+  const unfollow = followPage(host, lab, view, draw);
   return {
     set(choices) {
       Object.assign(state, structuredClone(choices));
@@ -335,9 +312,7 @@ function mountMaskLab(host, given, changed = () => {}) {
     },
     remove() {
       stop();
-      themes.disconnect();
-      sizes.disconnect();
-      scheme.removeEventListener("change", look);
+      unfollow();
     },
   };
 }

@@ -124,13 +124,3 @@ function wallOf(region, mu, sign) {
   const end = sign > 0 ? -Math.log(mu) - 1e-9 : -12;
   return keeps(end) ? null : Math.exp(edgeBetween(keeps, 0, end)[1]);
 }
-
-// A number in at most three figures; near 1, where windows are narrow, in five.
-function short(x) {
-  const size = Math.abs(x);
-  if (size === 0) return "0";
-  const near = Math.abs(size - 1) < 0.01 && size !== 1;
-  const text = near ? x.toFixed(4) : size >= 100 ? x.toFixed(0) : size < 0.1 ? x.toPrecision(2) : x.toPrecision(3);
-  return String(Number(text)).replace("-", "−");
-}
-const signed = (x) => (x > 0 ? "+" : "") + short(x);

@@ -1,4 +1,4 @@
-// Elements and colours.
+// Elements, colours, numbers as text: for the mask lab and for every figure that moves in the page.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -81,3 +81,46 @@ function paperUnder(node) {
   return matchMedia("(prefers-color-scheme: dark)").matches && usesDark() ? [18, 18, 18] : [255, 255, 255];
 }
 const usesDark = () => getComputedStyle(document.documentElement).colorScheme.includes("dark");
+
+// Draw now, and again when the width of `box` or the paper under `host` changes: `view.paper` is its
+// colour, and `box` is told whether it is dark. Returns a function that ends this.
+function followPage(host, box, view, draw) {
+  let width = null;
+  const look = () => {
+    const before = String(view.paper), size = box.clientWidth;
+    view.paper = paperUnder(host);
+    if (String(view.paper) === before && size === width) return;
+    width = size;
+    box.dataset.theme = luminance(view.paper) < 0.3 ? "dark" : "light";
+    box.style.setProperty("--paper", `rgb(${view.paper.join(" ")})`);
+    draw();
+  };
+  const themes = new MutationObserver(look);
+  for (const node of [document.documentElement, document.body]) themes.observe(node, { attributes: true });
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", look);
+  const sizes = new ResizeObserver(look);
+  sizes.observe(box);
+  look();
+  return () => {
+    themes.disconnect();
+    sizes.disconnect();
+    scheme.removeEventListener("change", look);
+  };
+}
+
+// The part of a slider's track left of its thumb.
+function showPart(input) {
+  const part = (input.value - input.min) / (input.max - input.min);
+  input.style.setProperty("--part", `${(100 * part).toFixed(1)}%`);
+}
+
+// A number in at most three figures; near 1, where windows are narrow, in five.
+function short(x) {
+  const size = Math.abs(x);
+  if (size === 0) return "0";
+  const near = Math.abs(size - 1) < 0.01 && size !== 1;
+  const text = near ? x.toFixed(4) : size >= 100 ? x.toFixed(0) : size < 0.1 ? x.toPrecision(2) : x.toPrecision(3);
+  return String(Number(text)).replace("-", "−");
+}
+const signed = (x) => (x > 0 ? "+" : "") + short(x);
