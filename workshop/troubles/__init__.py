@@ -1,0 +1,1 @@
+"""Faults put into the trainer on purpose, and how many of them `rlbook.doctor` names."""

@@ -1,0 +1,111 @@
+"""How many faults the doctor names, and how many healthy runs it calls ill.
+
+Rules were made on the seeds of `MADE_ON` and are judged on those of `JUDGED_ON`. A fault counts as
+named if the first symptom that the doctor gives is its own; a healthy run is every row of `METHODS`
+with nothing broken.
+"""
+
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from rlbook.doctor import Log, diagnose, symptoms
+from rlbook.objectives import METHODS
+from rlbook.paths import data_dir
+from rlbook.policy import set_threads
+from rlbook.training import write_csv
+from workshop.troubles.faults import FAULTS, healthy
+
+MADE_ON, JUDGED_ON = (0, 1), (2, 3, 4)
+KEPT = Path("runs/troubles")
+TABLE, CURVES = "troubles.csv", "troubles_curves.csv"
+Key = tuple[str, int]  # of a run: fault or row, seed
+
+
+def judge(seeds: Iterable[int] = MADE_ON + JUDGED_ON, workers: int = 1) -> Path:
+    """Make the runs that are missing, write both tables to data/results, print the confusions."""
+    seeds = tuple(seeds)
+    names = [*FAULTS, *METHODS]
+    todo = [key for key in product(names, seeds) if not path_of(key).exists()]
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn, set_threads, (1,)) as pool:
+        for _ in tqdm(pool.map(make, todo), total=len(todo), disable=not todo):
+            pass
+    rows = [row_of(key) for key in product(names, seeds)]
+    out = data_dir() / "results" / TABLE
+    write_csv(out, rows)
+    write_csv(out.with_name(CURVES), curves(JUDGED_ON[0]))
+    print(summary(rows))
+    return out
+
+
+def path_of(key: Key) -> Path:
+    """Where the log of a run is kept."""
+    return KEPT / f"{key[0].replace(' ', '_')}-{key[1]}.json"
+
+
+def make(key: Key) -> None:
+    """Run and keep its log."""
+    warnings.simplefilter("ignore")
+    name, seed = key
+    log = (FAULTS[name] if name in FAULTS else healthy(name)).log(seed)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    beside = log.beside and list(log.beside.rows)
+    kept = {"rows": list(log.rows), "text": log.text, "beside": beside}
+    path_of(key).write_text(json.dumps(kept))
+
+
+def load(key: Key) -> Log:
+    """The log of a run that was made."""
+    kept = json.loads(path_of(key).read_text())
+    return Log(kept["rows"], kept["text"], kept["beside"] and Log(kept["beside"]))
+
+
+def row_of(key: Key) -> dict[str, Any]:
+    """A run, what ails it, and what the doctor says."""
+    name, seed = key
+    fault = FAULTS.get(name)
+    said = [one.name for one in diagnose(load(key))]
+    return {
+        "run": name,
+        "seed": seed,
+        "rules": "made on it" if seed in MADE_ON else "judged",
+        "symptom": fault.symptom if fault else "",
+        "variant": bool(fault and fault.variant),
+        "named": said[0] if said else "",
+        "also": " ".join(said[1:]),
+    }
+
+
+def curves(seed: int) -> Iterator[dict[str, Any]]:
+    """What the appendix draws: the columns that symptoms look at, of one seed."""
+    looked_at = {name for one in symptoms().values() for name in one.look}
+    for name in [*FAULTS, "grpo"]:
+        for row in load((name, seed)).rows:
+            wanted = {k: float(f"{v:.4g}") for k, v in row.items() if k in looked_at}
+            yield {"run": name, **wanted, "step": row["step"]}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Counts for the seeds of either kind, and every confusion."""
+    lines = []
+    for kind in ("made on it", "judged"):
+        those = [row for row in rows if row["rules"] == kind]
+        ill = [row for row in those if row["symptom"] and not row["variant"]]
+        well = [row for row in those if not row["symptom"]]
+        named = sum(row["named"] == row["symptom"] for row in ill)
+        alarms = sum(bool(row["named"]) for row in well)
+        lines.append(f"{kind}: {named} of {len(ill)} named, {alarms} alarms in {len(well)} healthy")
+    confused = [row for row in rows if row["named"] != row["symptom"]]
+    lines += [
+        f"  {row['run']} / seed {row['seed']}: {row['symptom'] or 'healthy'} called "
+        f"{row['named'] or 'healthy'}" for row in confused
+    ]  # fmt: skip
+    return "\n".join(lines)
