@@ -4,9 +4,12 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
 
 
-def read_jsonl(path: Path) -> list[dict]:
+def read_jsonl(path: Path) -> list[Row]:
     """Rows of a run log; lines that are none are left out: a killed run leaves half a line."""
     return parse_rows(read_lines(path))
 
@@ -16,16 +19,16 @@ def read_lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines() if path.is_file() else []
 
 
-def join_rows(*logs: Iterable[dict]) -> list[dict]:
+def join_rows(*logs: Iterable[Row]) -> list[Row]:
     """Rows of several logs by step; where they disagree, the last log is right."""
-    rows: dict[int, dict] = {}
+    rows: dict[int, Row] = {}
     for log in logs:
         for row in log:
             rows[row["step"]] = {**rows.get(row["step"], {}), **row}
     return [rows[step] for step in sorted(rows)]
 
 
-def parse_rows(lines: Iterable[str]) -> list[dict]:
+def parse_rows(lines: Iterable[str]) -> list[Row]:
     """The lines that hold a JSON object, as dictionaries."""
     rows = []
     for line in lines:

@@ -37,16 +37,18 @@ def exact_kl(policy: EnumerablePolicy, reference: EnumerablePolicy) -> float:
 
 def exact_kl_gradient(policy: EnumerablePolicy, reference: EnumerablePolicy) -> Float[Tensor, " D"]:
     """∇_θ KL(π_θ ‖ π_ref), by automatic differentiation of the sum."""
-    gradient = torch.func.grad(lambda z: _kl(policy.log_probs(z), reference.logp))
-    return gradient(policy.logits).flatten()
+    kl = torch.func.grad(lambda z: _kl(policy.log_probs(z), reference.logp))
+    gradient: Tensor = kl(policy.logits)
+    return gradient.flatten()
 
 
 def exact_reverse_kl_gradient(
     policy: EnumerablePolicy, reference: EnumerablePolicy
 ) -> Float[Tensor, " D"]:
     """∇_θ KL(π_ref ‖ π_θ): the other direction."""
-    gradient = torch.func.grad(lambda z: _kl(reference.logp, policy.log_probs(z)))
-    return gradient(policy.logits).flatten()
+    kl = torch.func.grad(lambda z: _kl(reference.logp, policy.log_probs(z)))
+    gradient: Tensor = kl(policy.logits)
+    return gradient.flatten()
 
 
 def kl_estimator(policy: EnumerablePolicy, reference: EnumerablePolicy, kind: str) -> KLEstimator:
@@ -84,7 +86,7 @@ def kl_estimator_table(
     true, true_gradient = exact_kl(policy, reference), exact_kl_gradient(policy, reference)
 
     def error(gradient: Tensor) -> float:
-        return ((gradient - true_gradient).norm() / true_gradient.norm()).item()
+        return float((gradient - true_gradient).norm() / true_gradient.norm())
 
     return [
         {

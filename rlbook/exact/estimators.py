@@ -36,7 +36,7 @@ class GradientMoments:
     @property
     def bias(self) -> float:
         """Length of E[g] - ∇J."""
-        return (self.mean - self.true).norm().item()
+        return float((self.mean - self.true).norm())
 
     @property
     def factor(self) -> float:
@@ -51,7 +51,7 @@ class GradientMoments:
     @property
     def noise_to_signal(self) -> float:
         """Standard deviation over length of the mean, √variance / ‖E[g]‖: blind to scale."""
-        return self.variance**0.5 / self.mean.norm().item()
+        return float(self.variance**0.5 / self.mean.norm())
 
 
 def expected_gradient(

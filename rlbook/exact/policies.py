@@ -42,7 +42,7 @@ class EnumerablePolicy(ABC):
     @cached_property
     def scores(self) -> Float[Tensor, "K D"]:
         """Score of every outcome, ∇_θ log π_θ(y)."""
-        jacobian = torch.func.jacrev(self.log_probs)(self.logits)
+        jacobian: Tensor = torch.func.jacrev(self.log_probs)(self.logits)
         return jacobian.flatten(start_dim=1)
 
     def expected_reward(self, rewards: Float[Tensor, " K"]) -> Float[Tensor, ""]:
@@ -54,8 +54,9 @@ class EnumerablePolicy(ABC):
 
         The score function is not used, so this can judge estimators built on it.
         """
-        gradient = torch.func.grad(lambda logits: self.log_probs(logits).exp() @ rewards)
-        return gradient(self.logits).flatten()
+        reward = torch.func.grad(lambda logits: self.log_probs(logits).exp() @ rewards)
+        gradient: Tensor = reward(self.logits)
+        return gradient.flatten()
 
     def moved(self, step: Float[Tensor, " D"]) -> "EnumerablePolicy":
         """The policy at θ + step."""

@@ -8,7 +8,7 @@ what an estimator is called with.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -255,7 +255,7 @@ def gpg(
     centered = group_center(rewards, groups)
     alive = groups[has_spread(rewards, groups)].unique().numel()
     alpha = groups.unique().numel() / max(alive, 1)
-    return alpha * centered / f_norm
+    return cast(Tensor, alpha * centered / f_norm)
 
 
 @needs("rewards", "groups", "mask", token_rewards=True)

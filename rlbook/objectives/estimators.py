@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from jaxtyping import Float
 from torch import Tensor
@@ -77,7 +77,7 @@ def remembers(*names: str) -> Callable[[type], type]:
     return declare
 
 
-class BoundEstimator(partial):
+class BoundEstimator(partial[Tensor]):
     """An estimator with options, compared by value: BoundEstimator(gpg, f_norm=2.0)."""
 
     def __eq__(self, other: object) -> bool:
@@ -131,7 +131,7 @@ def compute_advantages(estimator: Estimator, **inputs: Any) -> Float[Tensor, "..
     else:
         wanted = (*declared.inputs, *declared.optional)
         result = estimator(**{name: given[name] for name in wanted if name in given})
-    return result[0] if isinstance(result, tuple) else result
+    return cast(Tensor, result[0] if isinstance(result, tuple) else result)
 
 
 def estimator_state(estimator: Estimator) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def describe(choice: object) -> str:
     if isinstance(choice, partial):
         name, settings = describe(choice.func), choice.keywords
     elif hasattr(choice, "__name__"):
-        return choice.__name__
+        return str(choice.__name__)
     elif is_dataclass(choice):
         name = type(choice).__name__
         settings = {f.name: getattr(choice, f.name) for f in fields(choice)}

@@ -1,5 +1,7 @@
 """Statistics per group, for arbitrary integer ids and unequal group sizes."""
 
+from typing import cast
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -14,7 +16,7 @@ def group_sum(values: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Float[T
 def group_size(groups: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
     """Number of members of each element's group."""
     _, index, counts = torch.unique(groups, return_inverse=True, return_counts=True)
-    return counts[index]
+    return cast(Tensor, counts[index])
 
 
 def group_mean(values: Float[Tensor, " N"], groups: Int[Tensor, " N"]) -> Float[Tensor, " N"]:

@@ -198,7 +198,7 @@ def checked(target: Any, options: Mapping[str, Any], where: str = "") -> dict[st
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     owner, prefix = (f"{where} {target.__name__}", f"{where}.") if where else ("", "")
     try:
-        return options_of(target).validate_python(options)
+        return dict(options_of(target).validate_python(options))
     except ValidationError as error:
         first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     name, said, names = str(first["loc"][0]), first["msg"], option_names(target) or []

@@ -101,7 +101,7 @@ class Decoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        return output.logits[:, -1]
+        return cast(Tensor, output.logits[:, -1])
 
 
 class BufferedLayer(CacheLayerMixin):
@@ -118,7 +118,7 @@ class BufferedLayer(CacheLayerMixin):
     is_sliding = False
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.length = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -326,7 +326,7 @@ def norm(
     Folding w into the matrix behind it would save one more and no time that could be measured.
     """
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
-    return (x / size.hypot_(root)).mul_(weights.weight)
+    return cast(Tensor, (x / size.hypot_(root)).mul_(weights.weight))
 
 
 def left_pad(

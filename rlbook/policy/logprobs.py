@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakSet
 
 import torch
@@ -51,7 +51,7 @@ def logprobs(
     """
     hidden, targets, which = _before_each_target(model, ids, mask, temperature)
     head = _head_of(model, hidden, temperature, fp32_head)
-    logp, _ = _ChunkedHead.apply(*head, targets, chunk, False)
+    logp, _ = _ChunkedHead.apply(*head, targets, chunk, False)  # type: ignore[no-untyped-call]
     return _scatter(take(logp, which), mask)
 
 
@@ -72,7 +72,7 @@ def token_stats(
     """
     hidden, targets, which = _before_each_target(model, ids, mask, temperature)
     head = _head_of(model, hidden, temperature, fp32_head)
-    logp, entropy = _ChunkedHead.apply(*head, targets, chunk, True)
+    logp, entropy = _ChunkedHead.apply(*head, targets, chunk, True)  # type: ignore[no-untyped-call]
     entropy = entropy if entropy_grad else entropy.detach()
     topk = None
     if topk_ids is not None:
@@ -204,7 +204,8 @@ def chunked_head(
     logp_m = z[y] - lse(z),  H_m = lse(z) - Σ_v π_v z_v,  z = W h_m, summed in float32 at least.
     Without `with_entropy` the second result is 0.
     """
-    return _ChunkedHead.apply(*_Head(hidden, head), targets, chunk, with_entropy)
+    given = (*_Head(hidden, head), targets, chunk, with_entropy)
+    return cast(tuple[Tensor, Tensor], _ChunkedHead.apply(*given))  # type: ignore[no-untyped-call]
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -320,7 +321,7 @@ def _scatter(
     return scattered
 
 
-_plain_heads: WeakSet = WeakSet()
+_plain_heads: WeakSet[PreTrainedModel] = WeakSet()
 
 
 @torch.no_grad()

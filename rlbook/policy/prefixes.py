@@ -141,4 +141,4 @@ def _llama_states(body: LlamaModel, tree: PrefixTree) -> Float[Tensor, "M D"]:
         )
         x = x + a.o_proj(mixed.transpose(1, 2).flatten(0, 1).flatten(1)[tree.first])
         x = x + block.mlp(block.post_attention_layernorm(x))
-    return body.norm(x)
+    return cast(Tensor, body.norm(x))

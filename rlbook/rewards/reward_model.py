@@ -42,7 +42,7 @@ class RewardModel(nn.Module):
         ids, mask = padded(answers, self.head.weight.device)
         hidden = self.trunk(ids, use_cache=False).last_hidden_state
         last = mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
-        return self.head(hidden[torch.arange(len(ids)), last]).squeeze(-1)
+        return cast(Tensor, self.head(hidden[torch.arange(len(ids)), last]).squeeze(-1))
 
     @torch.no_grad()
     def scores(self, answers: Sequence[Answer | Rollout]) -> Float[Tensor, " N"]:

@@ -361,7 +361,7 @@ def compare_curves(
 def _rise(compute: ArrayLike, B: ArrayLike, C_mid: ArrayLike) -> np.ndarray:
     """1 / (1 + (C_mid / C)^B), 0 at C = 0."""
     with np.errstate(divide="ignore"):
-        return expit(B * np.log(np.asarray(compute, dtype=float) / C_mid))
+        return np.asarray(expit(B * np.log(np.asarray(compute, dtype=float) / C_mid)))
 
 
 def free_parameters(A: float | None, R_0: float | None) -> tuple[str, ...]:

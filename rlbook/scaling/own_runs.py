@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isnan, nan
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 import yaml
@@ -288,7 +288,7 @@ def compare(
     }
 
 
-def as_data(report: Report) -> dict:
+def as_data(report: Report) -> dict[str, Any]:
     """The report as JSON writes it; intervals are [estimate, low, high]."""
     fits = {
         name: {

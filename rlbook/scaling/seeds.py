@@ -102,7 +102,7 @@ def difference(one: Bootstrap, other: Bootstrap, parameter: str, level: float = 
         raise ValueError(f"{len(one.replicas)} draws against {len(other.replicas)}: take as many")
 
     def minus(a: Sigmoid, b: Sigmoid) -> float:
-        return getattr(a, parameter) - getattr(b, parameter)
+        return float(getattr(a, parameter) - getattr(b, parameter))
 
     draws = [minus(a, b) for a, b in zip(one.replicas, other.replicas, strict=True)]
     tail = (1 - level) / 2

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import ceil, exp, inf, log
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -237,7 +238,7 @@ class PipelineRun:
     @property
     def staleness_shares(self) -> Float[np.ndarray, " D"]:
         """Share of the trained tokens with staleness 0, 1, 2, …"""
-        return self.tokens_by_staleness / self.tokens_by_staleness.sum()
+        return np.asarray(self.tokens_by_staleness / self.tokens_by_staleness.sum())
 
     @property
     def mean_staleness(self) -> float:
@@ -247,12 +248,12 @@ class PipelineRun:
     @property
     def start_staleness(self) -> Int[np.ndarray, " N"]:
         """Staleness of the first token of each completion: the largest in it."""
-        return self.trained_version - self.first_version
+        return np.asarray(self.trained_version - self.first_version)
 
     @property
     def end_staleness(self) -> Int[np.ndarray, " N"]:
         """Staleness of the last token of each completion: the smallest in it."""
-        return self.trained_version - self.last_version
+        return np.asarray(self.trained_version - self.last_version)
 
     def summary(self) -> dict[str, float | str]:
         """The figures of a table row: rates per second, shares, staleness in updates."""
@@ -391,7 +392,7 @@ def split(
     return max(shapes, key=slower_side)
 
 
-def knee(rows: Iterable[dict], schedule: Schedule, share: float = 0.5) -> float:
+def knee(rows: Iterable[dict[str, Any]], schedule: Schedule, share: float = 0.5) -> float:
     """Accelerators beyond which each does less than `share` of what it does at best.
 
     Interpolated between the sizes of `scaling` on a logarithmic axis; inf if it is never reached.
@@ -497,7 +498,7 @@ class _Simulation:
         if (late > 0).any():
             self.needed = self.ready + late.max()
             return none
-        return left[taken]
+        return np.asarray(left[taken])
 
     def end_update(self) -> None:
         self.version, self.trained_at = self.version + 1, inf

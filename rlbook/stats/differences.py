@@ -63,7 +63,7 @@ def detectable_difference(
     edge = fdtri(1, freedom, level)
 
     def excess(shift: float) -> float:
-        return 1 - ncfdtr(1, freedom, shift**2, edge) - power
+        return float(1 - ncfdtr(1, freedom, shift**2, edge)) - power
 
     shift = brentq(excess, 0.0, 2 * edge**0.5 + 10)
     return float(shift * stdev(differences) / len(differences) ** 0.5)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 from rlbook.tasks.base import Problem, Verdict
 from rlbook.tasks.formats import boxed_answers
@@ -154,7 +155,7 @@ def read_problems(path: Path) -> list[Problem]:
     return unique(problem_of(row, where) for where, row in json_rows(path))
 
 
-def json_rows(path: Path) -> Iterator[tuple[str, dict]]:
+def json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row of a JSONL file with where it stands."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -199,7 +200,7 @@ def read_hub(source: HubSource) -> tuple[list[Problem], list[Problem]]:
     return (parts[train], parts[test]) if test else divide(parts[train])
 
 
-def problem_of(row: dict, where: str) -> Problem:
+def problem_of(row: dict[str, Any], where: str) -> Problem:
     """The problem in a row; `where` is for messages."""
     question = field_of(row, QUESTION_FIELDS, where)
     answer = final_answer(field_of(row, ANSWER_FIELDS, where))
@@ -214,7 +215,7 @@ def problem_of(row: dict, where: str) -> Problem:
     )
 
 
-def field_of(row: dict, names: Sequence[str], where: str) -> str:
+def field_of(row: dict[str, Any], names: Sequence[str], where: str) -> str:
     """The first of these fields that a row has, as text."""
     for name in names:
         if isinstance(value := row.get(name), str | int | float) and (text := str(value).strip()):
@@ -273,4 +274,4 @@ def _require_datasets() -> ModuleType:
             "data sets from the hub need the datasets library: pip install -e '.[datasets]' "
             "(a local JSONL file needs nothing)"
         ) from None
-    return datasets
+    return cast(ModuleType, datasets)

@@ -13,14 +13,13 @@ from rlbook.training.config import RunConfig, dump_config, load_config
 from rlbook.training.critic import Critic, explained_variance
 from rlbook.training.learner import Learner
 from rlbook.training.loop import train
-from rlbook.training.pool import PromptPool
+from rlbook.training.pool import PromptPool, derive_seed
 from rlbook.training.prepare import BatchBuilder
 from rlbook.training.rewards import Reward, VerifierReward, give_rewards
 from rlbook.training.rollouts import (
     Engine,
     RolloutSource,
     collect_rollouts,
-    derive_seed,
     select_groups,
 )
 from rlbook.training.runlog import RunLog, write_csv

@@ -79,7 +79,7 @@ def load_checkpoint(
 
 def read_state(path: Path) -> dict[str, Any]:
     """The JSON part of a checkpoint (step folder or run folder)."""
-    return json.loads((resolve(path) / "state.json").read_text())
+    return dict(json.loads((resolve(path) / "state.json").read_text()))
 
 
 def resolve(path: Path) -> Path:
@@ -93,7 +93,9 @@ def resolve(path: Path) -> Path:
     return folder
 
 
-def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict]]:
+def pack_optimizer(
+    optimizer: torch.optim.Optimizer,
+) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Optimizer state as flat named tensors plus its JSON-able parameter groups."""
     state = optimizer.state_dict()
     tensors = {
@@ -105,7 +107,7 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
 
 
 def unpack_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], param_groups: list[dict]
+    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], param_groups: list[dict[str, Any]]
 ) -> None:
     """Inverse of `pack_optimizer`."""
     entries: dict[int, dict[str, Tensor]] = {}

@@ -279,7 +279,7 @@ def with_settings(config: Kind, settings: Sequence[str]) -> Kind:
 
 def dump_config(config: RunConfig) -> str:
     """The settings as YAML that `load_config` reads back to an equal object."""
-    return yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    return str(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
 
 
 def changed(

@@ -248,7 +248,7 @@ def correlated(one: Sequence[float], other: Sequence[float]) -> float:
         return 0.0
 
 
-def group_by(items: Iterable, key: Callable) -> dict:
+def group_by(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
     """Lists of items by what `key` says of them."""
     groups = defaultdict(list)
     for item in items:

@@ -51,7 +51,7 @@ def check_same_run(
 
 def fixed_differences(
     saved: RunConfig, config: RunConfig, resumable: Collection[str]
-) -> dict[str, tuple]:
+) -> dict[str, tuple[Any, Any]]:
     """What differs and may not, by dotted name."""
     found = differences(saved.to_dict(), config.to_dict())
     return {name: values for name, values in found.items() if not may_change(name, resumable)}
@@ -62,9 +62,11 @@ def may_change(name: str, resumable: Collection[str]) -> bool:
     return any(name == one or name.startswith(f"{one}.") for one in resumable)
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple]:
+def differences(
+    old: dict[str, Any], new: dict[str, Any], prefix: str = ""
+) -> dict[str, tuple[Any, Any]]:
     """Dotted names of what differs between two nested dictionaries, with both values."""
-    found: dict[str, tuple] = {}
+    found: dict[str, tuple[Any, Any]] = {}
     for name in old.keys() | new.keys():
         left, right = old.get(name), new.get(name)
         if isinstance(left, dict) and isinstance(right, dict):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 
@@ -84,7 +84,7 @@ def get_reward(name: str) -> Reward:
     reward = import_name(name)
     if not callable(reward):
         raise ValueError(f"reward {name!r} is not a function of rollouts")
-    return reward
+    return cast(Reward, reward)
 
 
 def give_rewards(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None:

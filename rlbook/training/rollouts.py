@@ -328,10 +328,10 @@ def encode(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> list[int]:
     every other prompt is taken as it is.
     """
     if not (problem.meta.get("chat") and getattr(tokenizer, "chat_template", None)):
-        return tokenizer(problem.prompt).input_ids
+        return cast(list[int], tokenizer(problem.prompt).input_ids)
     messages = [{"role": "user", "content": problem.prompt}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return tokenizer(text, add_special_tokens=False).input_ids
+    return cast(list[int], tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def text_of(tokenizer: PreTrainedTokenizerBase, completion: Completion) -> str:
@@ -347,4 +347,4 @@ def decode(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     """The model as it is now, for ever."""
-    return copy.deepcopy(model).requires_grad_(False).eval()
+    return cast(PreTrainedModel, copy.deepcopy(model).requires_grad_(False).eval())

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rlbook.jsonl import parse_rows, read_jsonl, read_lines
 
@@ -35,7 +36,7 @@ class RunLog:
         os.replace(rewritten, self.path)
         self._file = self.path.open("a")
 
-    def __call__(self, metrics: dict) -> None:
+    def __call__(self, metrics: dict[str, Any]) -> None:
         self._file.write(json.dumps(metrics) + "\n")
         self._file.flush()
 
@@ -45,7 +46,7 @@ class RunLog:
         write_csv(self.path.with_suffix(".csv"), read_jsonl(self.path))
 
 
-def write_csv(path: Path, rows: Iterable[dict]) -> None:
+def write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Rows as CSV with the union of their columns, in order of first appearance."""
     rows = list(rows)
     columns = list(dict.fromkeys(name for row in rows for name in row))

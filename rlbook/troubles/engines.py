@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -56,7 +56,7 @@ class StartsLost:
         """Token ids of the first step of a sum, stuck, and of the first "hmm "."""
         first, second, *_ = terms_in(decode(self.tokenizer, list(prompt)))
         text = f"<think>{first}{second:+d}=?;hmm "
-        return self.tokenizer(text, add_special_tokens=False).input_ids
+        return cast(list[int], self.tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def after(prefix: list[int], completion: Completion) -> Completion:

@@ -63,7 +63,9 @@ class SharedOffset(nn.Module):
         super().__init__()
         self.offset, self.token = nn.Parameter(torch.zeros(width)), token
 
-    def add(self, module: nn.Module, args: tuple, given: dict[str, Any], output: Any) -> Any:
+    def add(
+        self, module: nn.Module, args: tuple[Any, ...], given: dict[str, Any], output: Any
+    ) -> Any:
         """A forward hook of the model's trunk."""
         ids = given["input_ids"] if "input_ids" in given else args[0]
         places = first_places(ids, self.token)[..., None]

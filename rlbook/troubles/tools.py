@@ -113,7 +113,7 @@ class Calculator:
             luck, slip = torch.rand(2, generator=noise).tolist()
             off = SLIPS[int(slip * len(SLIPS))] if luck < self.wrong else 0
             said = str(value + off)
-        return self.tokenizer(f"{said};", add_special_tokens=False).input_ids
+        return cast(list[int], self.tokenizer(f"{said};", add_special_tokens=False).input_ids)
 
 
 def finished(turns: Turns) -> Completion:

@@ -14,7 +14,9 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO
+from typing import IO, Any
+
+Row = dict[str, Any]  # as JSON writes it
 
 LOADING_SECONDS = 300.0  # that a scorer's libraries may take
 WAITING_SECONDS = 300.0  # that a scorer may stand still besides, on a machine that is too busy
@@ -30,12 +32,12 @@ class BoundedWorker:
     """
 
     def __init__(self) -> None:
-        self.here: Callable[[dict], dict] | None = None  # in the worker process: it scores itself
+        self.here: Callable[[Row], Row] | None = None  # in the worker process: it scores itself
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._loaded: set[tuple[str, str | None]] = set()  # scorers and tasks, by that process
 
-    def call(self, request: dict, seconds: float) -> dict:
+    def call(self, request: Row, seconds: float) -> Row:
         """Send one request that may compute for `seconds`; loading its scorer is not counted."""
         if self.here:
             return self.here(request)
@@ -76,7 +78,7 @@ class BoundedWorker:
         atexit.register(self.close)
         return process
 
-    def _exchange(self, process: subprocess.Popen[bytes], request: dict, seconds: float) -> dict:
+    def _exchange(self, process: subprocess.Popen[bytes], request: Row, seconds: float) -> Row:
         """One line out, one line in. Its own limit, or a timer here, ends it and so the wait."""
         (to_worker, from_worker), late = pipes(process), threading.Event()
         message = json.dumps({**request, "seconds": seconds}).encode() + b"\n"
@@ -96,7 +98,7 @@ class BoundedWorker:
         finally:
             timer.cancel()
         if line.endswith(b"\n") and not late.is_set():
-            return json.loads(line)
+            return dict(json.loads(line))
         with suppress(subprocess.TimeoutExpired):  # its code, before `close` kills it
             process.wait(1)
         code = process.poll()

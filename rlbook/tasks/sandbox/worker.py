@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlbook.tasks.base import Problem, Task
 from rlbook.tasks.registry import get_task
 from rlbook.tasks.sandbox import bounded
+from rlbook.tasks.sandbox.bounded import Row
 
 if TYPE_CHECKING:
     from reasoning_gym.factory import ProceduralDataset
@@ -28,7 +29,7 @@ EVALUATING_MODULES = (
 )
 
 
-def score_math(request: dict) -> dict:
+def score_math(request: Row) -> Row:
     """Whether two LaTeX expressions are equal, judged by math-verify."""
     import math_verify
 
@@ -41,7 +42,7 @@ def score_math(request: dict) -> dict:
     return {"parsed": bool(answer), "reference_parsed": bool(reference), "correct": bool(equal)}
 
 
-def score_gym(request: dict) -> dict:
+def score_gym(request: Row) -> Row:
     """The reasoning-gym data set's own score of one answer."""
     settings = request.get("settings", {})
     dataset = gym_dataset(request["dataset"], request["seed"], request["size"], **settings)
@@ -59,7 +60,7 @@ def gym_dataset(name: str, seed: int, size: int, **settings: Any) -> "Procedural
     return reasoning_gym.create_dataset(name, seed=seed, size=size, **settings)
 
 
-def score_task(request: dict) -> dict:
+def score_task(request: Row) -> Row:
     """A task's verdict on one completion."""
     task, problem = local_task(request["task"]), Problem(**request["problem"])
     return asdict(task.verify(problem, request["completion"], request["finished"]))
@@ -72,14 +73,14 @@ def local_task(name: str) -> Task:
     return get_task(name)
 
 
-def load_task(request: dict) -> None:
+def load_task(request: Row) -> None:
     """Load a task and, by a first verdict, the libraries behind it."""
     task = local_task(request["task"])
     with contextlib.suppress(Exception):
         task.verify(Problem("", "", "1"), r"<answer>1</answer>\boxed{1}")
 
 
-SCORERS: dict[str, tuple[Callable[[dict], dict], Callable[[dict], object]]] = {
+SCORERS: dict[str, tuple[Callable[[Row], Row], Callable[[Row], object]]] = {
     "math": (score_math, lambda request: importlib.import_module("math_verify")),
     "gym": (score_gym, lambda request: importlib.import_module("reasoning_gym")),
     "task": (score_task, load_task),
@@ -99,7 +100,7 @@ def main() -> None:
         replies.flush()
 
 
-def answer(request: dict) -> dict:
+def answer(request: Row) -> Row:
     """The reply to one request; an exception becomes `{"error": …}`."""
     score, prepare = SCORERS[request["scorer"]]
     try:
