@@ -41,6 +41,7 @@ def train(words: Sequence[str]) -> None:
 
     from rlbook.evaluation import evaluate_run
     from rlbook.policy import set_threads
+    from rlbook.policy.prefixes import why_whole
     from rlbook.training import RunLog, Trainer
     from rlbook.training.sinks import Sinks
 
@@ -56,6 +57,8 @@ def train(words: Sequence[str]) -> None:
     config = trainer.config
     log, sinks = RunLog(asked.out, trainer.step), Sinks(config.sinks, asked.out)
     (asked.out / "config.yaml").write_text(dump_config(config))
+    if reason := why_whole(trainer.model.base_model):
+        print(f"Equal prefixes are computed once for each row that has them: {reason}.")
     what = f"{trainer.method.name} on {trainer.task.name}"
     bar = tqdm(trainer, what, total=config.steps, initial=trainer.step)
     for metrics in bar:

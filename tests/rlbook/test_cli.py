@@ -4,10 +4,12 @@ import json
 
 import pytest
 import yaml
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlbook.cli import main
 from rlbook.jsonl import read_jsonl
 from rlbook.objectives import METHODS, RatioClip
+from rlbook.policy import load_policy
 from rlbook.training import RunConfig, dump_config, load_config
 
 SMALL = ["steps=2", "prompts=2", "group_size=2", "minibatches=1"]
@@ -73,6 +75,20 @@ def test_an_ablation_from_the_shell_is_the_run_that_is_logged_and_saved(tmp_path
     saved = json.loads((tmp_path / "step_000002" / "state.json").read_text())["config"]
     assert RunConfig(**saved) == config
     assert [row["step"] for row in read_jsonl(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_run_that_computes_whole_rows_says_why(tmp_path, capsys):
+    tokenizer = load_policy("tiny")[1]
+    run("train", *SMALL, "--out", tmp_path / "llama")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1}
+    Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **sizes, **heads)).save_pretrained(
+        tmp_path / "qwen"
+    )
+    tokenizer.save_pretrained(tmp_path / "qwen")
+    assert "not a Llama" not in capsys.readouterr().out
+    run("train", f"model.policy={tmp_path / 'qwen'}", *SMALL, "--out", tmp_path / "run")
+    assert "Qwen2Model is not a Llama" in capsys.readouterr().out
 
 
 def test_a_settings_file_is_the_start_and_words_change_it(tmp_path):
