@@ -151,7 +151,7 @@ def stands_still(log: Log) -> bool:
 def wild_ratio(log: Log) -> bool:
     """E[ρ] = 1 where the policy sampled: a mean far from it, nothing clipped, is noise."""
     off = max((abs(weight - 1) for weight in log.all("mean_weight")), default=0.0)
-    return off > 0.4 and log.mean("clip_fraction") < 0.01
+    return off > 0.4 and log.most("clip_fraction") < 0.01
 
 
 def entropy_runs_away(log: Log) -> bool:
@@ -199,8 +199,8 @@ RULES: dict[str, Rule] = {
     "policy_stands_still": stands_still,
     "ratio_explodes": wild_ratio,
     "collapse": lambda log: log.most("kl") > 0.1,
-    "region_too_narrow": lambda log: log.mean("clip_fraction") > 0.4 and log.most("kl") < 0.1,
     "entropy": entropy_runs_away,
+    "region_too_narrow": lambda log: log.mean("clip_fraction") > 0.05 and log.most("kl") < 0.01,
     "loss_is_zero": lambda log: (
         one_update(log)
         and log.mean("grad_norm") > 1e-3

@@ -1,4 +1,4 @@
-"""`python -m workshop VERB …`: experiments, pretrain, bench, book, shape, site, chaos."""
+"""`python -m workshop VERB …`: experiments, pretrain, bench, book, shape, site, chaos, troubles."""
 
 import sys
 from collections.abc import Sequence
@@ -99,6 +99,17 @@ def site(words: Sequence[str]) -> None:
     print(build_site())
 
 
+def troubles(words: Sequence[str]) -> None:
+    """Put faults into the trainer and count how many of them `rlbook doctor` names."""
+    parser = parser_of("python -m workshop troubles", troubles)
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0: one per core")
+    workers = parser.parse_args(words).workers
+    from workshop.troubles.judge import judge, load_named, summary
+
+    written = judge(workers)
+    print(summary(load_named()), *(f"wrote {path}" for path in written), sep="\n")
+
+
 VERBS = {
     "experiments": experiments,
     "pretrain": pretrain,
@@ -107,6 +118,7 @@ VERBS = {
     "shape": shape,
     "site": site,
     "chaos": chaos,
+    "troubles": troubles,
 }
 
 

@@ -92,7 +92,7 @@ def test_a_healthy_log_has_no_symptom():
         ({"ratio_min": 1.0, "ratio_max": 1.0}, "policy_stands_still"),
         ({"mean_weight": 0.3, "clip_fraction": 0.0}, "ratio_explodes"),
         ({"kl": 0.5}, "collapse"),
-        ({"clip_fraction": 0.6}, "region_too_narrow"),
+        ({"clip_fraction": 0.2}, "region_too_narrow"),
         ({"updates": 1, "clip_fraction": 0.0}, "nothing_clipped"),
         ({"updates": 1, "clip_fraction": 0.0, "loss": 0.0}, "loss_is_zero"),
     ],

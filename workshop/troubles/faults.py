@@ -302,7 +302,7 @@ FAULTS: dict[str, Fault] = {
     "flipped": Fault(
         "wrong_sign", "advantages negated", {"method": replace(GRPO, advantage=flipped)}
     ),
-    "limit": Fault("all_truncated", "a limit of 8 tokens", {"max_new_tokens": 8}),
+    "limit": Fault("all_truncated", "a limit of 4 tokens", {"max_new_tokens": 4}),
     "wrong EOS": Fault(
         "all_truncated",
         "the engine stops at another token",
@@ -341,7 +341,9 @@ FAULTS: dict[str, Fault] = {
         variant=True,
     ),
     "bonus": Fault(
-        "entropy", "an entropy bonus of 0.3", {"method": replace(GRPO, entropy_bonus=0.3)}
+        "entropy",
+        "an entropy bonus of 3",
+        {"method": replace(GRPO, entropy_bonus=3.0), "minibatches": 4},
     ),
     "hot": Fault(
         "temperature", "sampled at 1.3, trained at 1", given=engine(as_if_cold, temperature=1.3)

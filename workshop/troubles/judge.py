@@ -5,9 +5,11 @@ named if the first symptom that the doctor gives is its own; a healthy run is ev
 with nothing broken.
 """
 
+import csv
 import json
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
@@ -17,6 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from rlbook.doctor import Log, diagnose, symptoms
+from rlbook.manifest import SUFFIX, manifest, write_manifest
 from rlbook.objectives import METHODS
 from rlbook.paths import data_dir
 from rlbook.policy import set_threads
@@ -25,25 +28,29 @@ from workshop.troubles.faults import FAULTS, healthy
 
 MADE_ON, JUDGED_ON = (0, 1), (2, 3, 4)
 KEPT = Path("runs/troubles")
-TABLE, CURVES = "troubles.csv", "troubles_curves.csv"
 Key = tuple[str, int]  # of a run: fault or row, seed
 
 
-def judge(seeds: Iterable[int] = MADE_ON + JUDGED_ON, workers: int = 1) -> Path:
-    """Make the runs that are missing, write both tables to data/results, print the confusions."""
-    seeds = tuple(seeds)
-    names = [*FAULTS, *METHODS]
-    todo = [key for key in product(names, seeds) if not path_of(key).exists()]
+def judge(workers: int = 0) -> list[Path]:
+    """Make the runs that are missing and write two tables: what was named, and curves to draw."""
+    facts, keys = manifest(), list(product([*FAULTS, *METHODS], MADE_ON + JUDGED_ON))
+    todo = [key for key in keys if not path_of(key).exists()]
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(workers, spawn, set_threads, (1,)) as pool:
+    with ProcessPoolExecutor(workers or os.cpu_count(), spawn, set_threads, (1,)) as pool:
         for _ in tqdm(pool.map(make, todo), total=len(todo), disable=not todo):
             pass
-    rows = [row_of(key) for key in product(names, seeds)]
-    out = data_dir() / "results" / TABLE
-    write_csv(out, rows)
-    write_csv(out.with_name(CURVES), curves(JUDGED_ON[0]))
-    print(summary(rows))
-    return out
+    seconds = round(sum(kept(key)["seconds"] for key in keys), 1)
+    tables = {"named": [row_of(key) for key in keys], "curves": curves(JUDGED_ON[0])}
+    written = [folder() / f"{name}.csv" for name in tables]
+    for path, rows in zip(written, tables.values(), strict=True):
+        write_csv(path, rows)
+        write_manifest(path.with_suffix(SUFFIX), facts | {"seconds": seconds}, [path])
+    return written
+
+
+def folder() -> Path:
+    """Where the tables are."""
+    return data_dir() / "results" / "troubles"
 
 
 def path_of(key: Key) -> Path:
@@ -53,19 +60,23 @@ def path_of(key: Key) -> Path:
 
 def make(key: Key) -> None:
     """Run and keep its log."""
-    warnings.simplefilter("ignore")
-    name, seed = key
+    (name, seed), begin = key, time.process_time()
     log = (FAULTS[name] if name in FAULTS else healthy(name)).log(seed)
+    beside = None if log.beside is None else list(log.beside.rows)
+    said = {"rows": list(log.rows), "text": log.text, "beside": beside}
     KEPT.mkdir(parents=True, exist_ok=True)
-    beside = log.beside and list(log.beside.rows)
-    kept = {"rows": list(log.rows), "text": log.text, "beside": beside}
-    path_of(key).write_text(json.dumps(kept))
+    path_of(key).write_text(json.dumps(said | {"seconds": time.process_time() - begin}))
+
+
+def kept(key: Key) -> dict[str, Any]:
+    """What was kept of a run."""
+    return json.loads(path_of(key).read_text())
 
 
 def load(key: Key) -> Log:
     """The log of a run that was made."""
-    kept = json.loads(path_of(key).read_text())
-    return Log(kept["rows"], kept["text"], kept["beside"] and Log(kept["beside"]))
+    said = kept(key)
+    return Log(said["rows"], said["text"], said["beside"] and Log(said["beside"]))
 
 
 def row_of(key: Key) -> dict[str, Any]:
@@ -84,6 +95,13 @@ def row_of(key: Key) -> dict[str, Any]:
     }
 
 
+def load_named() -> list[dict[str, Any]]:
+    """The rows of the committed table."""
+    with (folder() / "named.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [row | {"variant": row["variant"] == "True"} for row in rows]
+
+
 def curves(seed: int) -> Iterator[dict[str, Any]]:
     """What the appendix draws: the columns that symptoms look at, of one seed."""
     looked_at = {name for one in symptoms().values() for name in one.look}
@@ -91,6 +109,11 @@ def curves(seed: int) -> Iterator[dict[str, Any]]:
         for row in load((name, seed)).rows:
             wanted = {k: float(f"{v:.4g}") for k, v in row.items() if k in looked_at}
             yield {"run": name, **wanted, "step": row["step"]}
+
+
+def is_alarm(symptom: str) -> bool:
+    """Whether it asks for a cure; a note on what looks odd and is not does not."""
+    return bool(symptom) and not symptoms()[symptom].harmless
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -101,7 +124,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         ill = [row for row in those if row["symptom"] and not row["variant"]]
         well = [row for row in those if not row["symptom"]]
         named = sum(row["named"] == row["symptom"] for row in ill)
-        alarms = sum(bool(row["named"]) for row in well)
+        alarms = sum(is_alarm(row["named"]) for row in well)
         lines.append(f"{kind}: {named} of {len(ill)} named, {alarms} alarms in {len(well)} healthy")
     confused = [row for row in rows if row["named"] != row["symptom"]]
     lines += [
