@@ -7,7 +7,7 @@ from functools import cache
 from rlbook.paths import data_dir
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.plan.budget import Budget, Prompts
-from rlbook.scale.plan.shape import ModelShape, described_shape
+from rlbook.scaling.shape import ModelShape, described_shape
 from rlbook.training.config import changed
 
 BAND = (0.5, 1.5)  # predicted over published, of all runs that are not marked as outside

@@ -11,35 +11,15 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
-from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from rlbook.scale.layout import (
-    CHECKSUMS,
-    Layout,
-    checksums,
-    damage,
-    publish_folder,
-    read_json,
-    write_json,
-)
-from rlbook.tasks import Problem
+from rlbook.durable import CHECKSUMS, checksums, damage, publish_folder, read_json, write_json
+from rlbook.scale.layout import Layout
 from rlbook.training import Rollout
 from rlbook.training.checkpoint import LATEST
-
-TOKEN_FIELDS = {
-    "token_ids": torch.int64,
-    "logps": torch.float32,
-    "versions": torch.int64,
-    "forced": torch.bool,
-}
-TOKEN_REWARDS = "token_rewards."  # and the name of the part
+from rlbook.training.packing import describe, pack_tokens, restore
 
 
 def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: dict) -> Path:
@@ -162,77 +142,3 @@ def end_spool(layout: Layout, step: int, reason: str, failed: bool = False) -> N
 def spool_end(layout: Layout) -> dict | None:
     """What `end_spool` announced: {"version", "exhausted", "reason", "failed"}; None if nothing."""
     return read_json(layout.spool / "END")
-
-
-def pack_tokens(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
-    """Token data of all rollouts end to end; rollout i is `[offsets[i], offsets[i + 1])`.
-
-    Rewards per token are kept in float64, by part; 0 in rollouts that lack it.
-    """
-    columns: dict[str, list[list]] = {
-        "token_ids": [r.token_ids for r in rollouts],
-        "logps": [r.logps for r in rollouts],
-        "versions": [r.versions for r in rollouts],
-        "forced": [r.forced or [False] * r.length for r in rollouts],
-    }
-    tensors = {
-        name: torch.tensor(list(chain.from_iterable(column)), dtype=TOKEN_FIELDS[name])
-        for name, column in columns.items()
-    }
-    for part in dict.fromkeys(name for r in rollouts for name in r.token_rewards):
-        dense = [r.token_rewards.get(part) or [0.0] * r.length for r in rollouts]
-        values = list(chain.from_iterable(dense))
-        tensors[TOKEN_REWARDS + part] = torch.tensor(values, dtype=torch.float64)
-    prompts = chain.from_iterable(r.prompt_ids for r in rollouts)
-    tensors["prompt_ids"] = torch.tensor(list(prompts), dtype=torch.int64)
-    tensors["offsets"] = offsets(r.length for r in rollouts)
-    tensors["prompt_offsets"] = offsets(len(r.prompt_ids) for r in rollouts)
-    return tensors
-
-
-def offsets(lengths) -> Tensor:
-    """Where each list of a flat tensor begins, and where the last one ends."""
-    return torch.tensor(list(accumulate(lengths, initial=0)))
-
-
-def describe(rollouts: Sequence[Rollout]) -> dict:
-    """What is not token data: problems once, the rest per rollout."""
-    stored = {*TOKEN_FIELDS, "prompt_ids", "problem", "token_rewards"}
-    plain = [f.name for f in fields(Rollout) if f.name not in stored]
-    return {
-        "problems": {r.problem.id: asdict(r.problem) for r in rollouts},
-        "rollouts": [
-            {
-                "problem": r.problem.id,
-                "token_rewards": list(r.token_rewards),
-                **{name: getattr(r, name) for name in plain},
-            }
-            for r in rollouts
-        ],
-    }
-
-
-def restore(document: dict, tensors: dict[str, Tensor]) -> list[Rollout]:
-    """Inverse of `describe` and `pack_tokens`."""
-    problems = {key: Problem(**value) for key, value in document["problems"].items()}
-    prompts = cut(tensors["prompt_ids"], tensors["prompt_offsets"])
-    columns = {name: cut(tensors[name], tensors["offsets"]) for name in TOKEN_FIELDS}
-    dense = {
-        name.removeprefix(TOKEN_REWARDS): cut(tensor, tensors["offsets"])
-        for name, tensor in tensors.items()
-        if name.startswith(TOKEN_REWARDS)
-    }
-    rollouts = []
-    for i, row in enumerate(document["rollouts"]):
-        tokens: dict[str, Any] = {name: column[i] for name, column in columns.items()}
-        tokens["forced"] = tokens["forced"] if any(tokens["forced"]) else None
-        problem = problems[row.pop("problem")]
-        row["token_rewards"] = {part: dense[part][i] for part in row["token_rewards"]}
-        rollouts.append(Rollout(problem=problem, prompt_ids=prompts[i], **tokens, **row))
-    return rollouts
-
-
-def cut(flat: Tensor, offsets: Tensor) -> list[list]:
-    """The pieces of a flat tensor, as Python lists."""
-    values = flat.tolist()
-    return [values[start:stop] for start, stop in pairwise(offsets.tolist())]

@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rlbook.durable import read_json, replace_text, write_json
 from rlbook.scale.config import ScaleConfig, dump_config, load_config
-from rlbook.scale.layout import Layout, read_json, replace_text, write_json
+from rlbook.scale.layout import Layout
 from rlbook.training.resume import fixed_differences
 
 # What a resumed run may change: how long it goes on, where it runs, what it may use, how it is

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from rlbook.durable import read_json
 from rlbook.jsonl import join_rows, read_jsonl
 from rlbook.scale.config import load_config
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.layout import Layout
 
 SECRETS = ("generate.token",)
 

@@ -26,15 +26,16 @@ from threading import Thread
 import torch
 from torch import Tensor
 
+from rlbook.durable import read_json, write_json
 from rlbook.extras import require
 from rlbook.jsonl import read_jsonl
 from rlbook.paths import ROOT, data_dir
 from rlbook.policy import load_policy, load_tokenizer, set_threads, token_stats
+from rlbook.policy.continuous import ContinuousSampler
 from rlbook.policy.logprobs import chunked_head
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.continuous import ContinuousSampler
 from rlbook.scale.generate.vllm_adapter import CPU_ENVIRONMENT, check_version, vllm_python
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.layout import Layout
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
 from workshop.bench.record import Skipped, record
@@ -145,9 +146,9 @@ def compare_heads(setting: Setting, positions: int, vocabulary: int, width: int)
 def update(setting: Setting) -> list[dict]:
     """Updates of the full-scale trainer: seconds, tokens per second, MFU, memory and budget."""
     from rlbook.scale.plan.budget import Budget, Prompts
-    from rlbook.scale.plan.shape import model_shape
     from rlbook.scale.train.learner import ShardedLearner
     from rlbook.scale.train.parallel import Ranks
+    from rlbook.scaling.shape import model_shape
 
     with TemporaryDirectory() as folder:
         config = setting.config(folder)

@@ -17,8 +17,8 @@ from scipy.optimize import nnls
 from rlbook.jsonl import read_jsonl
 from rlbook.paths import ROOT
 from rlbook.policy import load_policy, sample
+from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.generate.continuous import ContinuousSampler
 from rlbook.scale.launch.start import launch
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.orchestrator import ASKED_PER_SLOT
@@ -30,7 +30,7 @@ from workshop.bench.timing import timed
 
 CONFIG = ROOT / "configs" / "cpu-tiny.yaml"
 SLOTS = {"smoke": (128,), "full": (128, 16)}  # with few of them the generator is the slower side
-LAGS = {"smoke": (1,), "full": (0, 1, 2, 4, 8)}
+STALENESS = {"smoke": (1,), "full": (0, 1, 2, 4, 8)}
 UPDATES = {"smoke": 3, "full": 100}
 WARMUP = {"smoke": 1, "full": 40}  # updates until the pipeline has settled: not counted
 LOADS = {"smoke": (8, 16), "full": (8, 16, 32, 64, 128)}
@@ -60,7 +60,7 @@ def run(size: str) -> list[dict]:
     lengths, decode = sampling.lengths(), sampling.decode_costs(LOADS[size], ROUNDS[size])
     with TemporaryDirectory() as folder:
         for slots in SLOTS[size]:
-            for staleness in LAGS[size]:
+            for staleness in STALENESS[size]:
                 config = _config(slots, staleness, size, Path(folder) / f"{slots}-{staleness}")
                 measured = _measure(config, WARMUP[size])
                 simulated = measured | _predict(config, lengths, decode, measured, WARMUP[size])

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, run
 
+from rlbook.durable import CHECKSUMS, damage
 from rlbook.scale.batch_log import newest_batch
-from rlbook.scale.layout import CHECKSUMS, Layout, damage
+from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import step_folders
 from workshop.chaos.victims import is_stopped, pids_of
 

@@ -8,11 +8,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from rlbook.durable import read_json
 from rlbook.jsonl import read_jsonl
 from rlbook.policy import set_threads
 from rlbook.scale.batch_log import DamagedBatch, published, read_batch, spool_end
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
 from rlbook.tasks import get_task

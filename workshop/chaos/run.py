@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
 
+from rlbook.durable import read_json
 from rlbook.scale.batch_log import published
 from rlbook.scale.config import load_config
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import die_with_parent
 from workshop.chaos.faults import FAULTS, Scene, Strike
 from workshop.chaos.victims import survivors
@@ -119,7 +120,8 @@ class Chaos:
     def due(self, now: float) -> bool:
         """Whether it is time for the next strike; none while the disk is full."""
         if self.in_turn:
-            recovered = not self.struck or self.updates[-2:-1] > [self.struck[-1].seconds]
+            before = self.struck[-1].seconds if self.struck else 0.0
+            recovered = self.updates[-2:-1] > [before]
         else:
             recovered = self.merciless or self.version != self.struck_version
         full = any(fault == "fill disk" for fault, _ in self.under_way)

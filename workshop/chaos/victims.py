@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rlbook.scale.layout import Layout, read_json
+from rlbook.durable import read_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import LAUNCHER, state_and_parent
 
 

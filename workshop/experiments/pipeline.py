@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from rlbook.durable import read_json, write_json
 from rlbook.evaluation import evaluate
 from rlbook.jsonl import join_rows, read_jsonl
 from rlbook.manifest import SUFFIX, manifest, run_as_data, write_manifest
@@ -28,7 +29,7 @@ from rlbook.paths import ROOT, data_dir
 from rlbook.policy import load_policy
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.launch.start import launch
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import step_folders
 from rlbook.tasks import get_task
 from rlbook.training import RunConfig, Trainer, write_csv

@@ -22,10 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rlbook.policy import load_policy, set_threads
+from rlbook.policy import Completion, load_policy, set_threads
+from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.conflicts import LOOPBACK
-from rlbook.scale.generate.continuous import ContinuousSampler
-from rlbook.scale.generate.engine import VersionedCompletion
 from rlbook.scale.generate.protocol import RELOAD_ROUTE, WEIGHTS_VARIABLE, requested_folder
 from rlbook.scale.generate.registry import own_host, publish
 from rlbook.scale.generate.stepper import Stepper
@@ -167,7 +166,7 @@ class Server:
             {"request_id": uuid4().hex, "output_mode": "tokens", "choices": choices}
         )
 
-    def choice(self, index: int, completion: VersionedCompletion) -> dict:
+    def choice(self, index: int, completion: Completion) -> dict:
         """A completion in the reply; `weight_versions` are spans [start, end) of tokens."""
         tokens = zip(completion.token_ids, completion.logps, strict=True)
         return {
@@ -177,7 +176,7 @@ class Server:
             "logprobs": {"content": [{"token_id": t, "logprob": logp} for t, logp in tokens]},
             "weight_versions": [
                 {"version": self.labels[version], "start": start, "end": end}
-                for version, start, end in spans(completion.versions)
+                for version, start, end in spans(completion.versions or ())
             ],
         }
 

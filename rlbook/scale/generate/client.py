@@ -13,11 +13,11 @@ from typing import Any
 
 import aiohttp
 
+from rlbook.policy import Completion
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.engine import (
     GenerationFailed,
     RequestRefused,
-    VersionedCompletion,
     all_of,
     labelled_version,
     pause_after,
@@ -74,7 +74,7 @@ class GeneratorClient:
 
     async def complete(
         self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
-    ) -> list[VersionedCompletion]:
+    ) -> list[Completion]:
         """`n` completions of one prompt, sampled from softmax(logits / temperature), untruncated.
 
         The server's weights must be of this run, before and throughout.
@@ -88,7 +88,7 @@ class GeneratorClient:
 
     async def complete_at(
         self, version: int, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
-    ) -> list[VersionedCompletion]:
+    ) -> list[Completion]:
         """`complete` for a caller who knows the server's version.
 
         Cached prompts are shared only among requests sent at the same version.
@@ -229,7 +229,10 @@ def clients_of(config: ScaleConfig, layout: Layout) -> list[GeneratorClient]:
 
 
 class HTTPEngine:
-    """Several generators as one: a request goes to the least busy with this run's weights."""
+    """Several generators as one: a request goes to the least busy with this run's weights.
+
+    The one whose name is `aside` is asked nothing as long as another can do the work.
+    """
 
     def __init__(self, clients: Sequence[GeneratorClient]):
         self.clients = list(clients)
@@ -279,7 +282,7 @@ class HTTPEngine:
 
     async def complete(
         self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
-    ) -> list[VersionedCompletion]:
+    ) -> list[Completion]:
         """`n` completions of one prompt, each a request of its own; all to one server.
 
         It keeps the prompt's keys and values for all of them. A completion that fails is asked
@@ -294,7 +297,7 @@ class HTTPEngine:
 
     async def _one(
         self, client: GeneratorClient, version: int, prompt: list[int], limits: dict
-    ) -> VersionedCompletion:
+    ) -> Completion:
         try:
             (written,) = await client.complete_at(version, prompt, 1, **limits)
         except GenerationFailed:

@@ -2,10 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, cast
-
-from rlbook.policy import Completion
+from typing import TypeVar, cast
 
 Result = TypeVar("Result")
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
@@ -14,13 +11,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by
 def pause_after(failures: int) -> float:
     """Seconds to leave a server in peace after so many failures in a row."""
     return min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
-
-
-@dataclass(frozen=True)
-class VersionedCompletion(Completion):
-    """A completion of which every token's weights are known."""
-
-    versions: list[int] = field()
 
 
 class GenerationFailed(RuntimeError):
@@ -41,26 +31,6 @@ async def all_of(work: Iterable[Awaitable[Result]]) -> list[Result]:
         if isinstance(result, BaseException):
             raise result
     return cast(list[Result], results)
-
-
-class AsyncEngine(Protocol):
-    """Completes token prompts with the weights its generators have; many requests at a time.
-
-    The generator whose name is `aside` is asked nothing as long as another one can do the work.
-    """
-
-    aside: str | None
-
-    async def complete(
-        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
-    ) -> list[VersionedCompletion]:
-        """`n` completions of one prompt. Raises `GenerationFailed` or `RequestRefused`."""
-
-    async def versions(self) -> dict[str, int]:
-        """Of the weights in use, by generator; without those that have none of this run."""
-
-    def only(self, generator: str) -> "AsyncEngine":
-        """One generator by itself."""
 
 
 def weight_label(run_id: str, version: int | None) -> str:

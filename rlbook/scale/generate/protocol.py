@@ -3,7 +3,8 @@
 import math
 from pathlib import Path
 
-from rlbook.scale.generate.engine import VersionedCompletion, labelled_version
+from rlbook.policy import Completion
+from rlbook.scale.generate.engine import labelled_version
 
 CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
 RELOAD_ROUTE, RELOAD = "/collective_rpc", "reload_weights"
@@ -47,7 +48,7 @@ def requested_folder(body: object, root: str | None) -> str:
     return folder
 
 
-def read_completions(reply, n: int, limit: int, run_id: str) -> list[VersionedCompletion]:
+def read_completions(reply, n: int, limit: int, run_id: str) -> list[Completion]:
     """The `n` completions in a reply, in order; `ValueError` for a malformed one."""
     try:
         choices = sorted(reply["choices"], key=lambda choice: choice["index"])
@@ -58,7 +59,7 @@ def read_completions(reply, n: int, limit: int, run_id: str) -> list[VersionedCo
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def read_completion(choice: dict, limit: int, run_id: str) -> VersionedCompletion:
+def read_completion(choice: dict, limit: int, run_id: str) -> Completion:
     """One completion of a reply; `ValueError` says what is wrong with it."""
     tokens, reason = choice["token_ids"], choice["finish_reason"]
     logps = [entry["logprob"] for entry in choice["logprobs"]["content"]]
@@ -72,7 +73,7 @@ def read_completion(choice: dict, limit: int, run_id: str) -> VersionedCompletio
         if not (math.isfinite(logp) and CLAMPED < logp < 1e-3):
             raise ValueError(f"{logp} is no log-probability: the policy may have diverged")
     versions = read_versions(choice["weight_versions"], len(tokens), run_id)
-    return VersionedCompletion(tokens, logps, reason, versions)
+    return Completion(tokens, logps, reason, versions=versions)
 
 
 def read_versions(spans: list[dict], length: int, run_id: str) -> list[int]:

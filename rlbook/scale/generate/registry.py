@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from rlbook.scale.layout import read_json, write_json
+from rlbook.durable import read_json, write_json
 
 ENTRY_VARIABLE = "RLBOOK_SERVER"  # environment: the file in which a server publishes its URL
 HOST_VARIABLE = "RLBOOK_HOST"  # environment: the address it is to bind, if not this machine's own

@@ -3,8 +3,8 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from rlbook.scale.generate.continuous import ContinuousSampler
-from rlbook.scale.generate.engine import VersionedCompletion
+from rlbook.policy import Completion
+from rlbook.policy.continuous import ContinuousSampler
 
 
 class Stepper:
@@ -17,7 +17,7 @@ class Stepper:
         self.sampler, self.paused = sampler, False
         self.thread = ThreadPoolExecutor(1, "sampler")
         self._turn, self._woken = asyncio.Lock(), asyncio.Event()
-        self._completions: dict[int, asyncio.Future[VersionedCompletion]] = {}
+        self._completions: dict[int, asyncio.Future[Completion]] = {}
 
     async def __aenter__(self) -> ContinuousSampler:
         await self._turn.acquire()
@@ -29,7 +29,7 @@ class Stepper:
 
     async def add(
         self, n: int, prompt: list[int], max_new_tokens: int, temperature: float
-    ) -> list[asyncio.Future[VersionedCompletion]]:
+    ) -> list[asyncio.Future[Completion]]:
         """`n` futures of completions. Cancelling one frees it."""
         loop = asyncio.get_running_loop()
         async with self as sampler:

@@ -9,9 +9,9 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.machine import this_machine
 from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.plan.fit import check, impossible
-from rlbook.scale.plan.shape import ModelShape, described_shape, model_shape
 from rlbook.scale.plan.table import as_text, table
 from rlbook.scale.rollout.evaluate import named_set, untrained
+from rlbook.scaling.shape import ModelShape, described_shape, model_shape
 from rlbook.tasks import Problem, get_task, held_out_problems
 from rlbook.training.pool import training_problems
 from rlbook.training.rewards import get_reward

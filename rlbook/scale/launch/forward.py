@@ -5,9 +5,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rlbook.durable import read_json, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.layout import Layout
 from rlbook.training.sinks import Sinks
 
 LOGS = ("metrics", "rollouts", "eval")

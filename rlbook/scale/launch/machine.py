@@ -12,9 +12,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from rlbook.durable import replace_text
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.vllm_adapter import check_version, gpu_memory_gb, vllm_python
-from rlbook.scale.layout import Layout, replace_text
+from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import GB, Budget
 from rlbook.scale.run_folder import one_launcher
 from rlbook.tasks.dataset import HubSource, find_source

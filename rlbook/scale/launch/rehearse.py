@@ -9,13 +9,14 @@ from statistics import fmean, median
 
 import yaml
 
+from rlbook.durable import read_json, replace_text
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.batch_log import newest_batch, read_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.dry_run import measure_prompts, measure_shape
 from rlbook.scale.launch.start import Interrupted, launch, say
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
-from rlbook.scale.layout import Layout, read_json, replace_text
+from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import Budget
 from rlbook.scale.plan.table import as_text
 

@@ -3,8 +3,9 @@
 import shutil
 import time
 
+from rlbook.durable import damage, read_json, replace_text, write_json
 from rlbook.scale.batch_log import remove_batches
-from rlbook.scale.layout import Layout, damage, read_json, replace_text, write_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import step_folders
 from rlbook.training import RunLog
 from rlbook.training.checkpoint import LATEST

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from rlbook.durable import read_json
 from rlbook.extras import require
 from rlbook.scale.batch_log import spool_end
 from rlbook.scale.config import ScaleConfig
@@ -17,7 +18,7 @@ from rlbook.scale.launch.processes import Command, Start, start_here
 from rlbook.scale.launch.progress import ProgressLine
 from rlbook.scale.launch.rollback import roll_back
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.run_folder import one_launcher, open_run
 
 

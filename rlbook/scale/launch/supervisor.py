@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
 
+from rlbook.durable import write_json
 from rlbook.scale.config import LaunchConfig
 from rlbook.scale.launch.processes import Command, Process, Start, describe_exit, start_here
-from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import LifeSigns
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by every recent death

@@ -14,8 +14,8 @@ import numpy as np
 
 from rlbook.policy.logprobs import chunk_rows
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.plan.shape import ModelShape
 from rlbook.scaling.compute_curves import Sigmoid
+from rlbook.scaling.shape import ModelShape
 from rlbook.scaling.simulator import Cluster, Lengths, PipelineRun, pipeline_rl, simulate
 
 GB = 1e9

@@ -17,16 +17,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from rlbook.durable import read_json, write_json
 from rlbook.evaluation import summary
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import EvaluationSet, ScaleConfig
-from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, pause_after
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.generate.engine import GenerationFailed, pause_after
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import say
 from rlbook.scale.rollout.groups import GroupSampler, Manner
 from rlbook.tasks import Problem, Task, get_task, held_out_problems
 from rlbook.training import Rollout, RunLog
+
+if TYPE_CHECKING:
+    from rlbook.scale.generate.client import HTTPEngine
 
 ATTEMPTS = 4  # to ask one question
 LOOK_SECONDS = 0.05
@@ -61,8 +66,8 @@ class Evaluator:
         layout: Layout,
         sets: Sequence[ProblemSet],
         every: int,
-        engine: AsyncEngine,
-        sampler: Callable[[AsyncEngine], GroupSampler],
+        engine: "HTTPEngine",
+        sampler: Callable[["HTTPEngine"], GroupSampler],
         places: int,
         asking: Callable[[], AbstractContextManager] = nullcontext,
     ):

@@ -4,14 +4,20 @@ import asyncio
 import re
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
+from rlbook.policy import Completion
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, VersionedCompletion, all_of
+from rlbook.scale.generate.engine import GenerationFailed, all_of
 from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
+from rlbook.training.pool import derive_seed
 from rlbook.training.rewards import give_rewards, rewards_of
-from rlbook.training.rollouts import decode, derive_seed, encode, make_rollout, text_of
+from rlbook.training.rollouts import decode, encode, make_rollout, text_of
+
+if TYPE_CHECKING:
+    from rlbook.scale.generate.client import HTTPEngine
 
 CLOSING_TAG = re.compile(r"</\w+>")
 
@@ -37,7 +43,7 @@ class GroupSampler:
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: "HTTPEngine",
         tokenizer,
         verifiers: Verifiers,
         config: ScaleConfig,
@@ -93,7 +99,7 @@ class GroupSampler:
 
     async def write(
         self, prompt: list[int], group: int, n: int, manner: Manner
-    ) -> list[VersionedCompletion]:
+    ) -> list[Completion]:
         """Completions, interrupted where the settings say so."""
         cut = None if manner.max_new_tokens else self.generate.interruption
         if cut is None:
@@ -107,9 +113,7 @@ class GroupSampler:
             thoughts = [thought for (thought,) in asked]
         return await all_of(self.finish(prompt, thought, manner) for thought in thoughts)
 
-    async def finish(
-        self, prompt: list[int], thought: VersionedCompletion, manner: Manner
-    ) -> VersionedCompletion:
+    async def finish(self, prompt: list[int], thought: Completion, manner: Manner) -> Completion:
         """The answer to a thought that ran out of tokens, after the text that interrupts it.
 
         A thought that has closed itself is in its answer already: it goes on without that text.
@@ -121,15 +125,13 @@ class GroupSampler:
         (answer,) = await self.ask(context, 1, self.answer_tokens, manner)
         return join(thought, forced, answer)
 
-    def closed(self, thought: VersionedCompletion) -> bool:
+    def closed(self, thought: Completion) -> bool:
         """Whether a thought has ended by itself, with the marker that would be forced on it."""
         return self.closing is not None and self.closing in decode(
             self.tokenizer, thought.token_ids
         )
 
-    async def ask(
-        self, prompt: list[int], n: int, tokens: int, manner: Manner
-    ) -> list[VersionedCompletion]:
+    async def ask(self, prompt: list[int], n: int, tokens: int, manner: Manner) -> list[Completion]:
         """The engine's completions, within the time limit and of the promised shape."""
         own = manner.temperature
         temperature = self.rollout.temperature if own is None else own
@@ -149,7 +151,7 @@ class GroupSampler:
         problem: Problem,
         group: int,
         prompt: list[int],
-        completion: VersionedCompletion,
+        completion: Completion,
         task: str | None,
     ) -> Rollout:
         """A completion with the verifier's word on it."""
@@ -159,13 +161,12 @@ class GroupSampler:
         return make_rollout(problem, group, prompt, completion, text, verdict)
 
 
-def join(
-    thought: VersionedCompletion, forced: list[int], answer: VersionedCompletion
-) -> VersionedCompletion:
+def join(thought: Completion, forced: list[int], answer: Completion) -> Completion:
     """One completion; forced tokens carry log-probability 0 and the version that read them."""
+    assert thought.versions and answer.versions  # they were asked for
     read_by = answer.versions[0]
     mask = [False] * len(thought.token_ids) + [True] * len(forced) + [False] * len(answer.token_ids)
-    return VersionedCompletion(
+    return Completion(
         token_ids=thought.token_ids + forced + answer.token_ids,
         logps=thought.logps + [0.0] * len(forced) + answer.logps,
         finish_reason=answer.finish_reason,
@@ -174,9 +175,9 @@ def join(
     )
 
 
-def check_shape(completions: list[VersionedCompletion], n: int) -> None:
+def check_shape(completions: list[Completion], n: int) -> None:
     """Raises `GenerationFailed` unless there are `n` completions with a value per token."""
-    lengths = [{len(c.token_ids), len(c.logps), len(c.versions)} for c in completions]
+    lengths = [{len(c.token_ids), len(c.logps), len(c.versions or ())} for c in completions]
     if len(completions) != n or any(len(sizes) > 1 or 0 in sizes for sizes in lengths):
         raise GenerationFailed(
             f"malformed reply: {len(completions)} completions for {n} asked, with lengths of "

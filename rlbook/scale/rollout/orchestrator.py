@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbook.durable import read_json
 from rlbook.policy import load_tokenizer
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.generate.client import (
@@ -21,8 +22,8 @@ from rlbook.scale.generate.client import (
     HTTPEngine,
     clients_of,
 )
-from rlbook.scale.generate.engine import AsyncEngine, GenerationFailed, RequestRefused
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import HEARTBEAT_SECONDS, Heartbeat, die_with_parent, say
 from rlbook.scale.rollout.batches import Batches
 from rlbook.scale.rollout.counters import Counters
@@ -56,7 +57,7 @@ class Orchestrator:
         self,
         layout: Layout,
         config: ScaleConfig,
-        engine: AsyncEngine,
+        engine: HTTPEngine,
         tokenizer,
         verifiers: Verifiers,
         servers: int = 1,
@@ -68,7 +69,7 @@ class Orchestrator:
         self.counters = Counters(servers, verifiers.failures)
         self.batches = Batches(layout, config, pool, self.counters, labeller(task))
 
-        def sampler(engine: AsyncEngine) -> GroupSampler:
+        def sampler(engine: HTTPEngine) -> GroupSampler:
             return GroupSampler(engine, tokenizer, verifiers, config)
 
         named = (named_set(*one, config) for one in config.evaluation.sets.items())

@@ -35,8 +35,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlbook.policy import load_policy
-from rlbook.scale.layout import (
+from rlbook.durable import (
     CHECKSUMS,
     checksum,
     damage,
@@ -45,6 +44,7 @@ from rlbook.scale.layout import (
     sync_to_disk,
     write_json,
 )
+from rlbook.policy import load_policy
 from rlbook.scale.train.parallel import Ranks
 from rlbook.training.checkpoint import LATEST, read_state, resolve
 from rlbook.training.step import full_tensor

@@ -17,15 +17,16 @@ from typing import Literal
 
 import torch.distributed as dist
 
+from rlbook.durable import read_json, write_json
 from rlbook.policy import set_threads
 from rlbook.scale.batch_log import has_batch, prune, read_batch, saved_state, spool_end
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.layout import Layout, read_json, write_json
-from rlbook.scale.plan.shape import model_shape
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import Heartbeat, die_with_parent
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
 from rlbook.scale.train.weight_sync import WeightSync
+from rlbook.scaling.shape import model_shape
 from rlbook.training import Rollout, RunLog
 
 POLL_SECONDS = 0.05

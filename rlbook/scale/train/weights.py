@@ -17,9 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlbook.durable import publish_folder
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.layout import Layout, publish_folder
+from rlbook.scale.layout import Layout
 from rlbook.scale.train.parallel import Ranks
 from rlbook.training.step import full_tensor
 

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlbook.durable import write_json
 from rlbook.jsonl import read_jsonl
-from rlbook.policy import load_tokenizer
+from rlbook.policy import Completion, load_tokenizer
 from rlbook.scale import batch_log
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.engine import VersionedCompletion
 from rlbook.scale.launch.processes import Command, start_here
-from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.orchestrator import Orchestrator
 from rlbook.tasks import get_task
 
@@ -141,7 +141,7 @@ class FakeEngine:
         late = len(tokens) // 2
         versions = [first] * (len(tokens) - late) + [self.weights or 0] * late
         reason = "stop" if tokens[-1] == self.tokenizer.eos_token_id else "length"
-        return VersionedCompletion(tokens, [-0.5] * len(tokens), reason, versions)
+        return Completion(tokens, [-0.5] * len(tokens), reason, versions=versions)
 
 
 class FakeVerifiers:
@@ -308,7 +308,7 @@ def make_run(tmp_path, monkeypatch):
     own = SimpleNamespace(monotonic=clock, strftime=time.strftime)
     monkeypatch.setattr("rlbook.scale.rollout.orchestrator.time", own)
     monkeypatch.setattr("rlbook.scale.rollout.orchestrator.POLL_SECONDS", 0.004)
-    monkeypatch.setattr("rlbook.scale.layout.sync_to_disk", lambda path: None)
+    monkeypatch.setattr("rlbook.durable.sync_to_disk", lambda path: None)
 
     def make(engine=None, **sections):
         return Run(settings(tmp_path, **sections), FakeEngine(**engine or {}), clock)

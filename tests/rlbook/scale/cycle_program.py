@@ -5,6 +5,7 @@ Whatever goes wrong is a finding, so that later stages still tell what they have
 """
 
 import asyncio
+import gc
 import importlib.util
 import json
 import random
@@ -18,14 +19,18 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 
 from rlbook.policy import set_threads
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.engine import GenerationFailed
 from rlbook.scale.layout import Layout
+from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.nccl import NCCLTransport
 from rlbook.scale.train.parallel import Ranks, layers_of
+from rlbook.scale.train.weights import FileTransport
+from rlbook.scaling.shape import model_shape
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
 from rlbook.training.step import full_tensor
@@ -36,6 +41,7 @@ spec = importlib.util.spec_from_file_location(
 pretended = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(pretended)
 
+DTYPE = torch.bfloat16  # of generators; another than the trainer's
 BATCHES = 2  # before the checkpoint, and after it
 
 
@@ -62,7 +68,7 @@ def learner_on(ranks, root, device, changes):
         "run": str(root), "method": "scalerl", "steps": 8, "policy": "tiny", "device": device,
         "lr": 1e-3, "minibatches": 2, "micro_batch_tokens": 60,
     }  # fmt: skip
-    # Weights travel in another dtype than the trainer's: even on one rank they have to be copied.
+    # Weights travel in another dtype: even on one rank they have to be copied.
     transport = "nccl" if device == "cuda" else "file"
     generate = {"engine": "vllm", "dtype": "bfloat16", "transport": transport}
     config = ScaleConfig(**defaults | {"generate": generate} | changes)
@@ -89,6 +95,7 @@ class Client:
     broken: bool = False
     url: str = "http://127.0.0.1:1"
     asked: list = field(default_factory=list)
+    read: list = field(default_factory=list)
 
     async def init_transfer(self, info):
         self.asked.append("init")
@@ -101,6 +108,9 @@ class Client:
 
     async def finish_update(self):
         self.asked.append("finish")
+
+    async def reload(self, folder):
+        self.read = sorted(Path(folder).glob("*.safetensors"))
 
 
 @dataclass
@@ -167,6 +177,22 @@ def push(transport, learner, client):
         transport.release()
 
 
+def push_files(learner, root, ranks, found):
+    """By files: what a generator would read, beside the weights."""
+    transport, client = FileTransport(learner.settings, Layout(root), ranks), Client()
+    push(transport, learner, client)
+    ours = weights_of(learner)
+    if ranks.first:
+        sent = {n: t for file in client.read for n, t in load_file(file).items()}
+        found["files wrong"] = [n for n, w in ours.items() if not torch.equal(sent[n], w.to(DTYPE))]
+
+
+def budget_of(learner, transport):
+    ranks = {"processes": learner.parallel.count}
+    config = learner.settings.replace(generate={"transport": transport}, train=ranks)
+    return Budget(config, model_shape("tiny"), Prompts(3, 3))
+
+
 def attempt(findings: dict, name: str, stage: Callable) -> None:
     try:
         stage()
@@ -188,6 +214,7 @@ def on_the_gpu(ranks, root, changes, before_loading=lambda folder: None):
         learner = learner_on(ranks, root, "cuda", changes)
         states = learner.policy.state_dict() | dict(learner.policy.named_buffers())
         found["loaded elsewhere"] = [name for name, t in states.items() if not marks.has(t)]
+        del states
         attempt(found, "update", lambda: learn(learner, range(BATCHES)))
         with marks.meter():
             held = marks.bytes()
@@ -205,7 +232,17 @@ def on_the_gpu(ranks, root, changes, before_loading=lambda folder: None):
                 if marks.has(value) != marks.has(parameter)
             }
         )
-        attempt(found, "resumed update", lambda: learn(learner, range(BATCHES, 2 * BATCHES)))
+        gc.collect()  # the learner before
+        with marks.meter():
+            attempt(found, "resumed update", lambda: learn(learner, range(BATCHES, 2 * BATCHES)))
+            found["update peak"] = marks.peak
+        found["planned"] = budget_of(learner, "nccl").trainer_memory
+        with marks.meter():
+            held = marks.bytes()
+            attempt(found, "file push", lambda: push_files(learner, root, ranks, found))
+            found["file push peak"] = marks.peak - held
+            found["file push planned"] = budget_of(learner, "file").push_memory
+        found["push planned"] = budget_of(learner, "nccl").push_memory
         transport = NCCLTransport(learner.settings, Layout(root), ranks)
         broken, fine = Client(broken=True), Client()
         with marks.meter():

@@ -13,11 +13,12 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
 
+from rlbook.durable import replace_text
 from rlbook.objectives import METHODS
 from rlbook.policy import load_policy, load_tokenizer, set_threads
 from rlbook.scale.batch_log import write_batch
 from rlbook.scale.config import ScaleConfig, TrainConfig
-from rlbook.scale.layout import Layout, replace_text
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import die_with_parent
 from rlbook.scale.train import checkpoint, weights
 from rlbook.scale.train.checkpoint import Checkpoints, own_tensors

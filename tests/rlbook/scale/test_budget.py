@@ -16,8 +16,8 @@ from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.launch.dry_run import dry_run, measure_prompts, measure_shape, problems_of
 from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.plan.fit import check, fastest_split, fits, fixes, impossible
-from rlbook.scale.plan.shape import model_shape, shape_of
 from rlbook.scale.plan.table import SLOWER, reward, same_split
+from rlbook.scaling.shape import model_shape, shape_of
 from rlbook.tasks import Problem, dataset
 from rlbook.training.config import changed as changed_by_words
 
@@ -528,7 +528,7 @@ def test_a_hub_name_without_a_network(monkeypatch):
     def unreachable(source):
         raise OSError("We couldn't connect to 'https://huggingface.co'\nmore")
 
-    monkeypatch.setattr("rlbook.scale.plan.shape.AutoConfig.from_pretrained", unreachable)
+    monkeypatch.setattr("rlbook.scaling.shape.AutoConfig.from_pretrained", unreachable)
     with pytest.raises(ValueError, match=r"model\.policy 'a/b': .*couldn't connect.*local folder"):
         model_shape("a/b")
     monkeypatch.setattr("rlbook.scale.launch.dry_run.AutoTokenizer.from_pretrained", unreachable)

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.generate.builtin_server import TOKEN_VARIABLE, make_app, parse, start
 from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.generate.continuous import ContinuousSampler
 from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
 from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
 

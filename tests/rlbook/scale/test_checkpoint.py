@@ -14,10 +14,10 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from rlbook.durable import checksums, write_json
 from rlbook.paths import data_dir
 from rlbook.policy import load_policy, load_tokenizer
 from rlbook.scale.config import TrainConfig
-from rlbook.scale.layout import checksums, write_json
 from rlbook.scale.train import checkpoint
 from rlbook.scale.train.checkpoint import OFFSETS, PLACES, Checkpoints, export
 from rlbook.scale.train.parallel import Ranks, shard

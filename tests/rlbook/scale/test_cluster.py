@@ -18,6 +18,7 @@ import pytest
 import yaml
 from ray.cluster_utils import Cluster as Machines
 
+from rlbook.durable import read_json
 from rlbook.jsonl import read_jsonl
 from rlbook.paths import ROOT
 from rlbook.scale.batch_log import published
@@ -27,7 +28,7 @@ from rlbook.scale.launch.cluster import bundles, cluster, interface_of
 from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.processes import LOST, Command
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import state_and_parent
 from workshop.chaos.promises import broken_promises
 from workshop.chaos.victims import survivors

@@ -9,10 +9,11 @@ import time
 
 import pytest
 
+from rlbook.durable import read_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.batch_log import has_batch, read_batch
 from rlbook.scale.generate.vllm_adapter import vllm_python
-from rlbook.scale.layout import Layout, read_json
+from rlbook.scale.layout import Layout
 
 SMALL = {
     "steps": 5,

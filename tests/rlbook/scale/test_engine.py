@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from rlbook.durable import write_json
 from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
 from rlbook.scale.generate.engine import (
     GenerationFailed,
@@ -15,7 +16,6 @@ from rlbook.scale.generate.engine import (
     labelled_version,
     weight_label,
 )
-from rlbook.scale.layout import write_json
 
 PROMPT = [1, 17, 24]
 PATIENCE = 60.0  # seconds that a busy machine may take

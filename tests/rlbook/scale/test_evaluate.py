@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlbook.durable import read_json, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import EvaluationSet, ScaleConfig
 from rlbook.scale.generate.engine import GenerationFailed
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.counters import Counters
 from rlbook.scale.rollout.evaluate import (
     ATTEMPTS,
@@ -150,7 +151,7 @@ class Asker:
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlbook.scale.layout.sync_to_disk", lambda path: None)
+    monkeypatch.setattr("rlbook.durable.sync_to_disk", lambda path: None)
     monkeypatch.setattr(trainer, "has_batch", lambda layout, version: True)
     return World(Layout(tmp_path))
 

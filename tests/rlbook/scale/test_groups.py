@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from rlbook.policy import load_tokenizer
+from rlbook.policy import Completion, load_tokenizer
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.engine import VersionedCompletion
 from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.tasks import Problem
 
@@ -23,11 +22,11 @@ class Interruptible:
         if n > 1:
             reply = self.thought.input_ids[:max_new_tokens]
             assert len(reply) == max_new_tokens
-            reply = VersionedCompletion(reply, [-1.0] * len(reply), "length", [0] * len(reply))
+            reply = Completion(reply, [-1.0] * len(reply), "length", versions=[0] * len(reply))
             return [reply] * n
         text = "4</answer>" if "<answer>" in self.contexts[-1] else "<answer>4</answer>"
         tokens = [*self.tokenizer(text, add_special_tokens=False).input_ids, 2]
-        return [VersionedCompletion(tokens, [-2.0] * len(tokens), "stop", [1] * len(tokens))]
+        return [Completion(tokens, [-2.0] * len(tokens), "stop", versions=[1] * len(tokens))]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ class Endless:
     async def complete(self, prompt, n, *, max_new_tokens, temperature):
         self.asked.append(max_new_tokens)
         tokens = [17] * max_new_tokens
-        return [VersionedCompletion(tokens, [-1.0] * len(tokens), "length", [0] * len(tokens))] * n
+        return [Completion(tokens, [-1.0] * len(tokens), "length", versions=[0] * len(tokens))] * n
 
 
 def test_the_place_of_an_interruption_is_drawn_for_every_completion(fake_verifiers):

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlbook.durable import read_json, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.batch_log import end_spool
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
@@ -19,7 +20,7 @@ from rlbook.scale.launch.processes import LOST, Command, describe_exit
 from rlbook.scale.launch.progress import describe, last_row
 from rlbook.scale.launch.start import check_machine, launch, scale
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, last_error, tail
-from rlbook.scale.layout import Layout, read_json, write_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.plan.table import duration
 from rlbook.scale.process import LAUNCHER, Heartbeat
 from rlbook.scale.run_folder import RESUMABLE, one_launcher, open_run

@@ -10,10 +10,11 @@ import urllib.request
 
 import pytest
 
+from rlbook.durable import replace_text, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale import batch_log
 from rlbook.scale.config import ScaleConfig, dump_config
-from rlbook.scale.layout import Layout, replace_text, write_json
+from rlbook.scale.layout import Layout
 
 pytestmark = pytest.mark.slow
 

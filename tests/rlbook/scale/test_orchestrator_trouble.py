@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from rlbook.scale.generate.engine import GenerationFailed, RequestRefused, VersionedCompletion
+from rlbook.policy import Completion
+from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.orchestrator import LONGEST_PAUSE, InFlight, orchestrate
 
@@ -30,10 +31,10 @@ def replying(reply, calls):
 
 TOKENS = {"token_ids": [5, 2], "logps": [-1.0, -1.0], "finish_reason": "stop", "versions": [0, 0]}
 MALFORMED = {
-    "too few": [VersionedCompletion(**TOKENS)],
+    "too few": [Completion(**TOKENS)],
     "nothing": [],
-    "a version is missing": [VersionedCompletion(**TOKENS | {"versions": [0]})] * 2,
-    "no tokens": [VersionedCompletion([], [], "length", [])] * 2,
+    "a version is missing": [Completion(**TOKENS | {"versions": [0]})] * 2,
+    "no tokens": [Completion([], [], "length", versions=[])] * 2,
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from rlbook.scale.layout import CHECKSUMS, checksums, write_json
+from rlbook.durable import CHECKSUMS, checksums, write_json
 from rlbook.scale.train.parallel import Ranks
 
 PROGRAM = Path(__file__).with_name("cycle_program.py")
@@ -23,7 +23,7 @@ HALF = {"train": {"dtype": "bfloat16", "activation_checkpointing": True}}
 
 def check(found):
     """The findings of one rank."""
-    stages = ("update", "save", "load", "resumed update", "push")
+    stages = ("update", "save", "load", "resumed update", "file push", "push")
     assert {stage: found[stage] for stage in stages if stage in found} == {}
     assert found["loaded elsewhere"] == found["moments elsewhere"] == []
     assert found["durable"] and found["step"] == 2 * program.BATCHES
@@ -31,12 +31,17 @@ def check(found):
     assert found["gap"] < 2e-5
     for name in ("save peak", "push peak", "left by push"):
         assert found[name] <= found["unit"] + SMALL, name
+    for name in ("push", "file push"):
+        assert found[f"{name} peak"] <= found[f"{name} planned"] + SMALL, name
+    # What is alive on the device at once is what the plan counts, all but its floor.
+    planned = sum(n for part, n in found["planned"].items() if part != "everything else")
+    assert 0.7 * planned <= found["update peak"] <= planned + SMALL
 
 
 def check_sender(found):
     """What rank 0 alone can know: a generator got everything although the one before had failed."""
     assert "HTTP 500 in the middle" in found["broken push"]
-    assert found["sent wrong"] == found["sent elsewhere"] == []
+    assert found["sent wrong"] == found["sent elsewhere"] == found["files wrong"] == []
     assert found["asked"] == ["init", "start", "update", "finish"]
 
 

@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from rlbook.cli import VERBS
+from rlbook.durable import write_json
 from rlbook.paths import ROOT
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.launch.rehearse import Killer, decode_seconds, rehearse, with_budget
 from rlbook.scale.launch.supervisor import TooManyDeaths
-from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.layout import Layout
 
 
 def test_everybody_is_killed_once_after_the_first_update(tmp_path, monkeypatch):

@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rlbook.durable import write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import ScaleConfig, dump_config
-from rlbook.scale.layout import Layout, write_json
+from rlbook.scale.layout import Layout
 from rlbook.viz.report import PANELS, figures_of, write_report
 from rlbook.viz.run_record import key_figures, read_run
 

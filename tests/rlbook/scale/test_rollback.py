@@ -4,10 +4,11 @@ import re
 
 import pytest
 
+from rlbook.durable import CHECKSUMS, checksums, read_json, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale import batch_log
 from rlbook.scale.launch.rollback import roll_back
-from rlbook.scale.layout import CHECKSUMS, Layout, checksums, read_json, write_json
+from rlbook.scale.layout import Layout
 from rlbook.training.checkpoint import LATEST
 
 

@@ -10,12 +10,13 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rlbook.durable import read_json, replace_text, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.paths import data_dir
 from rlbook.policy import load_policy, load_tokenizer, logprobs
 from rlbook.scale.batch_log import end_spool, published, write_batch
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.layout import Layout, read_json, replace_text, write_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.train import checkpoint, trainer
 from rlbook.scale.train.checkpoint import Checkpoints
 from rlbook.scale.train.trainer import ScaleTrainer, Stopwatch

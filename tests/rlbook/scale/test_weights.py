@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.paths import data_dir
+from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.generate.builtin_server import make_app
 from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.generate.continuous import ContinuousSampler
 from rlbook.scale.layout import Layout
 from rlbook.scale.train import weights
 from rlbook.scale.train.parallel import Ranks, shard

@@ -2,8 +2,8 @@
 
 import time
 
+from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.generate import builtin_server
-from rlbook.scale.generate.continuous import ContinuousSampler
 
 ANSWERS = 16  # of a batch
 PATIENCE = 120.0  # seconds, should what it has written not suffice for a batch

@@ -15,13 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rlbook.durable import checksums, damage, read_json, write_json
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler, load_policy
 from rlbook.scale.batch_log import DamagedBatch, end_spool, read_batch, write_batch
 from rlbook.scale.config import LaunchConfig, ScaleConfig
 from rlbook.scale.launch.processes import Command
 from rlbook.scale.launch.supervisor import Supervisor
-from rlbook.scale.layout import Layout, checksums, damage, read_json, write_json
+from rlbook.scale.layout import Layout
 from rlbook.scale.process import LAUNCHER
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
@@ -465,7 +466,9 @@ def test_what_a_fault_costs_is_counted_where_it_was_the_only_one():
 def test_faults_that_come_alone_wait_for_an_update_that_nothing_disturbed(tmp_path):
     chaos = Chaos(CONFIG, tmp_path, 0, SMALL, faults=["stop rank", "kill rank"], alone=True)
     chaos.begin, chaos.pause = 0.0, 0.0
-    assert chaos.due(1.0)
+    assert not chaos.due(1.0)  # nothing has been made yet
+    chaos.updates = [1.0, 2.0]
+    assert chaos.due(3.0)
     chaos.struck.append(Struck(5.0, "stop rank", 0))
     for updates, due in (([4.0], False), ([4.0, 7.0], False), ([4.0, 7.0, 9.0], True)):
         chaos.updates = updates

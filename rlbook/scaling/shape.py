@@ -1,6 +1,7 @@
 """A model's sizes, read from its configuration: no weights are loaded, none need exist."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -93,7 +94,7 @@ def model_shape(policy: str) -> ModelShape:
     return shape_of(config)
 
 
-def described_shape(settings: dict) -> ModelShape:
+def described_shape(settings: dict[str, Any]) -> ModelShape:
     """Sizes of the model whose config.json has these entries.
 
     Raises `ValueError` for a `model_type` that transformers does not know.

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rlbook.policy import logprobs
-from rlbook.scale.generate.continuous import ContinuousSampler
+from rlbook.policy.continuous import ContinuousSampler
 
 EOS = 1
 PROMPTS = [[0, 3, 4], [0, 5], [0, 3, 4], [0, 7, 8, 9, 10, 2, 11], [6]]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rlbook.scale.layout import CHECKSUMS, checksums, damage, publish_folder, read_json, write_json
+from rlbook.durable import CHECKSUMS, checksums, damage, publish_folder, read_json, write_json
 
 
 @pytest.mark.parametrize("left", ["", '{"version": 1', "\0" * 16])
@@ -18,13 +18,13 @@ def test_a_torn_file_counts_as_absent(tmp_path, left):
 
 def test_content_and_folder_reach_the_disk_before_the_name(tmp_path, monkeypatch):
     synced, renamed, replace = [], [], os.replace
-    monkeypatch.setattr("rlbook.scale.layout.sync_to_disk", lambda path: synced.append(path))
+    monkeypatch.setattr("rlbook.durable.sync_to_disk", lambda path: synced.append(path))
 
     def note(source, target):
         renamed.append((len(synced), source))
         replace(source, target)
 
-    monkeypatch.setattr("rlbook.scale.layout.os.replace", note)
+    monkeypatch.setattr("rlbook.durable.os.replace", note)
     publish_folder(tmp_path / "batch", lambda folder: (folder / "a").write_text("1"))
     ((before, scratch),) = renamed
     assert set(synced[:before]) == {scratch / "a", scratch} and synced[before:] == [tmp_path]

@@ -12,8 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlbook.policy.decoding import Decoder, decoder_for, fill_holes
-from rlbook.policy.sampler import check_request, draw
-from rlbook.scale.generate.engine import VersionedCompletion
+from rlbook.policy.sampler import Completion, check_request, draw
 
 JOINING_SHARE = 8  # prompts join together when 1/8 of the slots is free: each join is a pass
 
@@ -94,7 +93,7 @@ class ContinuousSampler:
         self._drop([row.number in numbers for row in self._running])
 
     @torch.inference_mode()
-    def step(self) -> dict[int, VersionedCompletion]:
+    def step(self) -> dict[int, Completion]:
         """One token for every running completion; those that have ended, by number.
 
         Raises `FloatingPointError` if the logits are not finite.
@@ -105,7 +104,7 @@ class ContinuousSampler:
         self._draw(logits)
         reasons = [row.finish_reason(self.stop_ids) for row in self._running]
         finished = {
-            row.number: VersionedCompletion(row.tokens, row.logps, reason, row.versions)
+            row.number: Completion(row.tokens, row.logps, reason, versions=row.versions)
             for row, reason in zip(self._running, reasons, strict=True)
             if reason
         }
