@@ -30,79 +30,42 @@ from rlbook.durable import sync_to_disk as sync_to_disk
 from rlbook.durable import write_json as write_json
 
 
+class Inside:
+    """A path in the run folder, of this name."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, layout: "Layout", owner: type) -> Path:
+        return layout.root / self.name
+
+
 @dataclass(frozen=True)
 class Layout:
     """Paths inside one run folder."""
 
     root: Path
 
-    @property
-    def config(self) -> Path:
-        """Settings of the run."""
-        return self.root / "config.yaml"
-
-    @property
-    def spool(self) -> Path:
-        """The batch log: a folder per batch, and END."""
-        return self.root / "spool"
-
-    @property
-    def weights(self) -> Path:
-        """Folders of published weights."""
-        return self.root / "weights"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of step_000020/ and latest: the run's own, as for `rlbook train`."""
-        return self.root
-
-    @property
-    def status(self) -> Path:
-        """How far the trainer is."""
-        return self.root / "status.json"
-
-    @property
-    def servers(self) -> Path:
-        """Addresses of the servers, a file each."""
-        return self.root / "servers"
+    config = Inside("config.yaml")
+    spool = Inside("spool")
+    weights = Inside("weights")
+    checkpoints = Inside("")  # the run folder itself, as for `rlbook train`
+    status = Inside("status.json")
+    servers = Inside("servers")
+    run_id = Inside("run_id")
+    processes = Inside("processes.json")
+    sent = Inside("sent.json")
+    pinned = Inside("pinned")
+    logs = Inside("logs")
+    report = Inside("report.html")
 
     def server(self, name: str) -> Path:
         """Address of one server."""
         return self.servers / f"{name}.json"
 
-    @property
-    def run_id(self) -> Path:
-        """Tells this run's weights from another's."""
-        return self.root / "run_id"
-
-    @property
-    def processes(self) -> Path:
-        """Processes of the launcher."""
-        return self.root / "processes.json"
-
-    @property
-    def sent(self) -> Path:
-        """The last rows that the sinks have."""
-        return self.root / "sent.json"
-
-    @property
-    def pinned(self) -> Path:
-        """Names the generator that an evaluation has to itself."""
-        return self.root / "pinned"
-
     def alive(self, name: str) -> Path:
         """Sign of life of a process."""
         return self.root / "alive" / name
-
-    @property
-    def logs(self) -> Path:
-        """What the processes print."""
-        return self.root / "logs"
-
-    @property
-    def report(self) -> Path:
-        """The report of the run."""
-        return self.root / "report.html"
 
     def log(self, name: str) -> Path:
         """`metrics`, `rollouts`, `samples`, `eval` or `events`: rows as JSON lines."""

@@ -9,8 +9,7 @@
 
     rlbook scale --nano configs/cpu-tiny.yaml steps=30 generate.engine=builtin
 
-A batch makes the same weights here and in the rooms. Nobody evaluates, writes a log or saves before
-the end, so the settings for that are not read. Chapter 17.
+A batch makes the same weights as in the rooms; nobody evaluates, logs or saves. Chapter 17.
 """
 
 import asyncio
