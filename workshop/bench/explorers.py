@@ -1,8 +1,13 @@
-"""What one move of a control costs in every explorer of the book: `python -m` this module."""
+"""What one move of a control costs in every explorer of the book: `python -m` this module.
+
+Explorers that matplotlib draws: CPU milliseconds in the kernel, where a slider draws once, when it
+is let go. Figures that run in the page: milliseconds of the page's script for each of many moves.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from shutil import which
 from statistics import median
 from types import SimpleNamespace as Namespace
 
@@ -17,6 +22,8 @@ from rlbook.scaling import Cluster, Sigmoid
 from rlbook.viz.widgets import Explorer
 from workshop.figures import ch01, ch02, ch03, ch05, ch06, ch07, ch08, ch10, ch11, ch13, ch16
 from workshop.figures.clip import clip_explorer
+from workshop.figures.group import group_lab
+from workshop.figures.live import LiveFigure
 from workshop.worlds.strategy_mixture import estimator_weight
 
 MOVES = 6  # values that each control is moved to
@@ -39,6 +46,33 @@ def moves(control: W.Widget) -> list[float]:
         start = time.process_time()
         control.value = value
         taken.append(1000 * (time.process_time() - start))
+    return taken
+
+
+MOVE_ALL = """host => {
+  const lab = host.shadowRoot, taken = [];
+  for (const input of lab.querySelectorAll("input[type=range]"))
+    for (let i = 0; i <= 20; i++) {
+      const start = performance.now();
+      input.value = Number(input.min) + ((input.max - input.min) * i) / 20;
+      input.dispatchEvent(new Event("input"));
+      taken.push(performance.now() - start);
+    }
+  return taken.sort((a, b) => a - b);
+}"""
+
+
+def milliseconds_in_page(figures: Mapping[str, LiveFigure]) -> dict[str, list[float]]:
+    """What every move of every slider of the figures took in Chromium, sorted; needs playwright."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=which("chromium"))
+        page, taken = chromium.new_page(), {}
+        for name, figure in figures.items():
+            page.set_content(figure.html())
+            taken[name] = page.locator("[data-live]").evaluate(MOVE_ALL)
+        chromium.close()
     return taken
 
 
@@ -76,23 +110,24 @@ def divergence() -> Explorer:
     return ch11.divergence_explorer({"sixty times the four completions": moved})
 
 
-def fit() -> Explorer:
+def fit() -> LiveFigure:
     compute, truth = np.geomspace(1500, 100_000, 70), Sigmoid(0.6, 2.0, 7000, 0.38)
     return ch16.fit_explorer(compute, truth(compute), 0.38, 16_000, truth)
 
 
-def pipeline() -> Explorer:
+def pipeline() -> LiveFigure:
     costs = Cluster(1, 1, 32, 0.01, 1e-4, 1.0, 2e-4, 1.0)
     return ch16.pipeline_explorer(costs, mean=2000, max_tokens=8000, batch=128)
 
 
-EXPLORERS: dict[str, Callable[[], Explorer]] = {
+EXPLORERS: dict[str, Callable[[], Explorer | LiveFigure]] = {
     "01 temperature": temperature,
     "02 gradient cloud": ch02.cloud_explorer,
     "02 baseline": ch02.baseline_explorer,
     "03 clip": clip_explorer,
     "03 tokens": tokens,
     "05 difficulty": difficulty,
+    "05 group": group_lab,
     "06 cost": ch06.cost_explorer,
     "07 weights": ch07.weights_explorer,
     "07 drift": ch07.drift_explorer,
@@ -109,9 +144,14 @@ EXPLORERS: dict[str, Callable[[], Explorer]] = {
 def main() -> None:
     """Print the table, one row per explorer."""
     set_threads(1)
-    for name, make in EXPLORERS.items():
-        taken = ", ".join(f"{key} {ms:.0f}" for key, ms in milliseconds(make()).items())
-        print(f"{name:<18} ms of CPU a move: {taken}", flush=True)
+    made = {name: make() for name, make in EXPLORERS.items()}
+    for name, explorer in made.items():
+        if isinstance(explorer, Explorer):
+            taken = ", ".join(f"{key} {ms:.0f}" for key, ms in milliseconds(explorer).items())
+            print(f"{name:<18} ms of CPU in the kernel, when let go: {taken}", flush=True)
+    live = {name: figure for name, figure in made.items() if isinstance(figure, LiveFigure)}
+    for name, all_moves in milliseconds_in_page(live).items():
+        print(f"{name:<18} ms in the page: median {median(all_moves):.1f}, max {all_moves[-1]:.1f}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ SCHEDULE_COLOURS = {
     "PipelineRL-2": "#56B4E9",
     "PipelineRL-8": "#0072B2",
 }
-NOISE = np.random.default_rng(0).standard_normal(500).round(3)  # of the lengths, repeated as needed
+NOISE = np.random.default_rng(0).standard_normal(250).round(2)  # of the lengths, repeated as needed
 
 
 def draw_curves(

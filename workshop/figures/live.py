@@ -14,12 +14,12 @@ import anywidget
 import traitlets
 
 from rlbook.viz.masks import lab as mask_lab
-from rlbook.viz.masks.lab import lean
+from rlbook.viz.masks.lab import as_script
 from rlbook.viz.widgets import Explorer
 
 HERE = Path(__file__).parent / "front"
 SHARED = Path(mask_lab.__file__).parent / "front"
-BASE = (SHARED / "paint.js", HERE / "base.js")
+BASE = (SHARED / "paint.css", HERE / "live.css", SHARED / "paint.js", HERE / "base.js")
 PARTS = {  # the scripts of each figure, after the shared ones
     "clip": ("clip",),
     "group": ("estimators", "group"),
@@ -41,7 +41,7 @@ export default { render({ model, el }) {
 } };
 """
 PAGE = """\
-<div data-live="{key}"><img src="data:image/png;base64,{picture}" alt="{words}" \
+<div data-live="{key}"><img src="data:image/webp;base64,{picture}" alt="{words}" \
 style="max-width:100%"></div>
 <script>(() => {{
 {code}
@@ -101,17 +101,19 @@ class LiveFigure(anywidget.AnyWidget):
 @cache
 def front_end(name: str) -> str:
     """Style, base and the figure's own scripts as one, without comments and indentation."""
-    style = "\n".join(lean(path.read_text()) for path in (SHARED / "lab.css", HERE / "live.css"))
-    scripts = [*BASE, *(HERE / f"{part}.js" for part in PARTS[name])]
-    code = [lean(path.read_text(encoding="utf-8")) for path in scripts]
-    return "\n".join([f"const STYLE = {json.dumps(style, ensure_ascii=False)};", *code])
+    files = [*BASE, *(HERE / f"{part}.js" for part in PARTS[name])]
+    return as_script({file.name: file.read_text(encoding="utf-8") for file in files})
 
 
 def small(png: bytes) -> bytes:
-    """A picture with a palette of 64 colours, which charts do not miss."""
+    """A picture with 32 colours, which is enough for charts, as WebP."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    few = Image.open(io.BytesIO(png)).convert("RGB").quantize(64, dither=Image.Dither.NONE)
-    few.save(buffer, "PNG", optimize=True)
+    few = (
+        Image.open(io.BytesIO(png))
+        .convert("RGB")
+        .quantize(32, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    )
+    few.convert("RGB").save(buffer, "WEBP", lossless=True, method=6)
     return buffer.getvalue()

@@ -97,7 +97,10 @@ def measure(notebook: NotebookNode, place: str | None = "main") -> Part:
 
 def is_picture(output: NotebookNode) -> bool:
     """Whether an output is drawn."""
-    return any(mime.startswith("image/") for mime in output.get("data", {}))
+    data = output.get("data", {})
+    return any(mime.startswith("image/") for mime in data) or "data-live=" in data.get(
+        "text/html", ""
+    )
 
 
 def is_shaped(notebook: NotebookNode) -> bool:

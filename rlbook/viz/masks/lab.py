@@ -25,7 +25,7 @@ from rlbook.viz.masks.rules import MASKS, Mask, advantages_of, find_mask, token_
 
 UPDATES = 16
 DRAWN = (NoTrustRegion, RatioClip, WeightClip, DivergenceMask)  # what numbers.js can calculate
-PARTS = ("lab.css", "numbers.js", "paint.js", "plane.js", "charts.js", "lab.js")
+PARTS = ("paint.css", "lab.css", "numbers.js", "paint.js", "plane.js", "charts.js", "lab.js")
 WIDGET_END = """
 export default { render({ model, el }) {
   const names = ["left", "right", "update", "token", "masks"];
@@ -171,7 +171,13 @@ def answers_as_data(completions: Completions) -> list[dict[str, Any]]:
 def front_end() -> str:
     """Numbers, drawing and style as one script, without comments and indentation."""
     folder = files("rlbook.viz.masks") / "front"
-    style, *scripts = (lean((folder / name).read_text(encoding="utf-8")) for name in PARTS)
+    return as_script({name: (folder / name).read_text(encoding="utf-8") for name in PARTS})
+
+
+def as_script(sources: Mapping[str, str]) -> str:
+    """Files of a front end as one script; those of style become the constant STYLE in it."""
+    style = "\n".join(lean(text) for name, text in sources.items() if name.endswith(".css"))
+    scripts = [lean(text) for name, text in sources.items() if name.endswith(".js")]
     return "\n".join([f"const STYLE = {json.dumps(style, ensure_ascii=False)};", *scripts])
 
 

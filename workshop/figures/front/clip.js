@@ -33,7 +33,7 @@ FIGURES.clip = {
         if (!row) plot.line([[0.4, 0.4 * advantage], [1.6, 1.6 * advantage]], { stroke: "var(--muted)", "stroke-width": 1, "stroke-dasharray": "4 3" });
         const pieces = advantage > 0 ? [[0.4, edge], [edge + 1e-9, 1.6]] : [[0.4, edge - 1e-9], [edge, 1.6]];
         for (const [from, to] of pieces) plot.line([from, to].map((x) => [x, clipToken(x, advantage, low, high)[what]]));
-        const name = { y: plot.box.top + 14, "text-anchor": advantage > 0 ? "start" : "end" };
+        const name = { y: advantage > 0 ? plot.box.bottom - 8 : plot.box.top + 14, "text-anchor": advantage > 0 ? "start" : "end" };
         plot.text(edge + 0.015 * advantage, 0, `${advantage > 0 ? "1 + ε" : "1 − ε"} = ${edge.toFixed(2)}`, name);
         plot.dot(ratio, tokens[column][what], { r: 6, fill: view.colour(tokens[column].keep ? GOOD : BAD) });
       }),
