@@ -17,7 +17,7 @@ import yaml
 from rlbook.interop import prime_rl, skyrl, trl, verl
 from rlbook.interop.batch_sizes import BatchSizes, read_batch_sizes
 from rlbook.interop.translation import Run, Settings, Translation
-from rlbook.objectives import METHODS, Method
+from rlbook.objectives import FIELD, METHODS, Method
 
 __all__ = ["PEERS", "BatchSizes", "Likeness", "Run", "Translation", "like", "likeness_text"]
 __all__ += ["read_batch_sizes", "translate", "translation_text"]
@@ -83,7 +83,7 @@ def like(settings: Mapping[str, Any]) -> list[Likeness]:
     group = next((given[name] for name in GROUPS if name in given), 8)
     limit = next((given[name] for name in LIMITS if name in given), 1024)
     found = []
-    for name, method in METHODS.items():
+    for name, method in (METHODS | FIELD).items():
         said = translate(method, peer, group, limit)
         row = completed(peer, said.settings)
         differ = {k: (theirs[k], row[k]) for k in defaults if not same(theirs[k], row[k])}

@@ -7,11 +7,12 @@ from typing import Any
 
 from rlbook.interop.fold import RowAdvantages
 from rlbook.interop.translation import BIG, Run, Settings, Translation, Words, region, table, unsaid
-from rlbook.objectives import METHODS, Method
+from rlbook.objectives import FIELD, METHODS, Method
 
 VERSION, DEFAULTS = table("skyrl")
 PREFIX = "trainer.algorithm."
 CORRECTION = "off_policy_correction."
+TOKEN_BOUNDS = ("token_mask_is_threshold_low", "token_mask_is_threshold_high")
 
 
 AVERAGES = {
@@ -126,12 +127,19 @@ def sampler(out: Translation, m: Method) -> dict[str, bool]:
     always = loss in ("dppo", "rollout_is")  # these take the sampler's log-probs, cispo as told
     right = loss == "cispo" or always == (m.old_logprobs == "sampler")
     correction, settled = m.sampler_correction, {"old log-probs": right}
-    if correction is None or correction.mode == "drop" or correction.low:
+    if correction is None or correction.level == "geometric" or correction.moment is not None:
         return settled
-    if correction.level not in ("token", "sequence"):
+    dropped, level = correction.mode == "drop", correction.level
+    if correction.low and not dropped:
         return settled
-    cap = f"{correction.level}_tis_ratio_clip_high"
-    words = {"tis_ratio_type": correction.level, cap: correction.cap}
+    cap = f"{level}_tis_ratio_clip_high"
+    words: Settings = {"tis_ratio_type": level, cap: BIG if dropped else correction.cap}
+    if dropped and level == "token":
+        bounds = (correction.low, correction.cap)
+        words |= dict(zip(TOKEN_BOUNDS, bounds, strict=True))
+    elif dropped:
+        words |= {"sequence_mask_metric": "product", "product_mask_high": correction.cap}
+        words |= {"product_mask_low": correction.low}
     say(out, {CORRECTION + name: value for name, value in words.items()})
     return settled | {"sampler correction": True}
 
@@ -140,6 +148,6 @@ def register(*methods: Method) -> None:
     """Make `advantage_estimator=rlbook_NAME` known to SkyRL, for these rows or all of them."""
     from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry as known
 
-    for method in methods or METHODS.values():
+    for method in methods or (METHODS | FIELD).values():
         base = translate(method, Run(plugin=True)).base
         known.register(f"rlbook_{method.name}", RowAdvantages(method, base))

@@ -37,6 +37,7 @@ ADVANTAGES = {
     "group_center": Words({"scale_rewards": "none"}),
     "leave_one_out": Words({"scale_rewards": "none"}),
     "batch_normalize": Words({"scale_rewards": "batch"}, {"population": "raw", "ddof": 1}, SCALED),
+    "gdpo": Words({"multi_objective_aggregation": "normalize_then_sum"}, {"weights": None}, SCALED),
 }
 MODES = {"truncate": "truncate", "drop": "mask"}
 CORRECTION = "vllm_importance_sampling_"
@@ -120,6 +121,7 @@ def sampler(out: Translation, m: Method) -> dict[str, bool]:
     """Its correction for the sampler, and where π_old comes from."""
     correction, settled = m.sampler_correction, {"old log-probs": m.old_logprobs == "recomputed"}
     known = correction is not None and correction.level in ("token", "sequence")
+    known &= correction is None or correction.moment is None
     out.say({CORRECTION + "correction": known})
     if correction is None or not known:
         return settled

@@ -18,7 +18,7 @@ from rlbook.interop.translation import (
     table,
     unsaid,
 )
-from rlbook.objectives import METHODS, Method
+from rlbook.objectives import FIELD, METHODS, Method
 
 VERSION, DEFAULTS = table("verl")
 ACTOR, ALGORITHM = "actor_rollout_ref.actor.", "algorithm."
@@ -52,6 +52,12 @@ ADVANTAGES = {
     "gpg": Words(
         {"adv_estimator": "gpg"},
         otherwise="α counts rewards that are not 0, not groups that differ",
+    ),
+    "best_of_group": Words({"adv_estimator": "grpo_passk", "norm_adv_by_std_in_grpo": False}),
+    "gdpo": Words(
+        {"adv_estimator": "gdpo"},
+        {"weights": None},
+        otherwise="whitened over the batch's tokens; +algorithm.gdpo_reward_keys lists them",
     ),
 }
 
@@ -160,6 +166,8 @@ def sampler(out: Translation, m: Method) -> dict[str, bool]:
         return settled
     if correction.level == "geometric" or (correction.mode == "truncate" and correction.low):
         return settled
+    if correction.moment is not None:
+        return settled
     dropped = correction.mode == "drop"
     bounds = f"{correction.low or 1 / BIG}_{correction.cap}" if dropped else correction.cap
     out.say({"rollout_is": correction.level, "rollout_is_threshold": bounds}, CORRECTION)
@@ -178,6 +186,9 @@ def selection(out: Translation, m: Method) -> dict[str, bool]:
         case "CovarianceKL" if region(m) == "NoTrustRegion" and s.kind == "abs":
             loss = {"kl_cov_ratio": s.share, "ppo_kl_coef": s.beta}
             name = "kl_cov"
+        case "CovarianceKL" if m.ratio == "none" and (s.share, s.kind) == (1, "k2"):
+            out.say({"loss_mode": "dro", "dro_beta": s.beta}, ACTOR + "policy_loss.")
+            return {"selection": True}
         case _:
             return {}
     out.say({"loss_mode": name} | loss, ACTOR + "policy_loss.")
@@ -189,7 +200,7 @@ def register(*methods: Method) -> None:
     """Make `algorithm.adv_estimator=rlbook_NAME` known to verl, for these rows or all of them."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 
-    for method in methods or METHODS.values():
+    for method in methods or (METHODS | FIELD).values():
         ADV_ESTIMATOR_REGISTRY.pop(f"rlbook_{method.name}", None)
         base = translate(method, Run(plugin=True)).base
         register_adv_est(f"rlbook_{method.name}")(RowAdvantages(method, base))

@@ -2,13 +2,16 @@
 
 import dataclasses
 import importlib.metadata
+import importlib.util
 import re
+import tomllib
 
 import pytest
 import torch
 
 from rlbook.interop import PEERS, BatchSizes, translate
-from rlbook.objectives import METHODS
+from rlbook.objectives import FIELD, METHODS
+from rlbook.paths import data_dir
 
 SIZES = BatchSizes(prompts=32, group_size=8, minibatches=2, epochs=3, ranks=2, micro_batch=4)
 
@@ -59,7 +62,7 @@ def test_defaults_are_the_librarys(to, parse):
 
 @pytest.mark.parametrize("plugin", [False, True])
 def test_every_rows_settings_are_accepted_and_mean_what_they_say(to, parse, plugin):
-    for name in METHODS:
+    for name in METHODS | FIELD:
         settings = translate(name, to, plugin=plugin).settings
         config = parse(SIZES.settings(to) | settings)
         kept = {name: found(config, name) for name in settings}
@@ -67,7 +70,9 @@ def test_every_rows_settings_are_accepted_and_mean_what_they_say(to, parse, plug
 
 
 def test_what_the_defaults_list_is_all_that_translations_use(to):
-    named = {n for row in METHODS for n in translate(row, to).settings if not n.startswith("+")}
+    named = {
+        n for row in METHODS | FIELD for n in translate(row, to).settings if not n.startswith("+")
+    }
     outside = {"max_completion_length", "generator.apply_overlong_filtering"}
     assert named - PEERS[to].DEFAULTS.keys() <= outside
 
@@ -139,3 +144,34 @@ def test_verls_distillation_descends_the_forward_kl_unless_told_otherwise(verl):
         for value in (mean, (teacher.exp() * (teacher - student)).sum())
     ]
     torch.testing.assert_close(*slopes, rtol=1e-9, atol=1e-12)
+
+
+def test_gkd_of_written_texts_is_a_divergence_and_no_likelihood(trl):
+    """`lmbda=0`: the data set's texts, but each token teaches the teacher's whole distribution."""
+    from trl.experimental.gkd import GKDConfig, GKDTrainer
+
+    defaults = {f.name: f.default for f in dataclasses.fields(GKDConfig)}
+    wanted = {"lmbda": 0.5, "beta": 0.5, "seq_kd": False}
+    assert {name: defaults[name] for name in wanted} == wanted
+    scores = torch.tensor([[[0.2, -0.4, 0.9]]], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([[[1.0, 0.1, -0.5]]], dtype=torch.float64)
+    labels, student, q = torch.tensor([[0]]), scores.softmax(-1).detach(), teacher.softmax(-1)
+    loss = GKDTrainer.generalized_jsd_loss(scores, teacher, labels, beta=0.0)
+    (slope,) = torch.autograd.grad(loss, scores)
+    torch.testing.assert_close(slope, student - q)  # of KL(teacher ‖ student), by hand
+    written = torch.tensor([1.0, 0, 0], dtype=torch.float64)  # SFT on token 0
+    assert (slope - (student - written)).abs().max() > 0.3
+
+
+CLAIMS = tomllib.loads((data_dir() / "claims.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("claim", [name for name, one in CLAIMS.items() if "quote" in one])
+def test_what_the_page_reads_out_of_a_wheel_is_there(claim):
+    of, file, quote = (CLAIMS[claim][key] for key in ("of", "file", "quote"))
+    name, version = of.split()
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed here: make interop")
+    assert importlib.metadata.version(name) == version
+    source = importlib.metadata.distribution(name).locate_file(file)
+    assert quote in source.read_text(encoding="utf-8")

@@ -11,14 +11,14 @@ import yaml
 from rlbook.cli import main
 from rlbook.interop import PEERS, like, likeness_text, translate, translation_text
 from rlbook.interop.fold import folded
-from rlbook.objectives import METHODS, KLPenalty, SamplerCorrection, policy_loss
+from rlbook.objectives import FIELD, METHODS, KLPenalty, SamplerCorrection, policy_loss
 
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]], dtype=torch.bool)
 GROUPS = torch.tensor([0, 0, 1, 1])
 
 
 @pytest.mark.parametrize("to", PEERS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHODS | FIELD)
 def test_every_row_has_settings_and_says_what_is_lost(to, name):
     said = translate(name, to)
     assert said.settings.keys() & PEERS[to].DEFAULTS.keys()
@@ -77,9 +77,10 @@ def test_a_kl_term_is_lost_where_the_average_is_folded():
 
 
 @pytest.mark.parametrize("base", ["token_mean", "sequence_mean", "sequence_sum"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHODS | FIELD)
 def test_a_folded_average_has_the_rows_gradient(name, base):
-    row = replace(METHODS[name], kl=None).resolved(3)
+    bare = {"kl": None, "selection": None, "sampler_correction": None}
+    row = replace((METHODS | FIELD)[name], **bare).resolved(3)
     draw = torch.Generator().manual_seed(0)
     old, logp = (-torch.rand(4, 3, generator=draw, dtype=torch.float64) - 0.1 for _ in range(2))
     advantages = torch.randn(4, generator=draw, dtype=torch.float64)
@@ -95,7 +96,7 @@ def test_a_folded_average_has_the_rows_gradient(name, base):
 
 @pytest.mark.parametrize("to", PEERS)
 def test_a_rows_own_settings_are_most_like_it(to):
-    for name in METHODS:
+    for name in METHODS | FIELD:
         said = translate(name, to)
         if {"advantage", "trust region", "aggregation"} & said.lost.keys():
             continue
