@@ -24,6 +24,7 @@ PARTS = {
     "head": of("head"),
     "growth": of("growth"),
     "sharing": of("sharing"),
+    "gaps": of("gaps"),
     "startup": of("startup"),
     "pipeline": of("pipeline"),
 }

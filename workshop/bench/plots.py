@@ -230,6 +230,18 @@ def paired_bars(ax: Axes, table: pd.DataFrame, x: str, by: str, y: str) -> None:
     ax.margins(y=0.15)
 
 
+def gaps_figure(table: pd.DataFrame) -> Figure:
+    figure, ax = plt.subplots(figsize=(4.6, 3.4))
+    for world, rows in table.groupby("world", sort=False):
+        ax.loglog(rows["whole_gradient"], rows["shared_gradient"], "o", ms=5, label=world)
+    ends = table[["whole_gradient", "shared_gradient"]].to_numpy()
+    ax.plot([ends.min(), ends.max()], [ends.min(), ends.max()], color=INK, lw=0.8, zorder=0)
+    ax.set(xlabel="whole rows", ylabel="every distinct prefix once")
+    ax.set_title("Distance from the gradient in float64")
+    ax.legend()
+    return figure
+
+
 FIGURES = {
     "trl": trl_figure,
     "trl_late": trl_figure,
@@ -240,6 +252,7 @@ FIGURES = {
     "head": head_figure,
     "growth": growth_figure,
     "sharing": sharing_figure,
+    "gaps": gaps_figure,
     "startup": startup_figure,
     "pipeline": pipeline_figure,
 }

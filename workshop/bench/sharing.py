@@ -1,10 +1,11 @@
 """How many of a step's tokens are distinct, and what computing each of them once saves."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from statistics import median
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from rlbook.objectives import totals_of
 from rlbook.policy.prefixes import why_whole
@@ -41,8 +42,8 @@ def row_of(trainer: Trainer, rollouts: Sequence[Rollout], repeats: int) -> dict:
     """Tokens and seconds of one step's batch."""
     batch, limit = trainer.learner.prepare(rollouts), trainer.config.optimizer.micro_batch_tokens
     runs = {
-        "shared": lambda: forward_and_backward(trainer, batch),
-        "whole": lambda: forward_and_backward(trainer, batch, whole=True),
+        "shared": lambda: gradient(trainer, batch),
+        "whole": lambda: whole_gradient(trainer, batch),
     }
     seconds = {name: median(times) for name, times in alternate(runs, repeats).items()}
     group = [r.token_ids for r in rollouts if r.group == rollouts[0].group]
@@ -63,15 +64,20 @@ def prefixes(rollouts: Sequence[Rollout]) -> set[tuple[int, ...]]:
     return {whole[:end] for whole in wholes for end in range(1, len(whole) + 1)}
 
 
-def forward_and_backward(trainer: Trainer, batch: TrainBatch, whole: bool = False) -> None:
-    """The gradient of the method's loss on a batch, without the update."""
+def gradient(trainer: Trainer, batch: TrainBatch) -> Tensor:
+    """The gradient of the method's loss on a batch, as one vector, without the update."""
     totals, settings = totals_of(batch.mask, batch.groups), trainer.config.optimizer
-    body = trainer.model.get_decoder()
-    with whole_rows(body) if whole else nullcontext():
-        for _, micro in LOCAL.micro_batches(batch, settings.micro_batch_tokens):
-            stats = LOCAL.token_stats(trainer.model, micro, trainer.config.rollout.temperature)
-            batch_loss(trainer.method, stats, micro, totals).loss.backward()
     trainer.model.zero_grad()
+    for _, micro in LOCAL.micro_batches(batch, settings.micro_batch_tokens):
+        stats = LOCAL.token_stats(trainer.model, micro, trainer.config.rollout.temperature)
+        batch_loss(trainer.method, stats, micro, totals).loss.backward()
+    return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+
+
+def whole_gradient(trainer: Trainer, batch: TrainBatch) -> Tensor:
+    """The same by the library's own forward pass of every row."""
+    with whole_rows(trainer.model.get_decoder()):
+        return gradient(trainer, batch)
 
 
 @contextmanager

@@ -53,6 +53,16 @@ def test_part_writes_rows_manifest_and_figure(part, tmp_path):
         assert RunConfig(**arm).method.kl is None
 
 
+def test_sharing_prefixes_is_as_near_to_float64_as_computing_whole_rows(tmp_path):
+    (path,) = bench.main(["gaps"], "smoke", tmp_path)
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["world"] for row in rows} == {"sums", "habits"}
+    for row in rows:
+        shared, whole = float(row["shared_gradient"]), float(row["whole_gradient"])
+        assert 0 < shared < 3 * whole < 1e-3
+
+
 def test_both_head_forms_give_the_same_gradients(tmp_path):
     (path,) = bench.main(["head"], "smoke", tmp_path)
     with path.open() as file:
