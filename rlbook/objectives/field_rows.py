@@ -153,8 +153,8 @@ _ROWS = (
         "sdpo",
         "arXiv:2601.20802",
         METHODS["opd"],
-        "opd whose teacher is the policy itself with feedback in its prompt, a right sibling say; "
-        "SDFT (arXiv:2601.19897) puts a demonstration there.",
+        "opd with TeacherReward(told=…): the teacher is the policy itself, with feedback in its "
+        "prompt or a right sibling; SDFT (arXiv:2601.19897) puts a demonstration there.",
     ),
 )
 

@@ -1,7 +1,7 @@
 """A teacher's opinion of every token: the dense reward of on-policy distillation."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel
@@ -19,14 +19,21 @@ class TeacherReward:
     Positive where the teacher finds a token likelier than the student who wrote it. The student's
     log-probs are the sampler's own. Over an answer the sum is one sample of −KL(π_θ ‖ π_T). Forced
     tokens earn nothing. Teacher and student need one vocabulary.
-    Sources: MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. Chapter 14.
+    `told` gives what the teacher reads in place of each prompt, as token ids: with feedback in it,
+    or a right sibling, the policy teaches itself (the row sdpo).
+    Sources: MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. Chapter 14. With `told`: SDPO,
+    arXiv:2601.20802; SDFT, arXiv:2601.19897.
     """
 
     teacher: PreTrainedModel
     temperature: float = 1.0
     micro_batch_tokens: int = 8192
+    told: Callable[[Sequence[Rollout]], list[list[int]]] | None = None
 
     def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, list[list[float]]]:
+        if self.told is not None:
+            told = self.told(rollouts)
+            rollouts = [replace(r, prompt_ids=p) for r, p in zip(rollouts, told, strict=True)]
         batch = collate(rollouts).to(self.teacher.device)
         logp = LOCAL.logprobs(self.teacher, batch, self.temperature, self.micro_batch_tokens)
         gaps = torch.where(batch.mask, logp - batch.logp_sampler, 0.0)

@@ -52,6 +52,24 @@ def test_the_row_keeps_each_tokens_reward_to_itself(little_policy, parity):
     assert batch.advantages.abs().max() > 0
 
 
+def test_a_teacher_who_is_told_more_reads_the_answer_after_that(little_policy, parity):
+    """The policy itself, with two more tokens in front of each prompt; the student reads none."""
+    policy = little_policy()
+    trainer = Trainer(RunConfig(method="sdpo", **LITTLE), policy, task=parity)
+    rollouts = trainer.collect()
+    hint = [7, 8]
+    reward = TeacherReward(policy[0], told=lambda rs: [hint + r.prompt_ids for r in rs])
+    given = reward(rollouts)["teacher"]
+    for r, row in zip(rollouts, given, strict=True):
+        read = torch.tensor([hint + r.prompt_ids + r.token_ids])
+        mask = torch.arange(read.shape[1])[None] >= read.shape[1] - r.length
+        with torch.no_grad():
+            expected = logprobs(policy[0], read, mask)[mask] - torch.tensor(r.logps)
+        torch.testing.assert_close(torch.tensor(row), expected, rtol=1e-4, atol=1e-5)
+    plain = TeacherReward(policy[0])(rollouts)["teacher"]
+    assert max(abs(x) for row in plain for x in row) < 1e-4 < max(abs(x) for x in given[0])
+
+
 def test_one_who_is_his_own_teacher_learns_nothing(little_policy, parity):
     policy = little_policy()
     reward = TeacherReward(copy.deepcopy(policy[0]))
