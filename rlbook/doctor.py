@@ -191,7 +191,7 @@ RULES: dict[str, Rule] = {
     "mismatch": lambda log: (
         fmean(log.fresh("mismatch") or [0.0]) > 0.03 or log.mean("mismatch_correlation") < 0.98
     ),
-    "wrong_reference": lambda log: log.first("step") <= 1 and log.first("kl_ref") > 0.003,
+    "wrong_reference": lambda log: log.first("step") <= 1 and log.first("kl_ref") > 3e-4,
     "wrong_divergence": negative_divergence,
     "wrong_sign": lambda log: log.mean("advantage_by_reward") < -0.2,
     "gamed": pays_for_other_things,

@@ -342,8 +342,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "bonus": Fault(
         "entropy",
-        "an entropy bonus of 3",
-        {"method": replace(GRPO, entropy_bonus=3.0), "minibatches": 4},
+        "an entropy bonus of 1",
+        {"method": replace(GRPO, entropy_bonus=1.0)},
     ),
     "hot": Fault(
         "temperature", "sampled at 1.3, trained at 1", given=engine(as_if_cold, temperature=1.3)

@@ -26,7 +26,7 @@ from rlbook.policy import set_threads
 from rlbook.training import write_csv
 from workshop.troubles.faults import FAULTS, healthy
 
-MADE_ON, JUDGED_ON = (0, 1), (2, 3, 4)
+MADE_ON, JUDGED_ON = (0, 2), (3, 4, 5)
 KEPT = Path("runs/troubles")
 Key = tuple[str, int]  # of a run: fault or row, seed
 
