@@ -1,4 +1,4 @@
-"""`python -m workshop VERB …`: experiments, pretrain, bench, book, shape, site, chaos, troubles."""
+"""`python -m workshop VERB …`: runs, bases, measurements, chapters, the site, a course."""
 
 import sys
 from collections.abc import Sequence
@@ -110,6 +110,29 @@ def troubles(words: Sequence[str]) -> None:
     print(summary(load_named()), *(f"wrote {path}" for path in written), sep="\n")
 
 
+def course(words: Sequence[str]) -> None:
+    """Write the book as a course of 6 or 12 weeks, or mark notebooks that were handed in."""
+    parser = parser_of("python -m workshop course", course)
+    parser.add_argument("--weeks", type=int, choices=(6, 12), default=12)
+    parser.add_argument("--out", type=Path, help="build/course-WEEKS if absent")
+    parser.add_argument("--grade", type=Path, nargs="+", metavar="HAND_IN", help="marks, no course")
+    parser.add_argument("--seed", type=int, default=0, help="of the hidden numbers")
+    asked = parser.parse_args(words)
+    if asked.grade:
+        import nbformat
+
+        from workshop.course.grade import grade
+
+        for path in asked.grade:
+            marks = grade(nbformat.read(path, as_version=4), asked.seed)
+            print(path, *marks, sep="\n")
+            print(f"{sum(m.points for m in marks)}/{sum(m.worth for m in marks)}")
+        return
+    from workshop.course.build import build as build_course
+
+    print(f"wrote {build_course(asked.weeks, asked.out or Path(f'build/course-{asked.weeks}'))}")
+
+
 VERBS = {
     "experiments": experiments,
     "pretrain": pretrain,
@@ -117,6 +140,7 @@ VERBS = {
     "book": book,
     "shape": shape,
     "site": site,
+    "course": course,
     "chaos": chaos,
     "troubles": troubles,
 }
