@@ -31,6 +31,7 @@ from rlbook.viz.texts import (
     push_rows,
     pushed_pieces,
 )
+from workshop.evidence import short
 from workshop.worlds.retokenization import Speller
 from workshop.worlds.step_credit import (
     ChoiceTree,
@@ -374,7 +375,7 @@ def draw_gaps(axes: Sequence[Axes], gaps: pd.DataFrame) -> None:
             ax.hlines(place, row.low, row.high, color=colour, lw=2.5)
             ax.plot(row["mean"], place, "o", ms=6, color=colour, mec="white")
         ax.axvline(0, color=INK, lw=1)
-        ax.set_yticks(range(len(lines)), [f"{world}, {rate:g}" for world, rate in lines])
+        ax.set_yticks(range(len(lines)), [f"{world}, {short(rate)}" for world, rate in lines])
         ax.set(ylim=(len(lines) - 0.5, -0.5), xlim=(-0.24, 0.24))
         ax.set_title(title, fontsize=9.5)
         ax.grid(axis="y", visible=False)
@@ -441,7 +442,7 @@ SCORECARD = (  # numbers: `verdicts.table.scored`, right answers with the tool
         "exact": "if the judge's word is the worth; not if the batch's rewards are",
     },
     {
-        "claim": "siblings at the same place, or two more answers from it, set a better worth",
+        "claim": "siblings, or two more answers, at the same place do a judge's work",
         "exact": "unbiased; no less noise",
         "pressing": f"siblings {at_both_rates('siblings at the same place')}; answers "
         f"{at_both_rates('Monte-Carlo values of prefixes')}",
