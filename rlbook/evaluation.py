@@ -4,7 +4,7 @@
 policy, `pass_rates` what rollouts at hand say, problem by problem or by any other key.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,32 +50,6 @@ def evaluate_run(trainer: Trainer, **how: Any) -> dict[str, Any]:
         "temperature": config.rollout.temperature,
     }
     return evaluate((trainer.model, trainer.tokenizer), trainer.task, **settings | how)
-
-
-def evaluate_levels(
-    policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
-    task: Task,
-    prompts: int = 32,
-    n: int = 16,
-    ks: Sequence[int] | None = None,
-    *,
-    greedy: bool = False,
-    also: Callable[[Sequence[Rollout]], Mapping[str, float]] | None = None,
-    **how: Any,
-) -> dict[int, dict[str, Any]]:
-    """`evaluate`, level by level: as many held-out problems of each level of the task.
-
-    `greedy` adds the accuracy of the most probable answers, `also` what it says of the rollouts of
-    a level.
-    """
-    rows = {}
-    for level in task.levels:
-        rollouts = held_out_rollouts(policy, task, prompts, n, (level,), **how)
-        rows[level] = summary(rollouts, ks, task) | dict(also(rollouts) if also else {})
-        if greedy:
-            likeliest = held_out_rollouts(policy, task, prompts, 1, (level,), temperature=0, **how)
-            rows[level]["greedy"] = mean(r.correct for r in likeliest)
-    return rows
 
 
 def held_out_rollouts(

@@ -189,7 +189,7 @@ def draw_differences(ax: Axes, table: pd.DataFrame, against: str) -> None:
     ax.grid(axis="y", visible=False)
 
 
-def by_family(steps: pd.DataFrame, column: str = "accuracy") -> pd.DataFrame:
+def family_rows(steps: pd.DataFrame, column: str = "accuracy") -> pd.DataFrame:
     """A row per family of habits, step, arm and seed, from columns such as `accuracy_level_3`.
 
     Families whose problems were not drawn in a step have no row there.
@@ -205,7 +205,7 @@ def draw_families(
     ax: Axes, steps: pd.DataFrame, arm: str, column: str = "accuracy", smooth: int = 5
 ) -> None:
     """One line per family of habits: how often it is right, step by step, mean over seeds."""
-    rows = by_family(steps[steps["arm"] == arm], column)
+    rows = family_rows(steps[steps["arm"] == arm], column)
     learning_curves(rows, column, ax, by="family", colours=FAMILY_COLOURS, smooth=smooth)
     ax.set(ylim=(0, 1), xlabel="training step", ylabel="share of right answers")
 

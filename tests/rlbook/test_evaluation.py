@@ -12,7 +12,6 @@ from rlbook.evaluation import (
     difficulty_table,
     doubling,
     evaluate,
-    evaluate_levels,
     evaluate_run,
     held_out_rollouts,
     pass_rates,
@@ -112,18 +111,6 @@ def test_pass_rates_by_problem_and_by_any_other_key():
     rollouts = rollouts_of(TABLE)
     assert pass_rates(rollouts) == {"p0": 0.2, "p1": 0.6, "p2": 0.0, "p3": 1.0}
     assert pass_rates(rollouts, lambda r: r.group % 2) == {0: 0.1, 1: 0.8}
-
-
-def test_every_level_is_evaluated_by_itself(little_policy, parity):
-    policy, how = little_policy(), {"max_new_tokens": 6}
-    rows = evaluate_levels(
-        policy, parity, 3, 4, greedy=True, also=lambda rollouts: {"answers": len(rollouts)}, **how
-    )
-    assert list(rows) == [1, 2, 3]
-    for level, row in rows.items():
-        alone = evaluate(policy, parity, 3, 4, levels=[level], **how)
-        likeliest = evaluate(policy, parity, 3, 1, levels=[level], temperature=0, **how)
-        assert row == alone | {"answers": 12, "greedy": likeliest["pass@1"]}
 
 
 @pytest.mark.parametrize(("n", "ks"), [(1, [1]), (5, [1, 2, 4]), (8, [1, 2, 4, 8])])

@@ -23,6 +23,7 @@ from rlbook.training.metrics import group_by, mean
 from rlbook.training.rollouts import labeller
 from rlbook.verbs import configured
 from workshop.bases.decisions import decisions
+from workshop.bases.levels import level_groups
 
 _STEP = re.compile(r"([0-9]{1,3})([+-][0-9])=([0-9]{1,3}|\?);(wait |hmm |)")
 REACTIONS = {"wait ": "tries_again", "hmm ": "lost", "": "goes_on"}
@@ -67,7 +68,7 @@ def measure(config: CardConfig) -> dict:
     return {
         "settings": json.loads(json.dumps(asdict(config), default=str)),
         "pass_at_k": pass_at_ks(rollouts),
-        "by_level": {level: pass_at_ks(part) for level, part in by_level(rollouts).items()},
+        "by_level": {level: pass_at_ks(part) for level, part in level_groups(rollouts).items()},
         "per_prompt_pass_rate": pass_rate_histogram(counts / config.samples),
         "mixed_groups_of_8": round(mixed_share(config.samples, counts, 8), 4),
         "strategies": {
@@ -97,11 +98,6 @@ def sample(
     )
 
 
-def by_level(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
-    """The rollouts of each number of operands."""
-    return dict(sorted(group_by(rollouts, lambda r: r.problem.level).items()))
-
-
 def pass_at_ks(rollouts: Sequence[Rollout], ks: Iterable[int] = (1, 8, 16)) -> dict[str, float]:
     """Mean pass@k and its standard error, the problem being the sampling unit."""
     counts, rates = right_counts(rollouts), {}
@@ -124,7 +120,7 @@ def figures_of(rollouts: Sequence[Rollout], total: int) -> dict:
     """Share, accuracy (overall and by level) and mean length of some of the rollouts."""
     if not rollouts:
         return {"share": 0.0}
-    levels = by_level(rollouts).items()
+    levels = level_groups(rollouts).items()
     return {
         "share": round(len(rollouts) / total, 4),
         "accuracy": round(mean(r.correct for r in rollouts), 4),

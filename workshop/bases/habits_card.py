@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from rlbook.evaluation import evaluate_levels
 from rlbook.manifest import manifest
 from rlbook.policy import load_policy
 from rlbook.rewards.label_free import vote_metrics
@@ -17,6 +16,7 @@ from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training.batch import Rollout
 from rlbook.verbs import configured
 from workshop.bases.habits import SHARES
+from workshop.bases.levels import evaluate_levels
 
 KS = (1, 8, 32, 128)
 

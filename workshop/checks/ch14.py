@@ -221,8 +221,10 @@ def check_advantages(
 def past(rewards: Tensor, gamma: float) -> Tensor:
     """Discounted sums up to each token: the wrong way round."""
     columns = rewards.shape[1]
-    lag = torch.arange(columns)[None, :] - torch.arange(columns)[:, None]
-    return rewards @ torch.where(lag >= 0, float(gamma) ** lag.clamp(min=0), 0.0).to(rewards.dtype)
+    late = torch.arange(columns)[None, :] - torch.arange(columns)[:, None]
+    return rewards @ torch.where(late >= 0, float(gamma) ** late.clamp(min=0), 0.0).to(
+        rewards.dtype
+    )
 
 
 def check_compute(factor: float | None, at_par: float | None) -> None:

@@ -12,7 +12,7 @@ from rlbook.objectives import (
     group_center,
 )
 from workshop.experiments.credit import CREDIT
-from workshop.experiments.design import Arm, Experiment, arm, over, over_methods
+from workshop.experiments.design import Arm, Experiment, arm, vary, vary_methods
 from workshop.experiments.efficiency import EFFICIENCY
 from workshop.experiments.lacking import LACKING
 from workshop.experiments.ladder import LADDER
@@ -38,7 +38,7 @@ def baselines() -> Iterator[Arm]:
         arm("EMA, 1/2", rewarded("reinforce_ema", 1, 2), **settings),
     ]
     for one in arms:
-        yield over(one, lr=(1e-4, 2e-4, 4e-4, 8e-4))
+        yield vary(one, lr=(1e-4, 2e-4, 4e-4, 8e-4))
 
 
 def rewarded(method: str, wrong: float, right: float) -> Method:
@@ -57,7 +57,7 @@ def reuse() -> Iterator[Arm]:
     """Sixteen updates on a batch, in one pass or in four, with and without a clip, and one."""
     batches = {"steps": 12}
     one = clipped(0, minibatches=1, epochs=1, **batches)
-    yield over(replace(one, label="one update"), lr=(1e-4, 2e-4, 4e-4, 8e-4))
+    yield vary(replace(one, label="one update"), lr=(1e-4, 2e-4, 4e-4, 8e-4))
     for words, use in (
         ("16 minibatches", {"minibatches": 16, "epochs": 1}),
         ("4 passes of 4", {"minibatches": 4, "epochs": 4}),
@@ -65,7 +65,7 @@ def reuse() -> Iterator[Arm]:
         for width in (0, 0.2):
             many = clipped(width, **use, **batches)
             label = f"{words}, {many.label}"
-            yield over(replace(many, label=label), lr=(2.5e-5, 5e-5, 1e-4, 2e-4))
+            yield vary(replace(many, label=label), lr=(2.5e-5, 5e-5, 1e-4, 2e-4))
 
 
 def siblings() -> Iterator[Arm]:
@@ -82,7 +82,7 @@ def siblings() -> Iterator[Arm]:
         arm("GRPO + KL", "grpo", **settings),
     )
     for one in arms:
-        yield over(one, lr=(1e-4, 2e-4, 4e-4))
+        yield vary(one, lr=(1e-4, 2e-4, 4e-4))
 
 
 def group_sizes() -> Iterator[Arm]:
@@ -90,7 +90,7 @@ def group_sizes() -> Iterator[Arm]:
     method = replace(METHODS["rloo"], kl=None)
     for size in (2, 4, 8, 16):
         settings = {"prompts": 128 // size, "group_size": size, "minibatches": 1, "steps": 15}
-        yield over(arm(f"k = {size}", method, **settings), lr=(2e-4, 4e-4, 8e-4))
+        yield vary(arm(f"k = {size}", method, **settings), lr=(2e-4, 4e-4, 8e-4))
 
 
 ONE_UPDATE = {"minibatches": 1}, (2e-4, 4e-4, 8e-4)
@@ -127,8 +127,8 @@ def methods() -> Iterator[Arm]:
     for name, (settings, rates) in AS_PUBLISHED.items():
         one = arm(name, replace(METHODS[name], kl=None), steps=12, **settings)
         if name == "gspo":
-            one = over_methods(one, "width", of_widths(one.config.method, 3e-4, 0.03))
-        yield over(one, lr=rates)
+            one = vary_methods(one, "width", of_widths(one.config.method, 3e-4, 0.03))
+        yield vary(one, lr=rates)
 
 
 def of_widths(method: Method, *widths: float) -> dict[float, Method]:
@@ -147,10 +147,10 @@ def regions(use: str) -> Iterator[Arm]:
     settings = {"prompts": 16, "group_size": 4} | USES[use]
     rates = (5e-5, 1e-4, 2e-4)
     for name in REGIONS:
-        yield over(arm(name, bounded(name), **settings), lr=rates)
+        yield vary(arm(name, bounded(name), **settings), lr=rates)
     gspo = replace(bounded("clip 0.2"), ratio="sequence")
     by_width = of_widths(gspo, 3e-4, 0.01, 0.03, 0.08)
-    yield over(over_methods(arm("GSPO", gspo, **settings), "width", by_width), lr=rates)
+    yield vary(vary_methods(arm("GSPO", gspo, **settings), "width", by_width), lr=rates)
 
 
 FIVE = (0, 1, 2, 3, 4)

@@ -15,9 +15,10 @@ from rlbook.tasks import Task, get_task
 from rlbook.training import Engine, Reward, Rollout, RunConfig, Trainer
 from rlbook.training.metrics import mean
 from rlbook.troubles import Calculator, Unmasked
-from workshop.experiments.design import Arm, Experiment, World, arm, over
+from workshop.experiments.design import Arm, Experiment, World, arm, vary
+from workshop.experiments.levels import families
 from workshop.experiments.pressing import FEW, RLOO
-from workshop.experiments.settings import HABITS, families
+from workshop.experiments.settings import HABITS
 
 STEPWISE = replace(RLOO, advantage=token_credit)
 UNMASKED = replace(RLOO, name="unmasked")  # the tool's tokens are trained like one's own
@@ -123,7 +124,7 @@ def arms(*labels: str, **settings) -> Iterator[Arm]:
     for label in labels:
         credit = CREDITS[label]
         one = arm(label, STEPWISE if credit else RLOO, reward=credit, **SETTINGS, **settings)
-        yield over(one, lr=RATES)
+        yield vary(one, lr=RATES)
 
 
 SEEN = {
@@ -142,7 +143,7 @@ CREDIT: dict[str, Experiment] = {
     ),
     "tool_tokens": Experiment(
         "... and where the tool's own tokens are trained as well?",
-        (over(arm("tool tokens trained", UNMASKED, **SETTINGS, steps=20), lr=RATES),),
+        (vary(arm("tool tokens trained", UNMASKED, **SETTINGS, steps=20), lr=RATES),),
         world=unreliable_tool(0.5),
         **SEEN,
     ),

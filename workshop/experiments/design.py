@@ -43,7 +43,7 @@ def sums_decisions(trainer: Trainer) -> dict[str, float]:
     return decisions(trainer.model, trainer.tokenizer)
 
 
-def nothing(*_: Any) -> dict[str, float]:
+def no_columns(*_: Any) -> dict[str, float]:
     return {}
 
 
@@ -73,7 +73,7 @@ class Experiment:
     world: World = Trainer
     begins: World | None = None
     measure: Measure = sums_decisions
-    watch: Watch = nothing
+    watch: Watch = no_columns
     evaluation: Mapping[str, Any] = field(
         default_factory=lambda: {"prompts": 96, "n": 16, "ks": (1, 4, 8, 16)}
     )
@@ -98,8 +98,8 @@ def arm(label: str, method: str | Method, **settings: Any) -> Arm:
     return Arm(label, trained_by(RunConfig(**settings), row))
 
 
-def over(one: Arm, **values: tuple) -> Arm:
-    """The arm with every combination of settings to try: `over(a, lr=(1e-4, 2e-4))`."""
+def vary(one: Arm, **values: tuple) -> Arm:
+    """The arm with every combination of settings to try: `vary(a, lr=(1e-4, 2e-4))`."""
     variants = tuple(
         Variant({**tried.values, **chosen}, tried.config.replace(**chosen))
         for tried in one.tried
@@ -108,7 +108,7 @@ def over(one: Arm, **values: tuple) -> Arm:
     return replace(one, variants=variants)
 
 
-def over_methods(one: Arm, column: str, methods: Mapping[Any, Method]) -> Arm:
+def vary_methods(one: Arm, column: str, methods: Mapping[Any, Method]) -> Arm:
     """The arm with other methods to try, each under its value in a column: widths of a clip."""
     variants = tuple(
         Variant({**tried.values, column: value}, trained_by(tried.config, method))

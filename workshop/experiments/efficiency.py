@@ -12,13 +12,13 @@ from rlbook.rewards import KimiLength, L1Max, LengthCost, TeacherReward
 from rlbook.tasks import Problem
 from rlbook.tasks.habits import LEVELS, draw, problem_of
 from rlbook.training import PromptPool, Rollout, RunConfig, Trainer, VerifierReward, derive_seed
-from rlbook.training.metrics import mean
 from rlbook.training.rollouts import RolloutSource
 from rlbook.training.sft import Answer, sft, written_answer
 from workshop.bases.habits import written
-from workshop.experiments.design import Arm, Experiment, arm, over
+from workshop.experiments.design import Arm, Experiment, arm, vary
+from workshop.experiments.levels import each_family
 from workshop.experiments.pressing import FEW, RLOO
-from workshop.experiments.settings import HABITS, level_columns
+from workshop.experiments.settings import HABITS
 from workshop.worlds.selection import difficulty_window, right_answers
 
 TEACHER = "tiny-habits-teacher"
@@ -28,12 +28,6 @@ CURRICULUM, WAIT = "curriculum", 4
 ASKED, ANY = 96, "any problems"
 HERE = "workshop.experiments.efficiency"
 FIVE = (0, 1, 2, 3, 4)
-
-
-def each_family(trainer: Trainer) -> dict[str, float]:
-    """Held-out accuracy on each family of habits, and their mean."""
-    row = level_columns(trainer, ("pass@1",), 32, 8)
-    return row | {"pass@1_habits": mean(row.values())}
 
 
 def taught(config: RunConfig) -> Trainer:
@@ -52,9 +46,9 @@ def students(policy: str, **rates: tuple[float, ...]) -> Iterator[Arm]:
     settings: dict[str, Any] = HABITS | {"policy": policy, "steps": 40, "minibatches": 1}
     settings |= {"evaluation": {"every": 10, "prompts": 48, "samples": 4}}
     single = {"prompts": 64, "group_size": 1}
-    yield over(arm("RL", RLOO, prompts=8, group_size=8, **settings), lr=rates["rl"])
-    yield over(arm("SFT on the teacher", SFT, **single, **settings), lr=rates["sft"])
-    yield over(arm("on-policy distillation", "opd", **single, **settings), lr=rates["opd"])
+    yield vary(arm("RL", RLOO, prompts=8, group_size=8, **settings), lr=rates["rl"])
+    yield vary(arm("SFT on the teacher", SFT, **single, **settings), lr=rates["sft"])
+    yield vary(arm("on-policy distillation", "opd", **single, **settings), lr=rates["opd"])
 
 
 LOW_PRICE, HIGH_PRICE = LengthCost(0.005), LengthCost(0.02)
@@ -72,7 +66,7 @@ def length_rules() -> Iterator[Arm]:
     """What length may cost, on plain sums."""
     for label, reward in LENGTH_RULES.items():
         one = arm(label, RLOO, reward=reward, steps=16, minibatches=1)
-        yield over(one, lr=(1.5e-4, 3e-4))
+        yield vary(one, lr=(1.5e-4, 3e-4))
 
 
 def on_chosen_data() -> Iterator[Arm]:
@@ -87,7 +81,7 @@ def on_chosen_data() -> Iterator[Arm]:
         "easy first": (replace(RLOO, name=CURRICULUM), {}),
     }
     for label, (method, choice) in choices.items():
-        yield over(arm(label, method, **settings | choice), lr=(3e-4, 6e-4))
+        yield vary(arm(label, method, **settings | choice), lr=(3e-4, 6e-4))
 
 
 class Curriculum(RolloutSource):
@@ -173,7 +167,7 @@ def stages() -> Iterator[Arm]:
     for label, name in named.items():
         steps = 20 if name == "r1" else 45
         one = arm(label, replace(RLOO, name=name), steps=steps, **settings)
-        yield over(one, lr=(3e-4, 6e-4))
+        yield vary(one, lr=(3e-4, 6e-4))
 
 
 EFFICIENCY: dict[str, Experiment] = {

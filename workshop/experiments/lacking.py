@@ -17,8 +17,9 @@ from rlbook.training.sft import written_answer
 from workshop.experiments.credit import CREDITS, STEPWISE, UNMASKED, unreliable_tool
 from workshop.experiments.credit import SEEN as WITH_A_TOOL
 from workshop.experiments.credit import SETTINGS as TOOL
-from workshop.experiments.design import Arm, Experiment, arm, nothing, over
-from workshop.experiments.efficiency import each_family, fine_tune, worked_examples
+from workshop.experiments.design import Arm, Experiment, arm, no_columns, vary
+from workshop.experiments.efficiency import fine_tune, worked_examples
+from workshop.experiments.levels import each_family, families, rules_by_family
 from workshop.experiments.pressing import (
     FEW,
     GRPO,
@@ -30,8 +31,6 @@ from workshop.experiments.pressing import (
 )
 from workshop.experiments.settings import (
     HABITS,
-    by_family,
-    families,
     on_plain_sums,
     rare_decision,
     rare_opening,
@@ -65,7 +64,7 @@ def equal_answers() -> Iterator[Arm]:
     plain, _, refilled = silent_prompts()
     for one, steps in ((plain, 62), (refilled, 30)):
         longer = Arm(one.label, one.config.replace(steps=steps))
-        yield over(longer, lr=(7.5e-5, 1.5e-4, 3e-4, 6e-4))
+        yield vary(longer, lr=(7.5e-5, 1.5e-4, 3e-4, 6e-4))
 
 
 def head_room() -> Iterator[Arm]:
@@ -99,11 +98,11 @@ def teacher_null() -> Iterator[Arm]:
     """What 48 examples teach by themselves, and RL at its best: the arms beside distillation."""
     settings: dict[str, Any] = HABITS | {"prompts": 8, "group_size": 8, "minibatches": 1}
     imitation = replace(RLOO, name="imitation")
-    yield over(arm("48 examples", imitation, steps=12, **settings), lr=(3e-4, 1e-3, 3e-3))
+    yield vary(arm("48 examples", imitation, steps=12, **settings), lr=(3e-4, 1e-3, 3e-3))
     settings |= {"steps": 40}
-    yield over(arm("RL", RLOO, **settings), lr=(3e-4, 4.5e-4, 6e-4))
+    yield vary(arm("RL", RLOO, **settings), lr=(3e-4, 4.5e-4, 6e-4))
     max_rl = replace(METHODS["maxrl"], kl=None)
-    yield over(arm("RL, MaxRL", max_rl, **settings), lr=(3e-4, 6e-4, 1.2e-3))
+    yield vary(arm("RL, MaxRL", max_rl, **settings), lr=(3e-4, 6e-4, 1.2e-3))
 
 
 class LatePrice(Trainer):
@@ -124,7 +123,7 @@ def late_price() -> Iterator[Arm]:
         ("after 12 batches", "late", None),
     ):
         one = arm(label, replace(RLOO, name=name), reward=reward, **settings)
-        yield over(one, lr=(1.5e-4, 3e-4))
+        yield vary(one, lr=(1.5e-4, 3e-4))
 
 
 def priced(config: RunConfig) -> Trainer:
@@ -142,14 +141,14 @@ def habits_sigma() -> Iterator[Arm]:
         "MaxRL, mean over tokens": replace(METHODS["maxrl"], kl=None, **token_mean),
     }
     for label, method in rows.items():
-        yield over(arm(label, method, steps=40, **settings), lr=(3e-4, 6e-4, 1.2e-3))
+        yield vary(arm(label, method, steps=40, **settings), lr=(3e-4, 6e-4, 1.2e-3))
 
 
 def rates_above() -> Iterator[Arm]:
     """The rare opening where the map of rates ended, and beyond."""
     settings: dict[str, Any] = {"prompts": 32, "steps": 3, "max_new_tokens": 12} | ONCE
     for name in REGIONS:
-        yield over(arm(name, bounded(name), **settings), lr=(4e-4, 8e-4, 1.6e-3))
+        yield vary(arm(name, bounded(name), **settings), lr=(4e-4, 8e-4, 1.6e-3))
 
 
 def doses() -> Iterator[Arm]:
@@ -166,14 +165,14 @@ def sound_credit() -> Iterator[Arm]:
     outcome = arm("outcome", RLOO, **TOOL, steps=20)
     judge = arm("PRIME", STEPWISE, reward=CREDITS["PRIME"], **TOOL, steps=20)
     for one in (outcome, judge, arm("tool tokens trained", UNMASKED, **TOOL, steps=20)):
-        yield over(one, lr=(3e-4, 6e-4))
+        yield vary(one, lr=(3e-4, 6e-4))
 
 
 def credit_above() -> Iterator[Arm]:
     """Outcomes and verdicts on steps at a rate above the two of `process_rewards`."""
     verdicts = arm("process", STEPWISE, reward=CREDITS["process"], **TOOL, steps=20)
     for one in (arm("outcome", RLOO, **TOOL, steps=20), verdicts):
-        yield over(one, lr=(8.5e-4,))
+        yield vary(one, lr=(8.5e-4,))
 
 
 LACKING: dict[str, Experiment] = {
@@ -194,7 +193,7 @@ LACKING: dict[str, Experiment] = {
         columns=STEPS,
         tuning_seeds=(100, 101),
         world=partial(from_trained, steps=10),
-        measure=nothing,
+        measure=no_columns,
         evaluation=ASKED,
     ),
     **{
@@ -237,7 +236,7 @@ LACKING: dict[str, Experiment] = {
             *(f"right_rule_level_{k}" for k in range(1, 7)),
         ),
         tuning_seeds=(100, 101),
-        measure=by_family,
+        measure=rules_by_family,
         watch=families,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
     ),
@@ -258,7 +257,7 @@ LACKING: dict[str, Experiment] = {
         chosen_by=None,
         seeds=(0, 1, 2, 3, 4),
         world=dialled,
-        measure=nothing,
+        measure=no_columns,
         evaluation=ASKED,
     ),
     "sound_credit": Experiment(

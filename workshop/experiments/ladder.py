@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from rlbook.objectives import METHODS, EMABaseline, Method, RatioClip, group_center
-from rlbook.training import Trainer
-from workshop.experiments.design import Arm, Experiment, arm, nothing, over
-from workshop.experiments.settings import HABITS, level_columns
+from workshop.experiments.design import Arm, Experiment, arm, no_columns, vary
+from workshop.experiments.levels import family_rates
+from workshop.experiments.settings import HABITS
 
 ANSWERS = 2560
 ONE_UPDATE = {"minibatches": 1}, (2e-4, 4e-4, 8e-4, 1.6e-3)
@@ -63,15 +63,10 @@ def rungs(mean: float) -> Mapping[str, tuple[Method, Use]]:
 def ladder(mean: float, **world: Any) -> Iterator[Arm]:
     for label, (method, (settings, rates)) in rungs(mean).items():
         one = arm(label, replace(method, kl=None), steps=20, **settings, **world)
-        yield over(one, lr=rates)
+        yield vary(one, lr=rates)
 
 
-def each_rule(trainer: Trainer) -> dict[str, float]:
-    """Held-out accuracy on each family of habits."""
-    return level_columns(trainer, ("pass@1",), 24, 8)
-
-
-def climbed(question: str, mean: float, measure=nothing, **world: Any) -> Experiment:
+def climbed(question: str, mean: float, measure=no_columns, **world: Any) -> Experiment:
     return Experiment(
         question,
         tuple(ladder(mean, **world)),
@@ -86,6 +81,6 @@ def climbed(question: str, mean: float, measure=nothing, **world: Any) -> Experi
 LADDER: dict[str, Experiment] = {
     "ladder_sums": climbed("What does 2,560 answers' worth of each row teach on sums?", 0.38),
     "ladder_habits": climbed(
-        "... and where the base's favourite rule is wrong?", 0.22, each_rule, **HABITS
+        "... and where the base's favourite rule is wrong?", 0.22, family_rates, **HABITS
     ),
 }

@@ -32,7 +32,7 @@ from rlbook.objectives import (
 from rlbook.policy import Completion, Sampler, load_policy
 from rlbook.training import RunConfig, Trainer
 from rlbook.troubles import rounded
-from workshop.experiments.design import Arm, Experiment, World, arm, nothing, over
+from workshop.experiments.design import Arm, Experiment, World, arm, no_columns, vary
 
 AGE = 4  # batches of two updates each: 8 updates
 BITS = 4  # of a rough sampler's weights, as in chapters 11 and 16
@@ -85,7 +85,7 @@ def masks() -> Iterator[Arm]:
     """ScaleRL's row under five regions, 128 answers a batch in two updates."""
     settings: dict[str, Any] = {"minibatches": 2, "steps": 30, "pool": 256, "retire_at": 0.9}
     for label, method in MASKS.items():
-        yield over(arm(label, method, **settings), lr=(1e-4, 2e-4, 4e-4))
+        yield vary(arm(label, method, **settings), lr=(1e-4, 2e-4, 4e-4))
 
 
 def masked(question: str, age: int, bits: int | None) -> Experiment:
@@ -94,7 +94,7 @@ def masked(question: str, age: int, bits: int | None) -> Experiment:
         tuple(masks()),
         tuning_seeds=(100, 101),
         world=aged(age, bits),
-        measure=nothing,
+        measure=no_columns,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
         columns=("accuracy", "completions", "clip_fraction", "kl", "mean_weight", "ratio_max"),
     )

@@ -15,12 +15,11 @@ from rlbook.objectives import (
     group_center,
 )
 from rlbook.troubles import tight_limit
-from workshop.experiments.design import Arm, Experiment, arm, nothing, over
+from workshop.experiments.design import Arm, Experiment, arm, no_columns, vary
+from workshop.experiments.levels import families, rules_by_family
 from workshop.experiments.settings import (
     HABITS,
     at_two_limits,
-    by_family,
-    families,
     lost_answers,
     lost_half,
     on_plain_sums,
@@ -61,21 +60,21 @@ def rare() -> Iterator[Arm]:
     """How many batches until a rare opening is no longer rare, under each trust region."""
     settings = {"prompts": 32, "steps": 6, "max_new_tokens": 12} | ONCE
     for name in REGIONS:
-        yield over(arm(name, bounded(name), **settings), lr=(5e-5, 1e-4, 2e-4))
+        yield vary(arm(name, bounded(name), **settings), lr=(5e-5, 1e-4, 2e-4))
 
 
 def rare_habits() -> Iterator[Arm]:
     """The same trust regions where the rare token is a right rule."""
     settings = {"prompts": 16, "group_size": 16, "steps": 12, "levels": (1, 2, 3, 4, 5)}
     for name in REGIONS:
-        yield over(arm(name, bounded(name), **settings, **ONCE, **HABITS), lr=(1e-4, 2e-4))
+        yield vary(arm(name, bounded(name), **settings, **ONCE, **HABITS), lr=(1e-4, 2e-4))
 
 
 def averages(**settings: Any) -> Iterator[Arm]:
     """The four ways to average tokens, at two learning rates."""
     for label, aggregation in AGGREGATIONS.items():
         method = replace(CENTRED, aggregation=aggregation)
-        yield over(arm(label, method, **settings), lr=(1.5e-4, 3e-4))
+        yield vary(arm(label, method, **settings), lr=(1.5e-4, 3e-4))
 
 
 def overlong() -> dict[str, Method]:
@@ -93,14 +92,14 @@ def limited() -> Iterator[Arm]:
     for name, method in overlong().items():
         one = arm(name, method, steps=14)
         tight = replace(one, config=tight_limit(one.config))
-        yield over(tight, lr=(1e-4, 2e-4, 4e-4))
+        yield vary(tight, lr=(1e-4, 2e-4, 4e-4))
 
 
 def unlimited() -> Iterator[Arm]:
     """The control: the same long sums, with room to write."""
     for name, method in overlong().items():
         one = arm(name, method, steps=14, levels=(4, 5, 6, 7))
-        yield over(one, lr=(1e-4, 2e-4, 4e-4))
+        yield vary(one, lr=(1e-4, 2e-4, 4e-4))
 
 
 def silent_prompts(**settings: Any) -> Iterator[Arm]:
@@ -113,7 +112,7 @@ def silent_prompts(**settings: Any) -> Iterator[Arm]:
         arm("+ dynamic sampling", refilled, steps=12, **settings),
     )
     for one in arms:
-        yield over(one, lr=(7.5e-5, 1.5e-4, 3e-4))
+        yield vary(one, lr=(7.5e-5, 1.5e-4, 3e-4))
 
 
 def on_policy(
@@ -123,7 +122,7 @@ def on_policy(
     settings |= {"prompts": 16, "group_size": 16, "minibatches": 1}
     for name in names:
         method = replace(METHODS[name], kl=None)
-        yield over(arm(ON_POLICY[name], method, **settings), lr=rates)
+        yield vary(arm(ON_POLICY[name], method, **settings), lr=rates)
 
 
 PRESSING = {
@@ -174,7 +173,7 @@ PRESSING = {
         "Does RL change the mode of a base whose greedy answer is wrong, and how soon?",
         tuple(on_policy((3e-4, 6e-4), steps=40, **HABITS)),
         tuning_seeds=(100, 101),
-        measure=by_family,
+        measure=rules_by_family,
         watch=families,
         evaluation={"prompts": 96, "n": 16, "ks": (1, 4, 8, 16)},
     ),
@@ -182,7 +181,7 @@ PRESSING = {
         "Is MaxRL's lead on rare rules its weight, or its learning rate?",
         tuple(on_policy((3e-4, 6e-4), ("rloo", "maxrl"), steps=40, **HABITS)),
         chosen_by=None,
-        measure=by_family,
+        measure=rules_by_family,
         watch=families,
         evaluation=FEW,
     ),
@@ -192,7 +191,7 @@ PRESSING = {
         chosen_by=None,
         seeds=tuple(range(6)),
         world=one_choice,
-        measure=nothing,
+        measure=no_columns,
         evaluation={"prompts": 48, "n": 128, "ks": (1, 4, 16, 64)},
     ),
     "rare_habits": Experiment(
@@ -200,7 +199,7 @@ PRESSING = {
         tuple(rare_habits()),
         chosen_by=None,
         seeds=tuple(range(5)),
-        measure=by_family,
+        measure=rules_by_family,
         watch=families,
         evaluation=FEW,
     ),

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.policy import load_policy
 from rlbook.training import RunConfig, Trainer
-from workshop.experiments.design import Arm, Experiment, arm, over
+from workshop.experiments.design import Arm, Experiment, arm, vary
 from workshop.experiments.pressing import FEW, RLOO
 from workshop.worlds.few_shot import FewShotSums
 
@@ -31,7 +31,7 @@ def rewarded() -> Iterator[Arm]:
     }
     settings |= {"prompts": 8, "group_size": 4, "minibatches": 1, "steps": 10}
     for label, reward in REWARDS.items():
-        yield over(arm(label, RLOO, reward=reward, **settings), lr=(1e-5, 2e-5))
+        yield vary(arm(label, RLOO, reward=reward, **settings), lr=(1e-5, 2e-5))
 
 
 def to_the_line(config: RunConfig) -> Trainer:

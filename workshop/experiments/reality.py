@@ -7,10 +7,10 @@ from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.rewards.entropy import EntropyFineTuning
 from rlbook.rewards.label_free import vote_metrics
 from rlbook.training import Rollout, Trainer
-from workshop.bases.habits_card import majority
-from workshop.experiments.design import Arm, Experiment, arm, over
+from workshop.experiments.design import Arm, Experiment, arm, vary
+from workshop.experiments.levels import by_level
 from workshop.experiments.pressing import FEW, RLOO, bounded
-from workshop.experiments.settings import HABITS, level_columns
+from workshop.experiments.settings import HABITS
 
 UNBOUNDED, CLIPPED = bounded("no trust region"), bounded("clip 0.2")
 ONE_UPDATE = {"prompts": 8, "group_size": 16, "minibatches": 1, "steps": 20}
@@ -38,7 +38,7 @@ def label_free(**world: Any) -> Iterator[Arm]:
 
 
 def at_both_rates(arms: Iterable[Arm]) -> tuple[Arm, ...]:
-    return tuple(over(one, lr=RATES) for one in arms)
+    return tuple(vary(one, lr=RATES) for one in arms)
 
 
 def coins(**world: Any) -> Iterator[Arm]:
@@ -79,12 +79,6 @@ def many_tries(**settings: Any) -> Iterator[Arm]:
 def votes(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, float]:
     """What a vote on the rollouts looks like from inside, and what it is worth."""
     return vote_metrics(rollouts)
-
-
-def by_level(trainer: Trainer) -> dict[str, float]:
-    """Held-out pass@1, pass@16, majority of 16 and greedy accuracy on each level of the task."""
-    keys = ("pass@1", "pass@16", "majority", "greedy")
-    return level_columns(trainer, keys, 24, 16, greedy=True, also=majority)
 
 
 def coverage(trainer: Trainer) -> dict[str, int]:

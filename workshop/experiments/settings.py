@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
-from rlbook.evaluation import evaluate_levels, held_out_rollouts
+from rlbook.evaluation import held_out_rollouts
 from rlbook.policy import load_policy
 from rlbook.tasks import SumsTask
 from rlbook.training import Rollout, RunConfig, Trainer
-from rlbook.training.metrics import group_by, mean
+from rlbook.training.metrics import mean
 from rlbook.troubles import (
     LostIsWrong,
     OpeningTask,
@@ -81,36 +80,3 @@ def at_two_limits(trainer: Trainer) -> dict[str, float]:
 def one_choice(config: RunConfig) -> Trainer:
     """All prompts share one opening, and nothing else can be trained."""
     return Trainer(config, shared_choice(load_policy(config.model.policy)), task=OpeningTask())
-
-
-def families(trainer: Trainer, rollouts: Iterable[Rollout]) -> dict[str, float]:
-    """Share of answers by the right rule in each family, whatever became of the arithmetic."""
-    by_level = group_by(rollouts, lambda r: r.problem.level)
-    return {
-        f"right_rule_level_{level}": mean(by_the_right_rule(trainer, r) for r in members)
-        for level, members in sorted(by_level.items())
-    }
-
-
-def by_the_right_rule(trainer: Trainer, rollout: Rollout) -> bool:
-    label = trainer.task.label(rollout.problem, rollout.text, not rollout.truncated)
-    return label == "right"
-
-
-def by_family(trainer: Trainer) -> dict[str, float]:
-    """Held-out pass@1, pass@16, right rules and greedy accuracy of each family of habits."""
-
-    def right_rule(rollouts: Iterable[Rollout]) -> dict[str, float]:
-        return {"right_rule": mean(by_the_right_rule(trainer, r) for r in rollouts)}
-
-    keys = ("pass@1", "pass@16", "greedy", "right_rule")
-    return level_columns(trainer, keys, 32, 16, greedy=True, also=right_rule)
-
-
-def level_columns(
-    trainer: Trainer, keys: Sequence[str], prompts: int, n: int, **how: Any
-) -> dict[str, float]:
-    """Columns such as `pass@1_level_3`, from the rows of `evaluate_levels`."""
-    policy = trainer.model, trainer.tokenizer
-    rows = evaluate_levels(policy, trainer.task, prompts, n, (1, n), **how)
-    return {f"{key}_level_{level}": row[key] for level, row in rows.items() for key in keys}

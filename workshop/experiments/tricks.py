@@ -23,8 +23,9 @@ from rlbook.objectives.selection import next_bonus
 from rlbook.policy import load_policy
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
 from rlbook.training.metrics import mean
-from workshop.experiments.design import Arm, Experiment, World, arm, nothing, over, over_choices
-from workshop.experiments.settings import HABITS, families
+from workshop.experiments.design import Arm, Experiment, World, arm, no_columns, over_choices, vary
+from workshop.experiments.levels import families
+from workshop.experiments.settings import HABITS
 
 LITE = METHODS["lite_ppo"]
 FIVE = (0, 1, 2, 3, 4)
@@ -119,7 +120,7 @@ def grid() -> Iterator[Arm]:
         one = arm(data, LITE, **settings)
         for column, choices in CHOICES.items():
             one = over_choices(one, column, choices)
-        yield over(one, lr=(1e-4, 2e-4))
+        yield vary(one, lr=(1e-4, 2e-4))
 
 
 def crossed(question: str, world: World) -> Experiment:
@@ -137,7 +138,7 @@ def crossed(question: str, world: World) -> Experiment:
 def exchanged(changes: Mapping[str, Method], lr: tuple[float, ...], **settings) -> Iterator[Arm]:
     """LitePPO, and LitePPO with one choice exchanged, all at the same rates."""
     for label, method in ({"LitePPO": LITE} | dict(changes)).items():
-        yield over(arm(label, method, **settings), lr=lr)
+        yield vary(arm(label, method, **settings), lr=lr)
 
 
 NORMS = {
@@ -193,7 +194,7 @@ TRICKS: dict[str, Experiment] = {
         ),
         seeds=FIVE,
         chosen_by=None,
-        measure=nothing,
+        measure=no_columns,
         watch=families,
         evaluation=ASKED,
     ),
@@ -203,7 +204,7 @@ TRICKS: dict[str, Experiment] = {
         seeds=FIVE,
         chosen_by=None,
         world=dialled,
-        measure=nothing,
+        measure=no_columns,
         evaluation=ASKED,
     ),
     "lite_trained": Experiment(
@@ -220,7 +221,7 @@ TRICKS: dict[str, Experiment] = {
         seeds=FIVE,
         chosen_by=None,
         world=from_trained,
-        measure=nothing,
+        measure=no_columns,
         evaluation=ASKED,
     ),
     "tricks_grid": crossed("What is each choice worth, averaged over the others?", base_cell),

@@ -42,7 +42,7 @@ from rlbook.viz.style import (
     readable,
 )
 from rlbook.viz.widgets import Explorer, choice, slider
-from workshop.worlds.mismatch_bandit import Anchor, RoughRun, rough_bandit
+from workshop.worlds.mismatch_bandit import Anchor, BanditRun, mismatch_bandit
 
 CLIP, DPPO, BOTH = METHOD_COLOURS["dapo"], METHOD_COLOURS["dppo"], "#8a4b2f"
 PROBS, RATIOS = (5e-4, 0.9995), (0.02, 50.0)
@@ -218,12 +218,12 @@ def compare_places(regions: Mapping[str, Region], rates: Sequence[float] = RATES
         for lasting in (False, True):
             for place, mask_at, weight_at, *_ in PLACES:
                 for lr in rates:
-                    run = rough_bandit(region, lr, mask_at, weight_at, lasting=lasting)
+                    run = mismatch_bandit(region, lr, mask_at, weight_at, lasting=lasting)
                     rows += rows_of(run, region=name, lasting=lasting, place=place, lr=lr)
     return pd.DataFrame(rows)
 
 
-def rows_of(run: RoughRun, **setting: object) -> Iterator[dict[str, object]]:
+def rows_of(run: BanditRun, **setting: object) -> Iterator[dict[str, object]]:
     """One row a seed of a run of the bandit, with what was set."""
     shared = {"correlation": run.correlation, "masked": run.masked, "fell": run.fell}
     for seed, best in enumerate(run.best.tolist()):

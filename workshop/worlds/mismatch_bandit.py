@@ -19,7 +19,7 @@ RIGHT, WRONG = 0.7, 0.3  # how often the best arm and every other one is rewarde
 
 
 @dataclass(frozen=True, eq=False)
-class RoughRun:
+class BanditRun:
     """What independent runs came to: the probability of the best arm, and three diagnoses.
 
     `best` (runs,). `correlation` of μ and π_old over the samples of the last tenth of the batches;
@@ -33,7 +33,7 @@ class RoughRun:
     fell: float
 
 
-def rough_bandit(
+def mismatch_bandit(
     trust_region: Region,
     lr: float,
     mask_at: Anchor = "sampler",
@@ -47,7 +47,7 @@ def rough_bandit(
     updates: int = 16,
     batches: int = 60,
     seed: int = 0,
-) -> RoughRun:
+) -> BanditRun:
     """Train softmax bandits by `updates` steps of plain SGD on each batch of a noisy sampler.
 
     log μ = log softmax(θ + noise · |θ| · ξ): like rounding, the error grows with the logits. ξ is
@@ -92,4 +92,4 @@ def rough_bandit(
         correlation.append(torch.corrcoef(torch.stack([mu, old]).exp().view(2, -1))[0, 1].item())
     best = theta.softmax(-1)[:, torch.arange(contexts), right].mean(-1)
     last = slice(-max(1, batches // 10), None)
-    return RoughRun(best, *(sum(x[last]) / len(x[last]) for x in (correlation, masked, fell)))
+    return BanditRun(best, *(sum(x[last]) / len(x[last]) for x in (correlation, masked, fell)))

@@ -18,7 +18,7 @@ from workshop.evidence import check_table
 from workshop.experiments import EXPERIMENTS, Arm, Experiment, run
 from workshop.experiments.catalogue import AS_PUBLISHED
 from workshop.experiments.derive import derive
-from workshop.experiments.design import over, over_methods
+from workshop.experiments.design import vary, vary_methods
 from workshop.experiments.lacking import LACKING
 from workshop.experiments.ladder import LADDER
 from workshop.experiments.masks import MASK_AND_AGE
@@ -195,7 +195,7 @@ def test_tables_and_manifest_hold_every_run(small):
 
 def test_an_arm_is_reported_at_what_did_best_on_other_seeds(small, monkeypatch):
     """The measure is the learning rate itself, so the largest is best."""
-    arms = [over(one, lr=(1e-4, 3e-4, 2e-4)) for one in EXPERIMENTS["small"].arms]
+    arms = [vary(one, lr=(1e-4, 3e-4, 2e-4)) for one in EXPERIMENTS["small"].arms]
     experiment = replace(
         EXPERIMENTS["small"],
         arms=tuple(arms),
@@ -225,7 +225,7 @@ def test_an_arm_is_reported_at_what_did_best_on_other_seeds(small, monkeypatch):
 
 def test_another_machine_goes_on_from_the_tables(small, monkeypatch, tmp_path):
     plain = EXPERIMENTS["small"].arms
-    arms = tuple(over(one, lr=(1e-4, 2e-4)) for one in plain)
+    arms = tuple(vary(one, lr=(1e-4, 2e-4)) for one in plain)
     experiment = replace(EXPERIMENTS["small"], arms=arms, tuning_seeds=(7,))
     monkeypatch.setitem(EXPERIMENTS, "small", experiment)
     run.train(run.tuning_runs("small")[0])
@@ -244,7 +244,7 @@ def test_another_machine_goes_on_from_the_tables(small, monkeypatch, tmp_path):
     assert {table: table.read_bytes() for table in small.glob("*.csv")} == written
     shutil.rmtree(tmp_path / "runs")
     longer = [replace(one, config=one.config.replace(steps=2)) for one in plain]
-    other = tuple(over(one, lr=(1e-4, 2e-4)) for one in longer)
+    other = tuple(vary(one, lr=(1e-4, 2e-4)) for one in longer)
     monkeypatch.setitem(EXPERIMENTS, "small", replace(experiment, arms=other))
     assert run.restore("small", (0, 1)) == 0
 
@@ -259,7 +259,7 @@ def test_the_committed_tables_hold_every_run_that_can_be_gone_on_with(name, monk
 
 
 def test_a_map_runs_everything_with_every_seed(small, monkeypatch):
-    arms = tuple(over(one, lr=(1e-4, 2e-4)) for one in EXPERIMENTS["small"].arms)
+    arms = tuple(vary(one, lr=(1e-4, 2e-4)) for one in EXPERIMENTS["small"].arms)
     mapped = replace(EXPERIMENTS["small"], arms=arms, chosen_by=None)
     monkeypatch.setitem(EXPERIMENTS, "small", mapped)
     assert run.tuning_runs("small") == []
@@ -300,7 +300,7 @@ def test_the_accuracy_of_answers_that_a_teacher_wrote_says_so():
 
 def test_widths_are_tried_like_learning_rates():
     widths = {w: replace(METHODS["grpo"], trust_region=RatioClip(w, w)) for w in (0.1, 0.2)}
-    arm = over(over_methods(Arm("clip", RunConfig()), "width", widths), lr=(1e-4, 2e-4))
+    arm = vary(vary_methods(Arm("clip", RunConfig()), "width", widths), lr=(1e-4, 2e-4))
     assert [tuple(v.values.values()) for v in arm.variants] == [
         (0.1, 1e-4), (0.1, 2e-4), (0.2, 1e-4), (0.2, 2e-4),
     ]  # fmt: skip
