@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import yaml
 
-from rlbook.objectives import METHODS
+from rlbook.objectives import FIELD, METHODS
 from rlbook.training.checkpoint import LATEST, read_state
 from rlbook.training.config import (
     RunConfig,
@@ -169,6 +169,9 @@ def methods(words: Sequence[str]) -> None:
     """
     parser = parser_of("rlbook methods", methods)
     parser.add_argument("name", nargs="?", help="row to print; all of them if absent")
+    parser.add_argument(
+        "--field", action="store_true", help="rows that other trainers ship besides"
+    )
     parser.add_argument("--like", type=Path, help="file with another trainer's settings")
     asked = parser.parse_args(words)
     if asked.like:
@@ -177,7 +180,8 @@ def methods(words: Sequence[str]) -> None:
         return print(likeness_text(like(yaml.safe_load(asked.like.read_text()))))
     from rlbook.objectives import method_table_markdown, method_text
 
-    print(method_text(asked.name) if asked.name else method_table_markdown())
+    rows = FIELD if asked.field else METHODS
+    print(method_text(asked.name) if asked.name else method_table_markdown(methods=rows))
 
 
 def translate(words: Sequence[str]) -> None:
@@ -197,7 +201,7 @@ def translate(words: Sequence[str]) -> None:
     parser.add_argument("--micro-batch", type=int, default=1, help="completions at a time")
     asked = parser.parse_intermixed_args(words)
     file, settings = file_and_settings(asked.words)
-    if file in METHODS:
+    if file in METHODS or file in FIELD:
         file, settings = None, [f"method={file}", *settings]
     run = with_settings(load_config(file) if file else RunConfig(), settings)
     rollout, optimizer = run.rollout, run.optimizer

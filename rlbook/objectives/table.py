@@ -1,4 +1,6 @@
-"""The rows of `METHODS` as text."""
+"""The rows of `METHODS`, or others, as text."""
+
+from collections.abc import Mapping
 
 from rlbook.objectives.estimators import describe
 from rlbook.objectives.method import Method
@@ -15,9 +17,9 @@ SHORT = ("method", "advantage", "ratio", "trust region", "aggregation")
 RARE = ("sampler correction", "selection", "entropy bonus", "format bonus")
 
 
-def method_table() -> list[dict[str, str]]:
-    """The rows of `METHODS` as text, one dictionary per method, ready for a data frame."""
-    rows = [row_text(method) for method in METHODS.values()]
+def method_table(methods: Mapping[str, Method] = METHODS) -> list[dict[str, str]]:
+    """Rows as text, one dictionary per method, ready for a data frame."""
+    rows = [row_text(method) for method in methods.values()]
     for column in RARE:
         if all(row[column] == "none" for row in rows):
             rows = [{k: v for k, v in row.items() if k != column} for row in rows]
@@ -81,12 +83,14 @@ def needs_text(method: Method) -> str:
     return ", ".join(thing for thing, wanted in needed.items() if wanted) or "nothing more"
 
 
-def method_table_markdown(columns: tuple[str, ...] = SHORT) -> str:
+def method_table_markdown(
+    columns: tuple[str, ...] = SHORT, methods: Mapping[str, Method] = METHODS
+) -> str:
     """Some columns of `method_table` as Markdown, aligned to be read in a terminal as well.
 
     Raises `ValueError` for a column that the table does not have.
     """
-    rows = method_table()
+    rows = method_table(methods)
     for column in columns:
         if column not in rows[0]:
             raise ValueError(f"no column {column!r}: choose from {', '.join(rows[0])}")

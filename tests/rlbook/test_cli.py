@@ -8,7 +8,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlbook.cli import main
 from rlbook.jsonl import read_jsonl
-from rlbook.objectives import METHODS, RatioClip
+from rlbook.objectives import FIELD, METHODS, RatioClip
 from rlbook.policy import load_policy
 from rlbook.training import RunConfig, dump_config, load_config
 
@@ -142,6 +142,9 @@ def test_methods_prints_the_table_and_a_row(capsys):
     run("methods")
     table = capsys.readouterr().out
     assert all(f"| {name} " in table for name in METHODS)
+    run("methods", "--field")
+    table = capsys.readouterr().out
+    assert all(f"| {name} " in table for name in FIELD) and "| grpo " not in table
     run("methods", "dapo")
     assert "RatioClip(low=0.2, high=0.28)" in capsys.readouterr().out
 

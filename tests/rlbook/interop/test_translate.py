@@ -160,6 +160,11 @@ def test_the_command_writes_settings_that_yaml_reads(capsys):
     assert said["actor_rollout_ref.actor.clip_ratio_high"] == 0.28
 
 
+def test_the_command_knows_the_rows_of_the_field(capsys):
+    main(["translate", "vespo", "--to", "trl"])
+    assert yaml.safe_load(capsys.readouterr().out)["loss_type"] == "vespo"
+
+
 def test_the_command_names_a_file(capsys, tmp_path):
     file = tmp_path / "grpo.yaml"
     file.write_text(yaml.safe_dump(translate("dr_grpo", "skyrl").settings))
