@@ -5,9 +5,11 @@ import re
 import nbformat
 import pytest
 
+from rlbook.paths import ROOT
 from workshop.course.build import build
 from workshop.course.grade import grade
 
+CHAPTERS = ROOT / "chapters"
 TITLE = "# 1 · The policy: a language model that acts"
 LOSS = "def loss(logp, mask):\n    return {}\n\n\nchecks.check_imitation_loss(loss)"
 RATIO = "ratio = {}\nchecks.check_path_ratio(ratio)"
@@ -46,6 +48,29 @@ def test_an_exercise_is_worth_its_dots_and_a_crash_is_named():
     assert mark.said.startswith("right") and (mark.points, mark.worth) == (1, 1)
     mark = grade(hand_in("...", "1 / 0"))[1]
     assert mark.said == "does not run: ZeroDivisionError: division by zero" and mark.points == 0
+
+
+@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("[0-9]*.ipynb")), ids=lambda path: path.stem)
+def test_the_books_own_lines_are_right_on_hidden_numbers(path):
+    """Every solution of a chapter, put in the place of the lines that are asked for."""
+    given = nbformat.read(path, as_version=4)
+    lines = {}
+    for index, cell in enumerate(given.cells):
+        if "solution" in cell.metadata.get("tags", []):
+            before = [i for i, c in enumerate(given.cells[:index]) if "check_" in c.source]
+            own = re.sub(r"^if not \w+:", "if True:", cell.source, flags=re.MULTILINE)
+            asked, call = re.split(
+                r"^(?=\w+ = \S*check_)", given.cells[before[-1]].source, flags=re.M
+            )
+            lines[before[-1]] = f"{asked}{own}\n\n{call}"
+            cell.source = ""
+    for index, cell in enumerate(given.cells):
+        if cell.cell_type == "code" and "check_" in cell.source:
+            cell.source = lines.get(index, "")
+    marks = grade(given, seed=7)
+    assert len(marks) == len(lines) > 0
+    for mark in marks:
+        assert re.search(r"^right: .* \(and on [1-9]\d* hidden cases\)$", mark.said), mark
 
 
 def test_what_is_no_chapter_is_refused():
