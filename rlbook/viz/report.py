@@ -1,4 +1,7 @@
-"""The report of a full-scale run: one HTML file that needs nothing else, no network either."""
+"""The report of a full-scale run: one HTML file that needs nothing else, no network either.
+
+With jinja2 in place of `string.Template` it is six lines shorter, and a dependency longer.
+"""
 
 import base64
 import html
