@@ -137,7 +137,8 @@ _ROWS = (
         "vapo",
         "arXiv:2504.05118",
         METHODS["ppo"],
-        "Without its log-likelihood of right answers, 0.1 times; set critic.lam to 1.",
+        "Without its log-likelihood of right answers, 0.1 times; the critic of our trainer learns the "
+        "returns of the policy's λ, not those of λ = 1.",
         advantage=adv.length_adaptive_gae,
         trust_region=RatioClip(0.2, 0.28),
     ),
