@@ -137,7 +137,7 @@ _ROWS = (
         "vapo",
         "arXiv:2504.05118",
         METHODS["ppo"],
-        "Without its log-likelihood of right answers, 0.1 times; the critic of our trainer learns the "
+        "Without its log-likelihood of right answers, 0.1 times; our trainer's critic learns the "
         "returns of the policy's λ, not those of λ = 1.",
         advantage=adv.length_adaptive_gae,
         trust_region=RatioClip(0.2, 0.28),
