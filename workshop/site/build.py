@@ -79,7 +79,7 @@ def prepare(source: Path, pages: Path, owner: Owner) -> None:
     """Write what Sphinx reads, and what goes to the site as it is."""
     titles: dict[str, str] = {}
     read = {path: nbformat.read(path, as_version=4) for path in notebooks()}
-    anchors = {path.name: anchors_of(notebook) for path, notebook in read.items()}
+    anchors = {p.relative_to(ROOT).as_posix(): anchors_of(notebook) for p, notebook in read.items()}
     for path, notebook in read.items():
         name = path.relative_to(ROOT).as_posix()
         titles[name.removesuffix(".ipynb")] = notebook.cells[0].source.splitlines()[0].lstrip("# ")

@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from urllib.parse import unquote
 
 from nbformat import NotebookNode
@@ -41,15 +40,15 @@ def page_of(
     path: str,
     pictures: Path,
     owner: Owner,
-    anchors: Mapping[str, Collection[str]] = MappingProxyType({}),
+    anchors: Mapping[str, Collection[str]],
 ) -> NotebookNode:
     """The notebook that Sphinx sets. Writes its pictures into the folder `pictures`.
 
-    `path` is the notebook's place in the repository, `anchors` has those of every notebook: a link
-    in an output may be older than the heading it leads to. Pictures become files with their title
-    as alternative text, in place of any widget that only a kernel moves; a mask lab keeps its state
-    and takes its code from the site; cells that only import or only assert are tucked away; links
-    that leave the site lead to the repository, or nowhere.
+    `path` is the notebook's place in the repository, `anchors` has the anchors of every notebook by
+    its place. Pictures become files with their title as alternative text, in place of any widget
+    that only a kernel moves; a mask lab keeps its state and takes its code from the site; cells
+    that only import or only assert are tucked away; links that leave the site lead to the
+    repository, or nowhere.
     """
     page = deepcopy(notebook)
     page.metadata.pop("widgets", None)
@@ -79,7 +78,7 @@ def page_of(
                     data["text/html"] = as_shown(data["text/html"])
                 if "text/markdown" in data:
                     shown = with_links(data["text/markdown"], path, owner)
-                    data["text/markdown"] = without_lost_anchors(shown, anchors)
+                    data["text/markdown"] = without_lost(shown, path, anchors)
                     data.pop("text/plain", None)
     return page
 
@@ -165,14 +164,20 @@ def anchors_of(notebook: NotebookNode) -> set[str]:
     return {slug(title) for title in re.findall(r"^#+ +(.*)", text, re.MULTILINE)}
 
 
-def without_lost_anchors(source: str, anchors: Mapping[str, Collection[str]]) -> str:
-    """Markdown whose links to headings that their page no longer has lead to the page itself."""
+def without_lost(source: str, path: str, anchors: Mapping[str, Collection[str]]) -> str:
+    """Markdown of an output, which may be older than what it links to.
+
+    A link to a heading that is gone leads to its page, one to a page that is gone is plain text.
+    """
+    folder = PurePosixPath(path).parent
 
     def led(found: re.Match) -> str:
-        known = anchors.get(found[1])
-        return found[0] if known is None or found[2] in known else f"]({found[1]})"
+        known = anchors.get(resolved(folder / found[2]).as_posix())
+        if known is None:
+            return found[1]
+        return found[0] if found[3] in known else f"[{found[1]}]({found[2]})"
 
-    return re.sub(r"\]\(([\w/]+\.ipynb)#([^)]*)\)", led, source)
+    return re.sub(r"\[([^\[\]]*)\]\(([\w./]+\.ipynb)#?([^)]*)\)", led, source)
 
 
 def slug(heading: str) -> str:

@@ -15,7 +15,7 @@ from workshop.site.notebooks import (
     is_scaffold,
     page_of,
     with_links,
-    without_lost_anchors,
+    without_lost,
 )
 from workshop.site.owner import Owner
 from workshop.site.titles import alternative, known
@@ -38,7 +38,7 @@ def shown(data, source="draw()"):
 def page(tmp_path, *cells, owner=OWNER):
     notebook = nbformat.v4.new_notebook(cells=list(cells))
     before = nbformat.writes(notebook)
-    made = page_of(notebook, PLACE, tmp_path / "figures", owner)
+    made = page_of(notebook, PLACE, tmp_path / "figures", owner, {})
     assert nbformat.writes(notebook) == before
     return made.cells
 
@@ -134,10 +134,13 @@ def test_a_stored_link_may_be_older_than_its_heading():
     there = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_markdown_cell("# 6 · RLOO\n\n## 1 · Here")]
     )
-    anchors = {"06_rloo.ipynb": anchors_of(there)}
-    assert anchors == {"06_rloo.ipynb": {"6-·-RLOO", "1-·-Here"}}
-    source = "[a](06_rloo.ipynb#1-·-Here) [b](06_rloo.ipynb#2-·-Gone) [c](05_grpo.ipynb#x)"
-    assert without_lost_anchors(source, anchors) == source.replace("#2-·-Gone", "")
+    anchors = {"chapters/06_rloo.ipynb": anchors_of(there)}
+    assert anchors == {"chapters/06_rloo.ipynb": {"6-·-RLOO", "1-·-Here"}}
+    kept = "[a](06_rloo.ipynb#1-·-Here) [b](06_rloo.ipynb)"
+    assert without_lost(kept, PLACE, anchors) == kept
+    lost = "[a](06_rloo.ipynb#2-·-Gone) [b](solutions/x.ipynb) [p](https://x.org/y)"
+    expected = "[a](06_rloo.ipynb) b [p](https://x.org/y)"
+    assert without_lost(lost, PLACE, anchors) == expected
 
 
 def test_a_page_has_one_title(tmp_path):
