@@ -26,14 +26,15 @@ from rlbook.policy import set_threads
 from rlbook.training import write_csv
 from workshop.troubles.faults import FAULTS, healthy
 
-MADE_ON, JUDGED_ON = (0, 2), (3, 4, 5)
+MADE_ON, JUDGED_ON = (2,), (3, 4, 5)
+HEALTHY_ON = (2, 3)
 KEPT = Path("runs/troubles")
 Key = tuple[str, int]  # of a run: fault or row, seed
 
 
 def judge(workers: int = 0) -> list[Path]:
     """Make the runs that are missing and write two tables: what was named, and curves to draw."""
-    facts, keys = manifest(), list(product([*FAULTS, *METHODS], MADE_ON + JUDGED_ON))
+    facts, keys = manifest(), all_keys()
     todo = [key for key in keys if not path_of(key).exists()]
     spawn = get_context("spawn")
     with ProcessPoolExecutor(workers or os.cpu_count(), spawn, set_threads, (1,)) as pool:
@@ -46,6 +47,11 @@ def judge(workers: int = 0) -> list[Path]:
         write_csv(path, rows)
         write_manifest(path.with_suffix(SUFFIX), facts | {"seconds": seconds}, [path])
     return written
+
+
+def all_keys() -> list[Key]:
+    """Every fault on every seed, every row on two."""
+    return [*product(FAULTS, MADE_ON + JUDGED_ON), *product(METHODS, HEALTHY_ON)]
 
 
 def folder() -> Path:
