@@ -10,6 +10,8 @@ from torch import Tensor
 
 from rlbook.tasks import Problem
 
+__all__ = ["Rollout", "SampledBatch", "TrainBatch", "collate", "micro_batch_rows", "minibatches"]
+
 
 @dataclass
 class Rollout:

@@ -15,6 +15,8 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
 LATEST = "latest"
 MODEL = "model.safetensors"
 

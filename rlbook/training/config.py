@@ -21,6 +21,8 @@ from rlbook.objectives import METHODS, Method
 from rlbook.training.sinks import SinkName
 from rlbook.verbs import read_settings
 
+__all__ = ["RunConfig", "dump_config", "load_config"]
+
 
 class Section(BaseModel):
     """Settings that belong together: typed, checked, never changed in place."""

@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 
 from rlbook.policy.prefixes import last_states
 
+__all__ = ["Critic", "explained_variance"]
+
 
 class Critic(nn.Module):
     """V(s_t) for the state before token t: the policy's trunk, copied, with a scalar head.

@@ -18,6 +18,8 @@ from rlbook.training.prepare import BatchBuilder, is_finite, never
 from rlbook.training.rollouts import frozen_copy
 from rlbook.training.step import adamw, critic_step, train_step, warm_up
 
+__all__ = ["Learner"]
+
 
 class Learner:
     """The policy with all that learns beside it: one learner for a notebook and for a cluster.

@@ -13,6 +13,8 @@ from rlbook.training.batch import collate, minibatches
 from rlbook.training.pool import derive_seed
 from rlbook.training.rollouts import collect_rollouts
 
+__all__ = ["train"]
+
 
 def train(
     model: PreTrainedModel,

@@ -8,6 +8,8 @@ from rlbook.tasks import HeldOut, Problem, Task, held_out_problems
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig
 
+__all__ = ["PromptPool", "derive_seed"]
+
 
 def derive_seed(seed: int, *path: object) -> int:
     """An independent stream for every (seed, path): nothing to save, nothing to restore."""

@@ -17,6 +17,8 @@ from rlbook.training.config import RunConfig
 from rlbook.training.critic import Critic
 from rlbook.training.forward import LOCAL, LocalProcess
 
+__all__ = ["BatchBuilder"]
+
 
 def never(rollouts: Sequence[Rollout]) -> bool:
     """Of rollouts from anywhere nobody can say that the model wrote them."""

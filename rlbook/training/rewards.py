@@ -11,6 +11,8 @@ from rlbook.objectives import Method, overlong_penalty
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig
 
+__all__ = ["Reward", "VerifierReward", "give_rewards"]
+
 Part = Sequence[float] | Sequence[Sequence[float]]
 
 

@@ -19,6 +19,8 @@ from rlbook.training.metrics import differ, group_by
 from rlbook.training.pool import derive_seed, prompt_pool
 from rlbook.training.rewards import Reward, VerifierReward, give_rewards, reward_name
 
+__all__ = ["Engine", "RolloutSource", "collect_rollouts", "select_groups"]
+
 MAX_ROUNDS = 10  # of further prompts for a method that resamples
 SILENT_STEPS = 5  # a run that stands still for so long stops
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from rlbook.jsonl import parse_rows, read_jsonl, read_lines
 
+__all__ = ["RunLog", "write_csv"]
+
 
 class RunLog:
     """Appends each step's metrics to `<folder>/<name>.jsonl`, flushed at once.

@@ -18,6 +18,8 @@ from rlbook.training.critic import Critic
 from rlbook.training.forward import LOCAL, LocalProcess
 from rlbook.training.metrics import step_metrics, step_sums
 
+__all__ = ["adamw", "critic_step", "train_step"]
+
 
 def train_step(
     model: nn.Module,

@@ -18,6 +18,8 @@ from rlbook.training.resume import described, saved_run
 from rlbook.training.rewards import Reward, rewards_of
 from rlbook.training.rollouts import Engine, Patience, RolloutSource, labeller, select_groups
 
+__all__ = ["Trainer"]
+
 Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
 

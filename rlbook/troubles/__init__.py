@@ -5,6 +5,5 @@ is an object for a seam of `Trainer`: a task, an engine or a policy; the trainer
 """
 
 from rlbook.troubles.engines import *
-from rlbook.troubles.shared_choice import *
 from rlbook.troubles.tasks import *
 from rlbook.troubles.tools import *

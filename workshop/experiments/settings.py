@@ -10,13 +10,12 @@ from rlbook.training import Rollout, RunConfig, Trainer
 from rlbook.training.metrics import mean
 from rlbook.troubles import (
     LostIsWrong,
-    OpeningTask,
     RareOpening,
     StartsLost,
     Unsolvable,
-    shared_choice,
 )
 from workshop.experiments.design import World, sums_decisions
+from workshop.worlds.shared_choice import OpeningTask, shared_choice
 
 HABITS = {"policy": "tiny-habits", "task": "habits"}
 

@@ -27,11 +27,11 @@ from rlbook.troubles import (
     RoughSampler,
     StartsLost,
     Unsolvable,
-    shared_choice,
     tight_limit,
 )
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, luminance, readable
 from rlbook.viz.widgets import Explorer, choice, slider
+from workshop.worlds.shared_choice import shared_choice
 
 TREE_CHARACTER = 0.054  # width of a character of the tree, in columns
 MONO = {"family": "monospace", "fontsize": 8}

@@ -9,8 +9,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.tasks import Problem, SumsTask, Verdict
 
-__all__ = ["OpeningTask", "shared_choice"]
-
 OPENING = "<think>"
 
 
