@@ -5,6 +5,7 @@ import re
 import shlex
 from bisect import bisect
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,19 +49,18 @@ def report(chaos: Chaos, minutes: float, broken: Sequence[str], skipped: Sequenc
 def seconds_lost(struck: Sequence[Struck], updates: Sequence[float]) -> dict[str, Any]:
     """What each fault cost: times alone, the median and the worst, in seconds.
 
-    `updates` are the times at which updates were made. A fault has cost the interval between the
-    updates before and after it, less the usual one: the median of those without any fault. Only
-    faults that were alone in their interval tell anything.
+    `updates` are the times at which updates were made. A fault has cost whatever the intervals
+    between updates, from the one it fell into to the next fault, exceed the usual one: a batch that
+    lies ready may hide it at first. Only faults that were alone in their interval tell anything.
     """
-    inside: dict[int, list[str]] = {}
-    for one in struck:
-        inside.setdefault(bisect(updates, one.seconds), []).append(one.fault)
-    intervals = {i: updates[i] - updates[i - 1] for i in range(1, len(updates))}
-    quiet = [seconds for i, seconds in intervals.items() if i not in inside]
-    usual, lost = median(quiet) if quiet else 0.0, {}
-    for i, faults in inside.items():
-        if i in intervals and len(faults) == 1:
-            lost.setdefault(faults[0], []).append(max(0.0, intervals[i] - usual))
+    intervals = [later - earlier for earlier, later in pairwise(updates)]
+    usual = median(intervals) if intervals else 0.0
+    began = [bisect(updates, one.seconds) - 1 for one in struck]
+    lost: dict[str, list[float]] = {}
+    for one, begin, end in zip(struck, began, [*began[1:], len(intervals)], strict=False):
+        if 0 <= begin < end and began.count(begin) == 1:
+            excess = sum(intervals[begin:end]) - usual * (end - begin)
+            lost.setdefault(one.fault, []).append(max(0.0, excess))
     table = {
         fault: [len(found), round(median(found), 1), round(max(found), 1)]
         for fault, found in lost.items()

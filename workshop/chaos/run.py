@@ -163,7 +163,7 @@ class Chaos:
         if (strike := FAULTS[fault][1](scene)) is None:
             return
         self.under_way.append((fault, strike))
-        self.struck.append(Struck(round(now - self.begin, 1), fault, version))
+        self.struck.append(Struck(round(now - self.begin, 2), fault, version))
         say(f"{fault}, at version {version}")
         self.struck_at, self.struck_version = now, version
         self.merciless = self.random.random() < MERCILESS

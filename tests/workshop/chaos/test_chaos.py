@@ -453,13 +453,16 @@ def test_the_report_counts_kills_apart_from_other_faults(run, tmp_path):
 
 
 def test_what_a_fault_costs_is_counted_where_it_was_the_only_one():
-    """An update every two seconds but where something was done."""
-    updates = [2.0, 4.0, 13.0, 15.0, 30.0, 32.0, 35.0]
-    strikes = ((5.0, "kill rank"), (16.0, "kill rank"), (17.0, "stop rank"), (33.0, "kill rank"))
+    """An update every two seconds; a batch that lay ready hides what the second one costs."""
+    updates = [2.0, 4.0, 13.0, 15.0, 17.0, 30.0, 32.0, 34.0, 50.0, 52.0]
+    strikes = ((5.0, "kill rank"), (16.0, "stop rank"), (35.0, "kill rank"), (36.0, "kill rank"))
     struck = [Struck(seconds, fault, 0) for seconds, fault in strikes]
     found = seconds_lost(struck, updates)
-    assert found == {"usual_seconds": 2.0, "lost": {"kill rank": [2, 4.0, 7.0]}}
-    assert seconds_lost([Struck(40.0, "kill rank", 0)], updates)["lost"] == {}  # nobody knows yet
+    assert found == {
+        "usual_seconds": 2.0,
+        "lost": {"kill rank": [1, 7.0, 7.0], "stop rank": [1, 11.0, 11.0]},
+    }
+    assert seconds_lost([Struck(60.0, "kill rank", 0)], updates)["lost"] == {}  # nobody knows yet
     assert seconds_lost([], [])["lost"] == {}
 
 
