@@ -82,6 +82,7 @@ def fold_sections(app: Sphinx, tree: nodes.document, page: str) -> None:
 
 # Search leads to headings by their own names, and Sphinx names the sections around them.
 HEADING = re.compile(r'(<section[^>]* id="([^"]+)"[^>]*>(?:\s|<(?!h\d|section)[^>]+>)*)<h([2-4])>')
+TERM = re.compile(r"<strong>([^<]+)</strong>")
 PAPER = re.compile(r'href="(https://(?:arxiv\.org/abs/|doi\.org/)([^"#]+))"')
 
 
@@ -103,6 +104,19 @@ def cited(link: re.Match) -> str:
     return f'{link[0]} title="{html.escape(told)}"' if told else link[0]
 
 
+@cache
+def terms() -> dict[str, str]:
+    """What every term of the notation means, by its name."""
+    listed = tomllib.loads((data_dir() / "notation.toml").read_text(encoding="utf-8"))
+    return {term["name"].lower(): term["meaning"] for term in listed["term"]}
+
+
+def explained(term: re.Match) -> str:
+    """A word in bold, which says what it means when it is pointed at and the notation has it."""
+    meaning = terms().get(html.unescape(term[1]).lower())
+    return f'<strong title="{html.escape(meaning)}">{term[1]}</strong>' if meaning else term[0]
+
+
 def complete_page(
     app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None
 ) -> None:
@@ -118,7 +132,7 @@ def complete_page(
         body,
         flags=re.DOTALL,
     )
-    body = HEADING.sub(r'\1<h\3 id="at-\2">', PAPER.sub(cited, body))
+    body = HEADING.sub(r'\1<h\3 id="at-\2">', TERM.sub(explained, PAPER.sub(cited, body)))
     context["body"] = neighbours(page, context, owner) + body
     context["metatags"] = context.get("metatags", "") + head(page, context["title"], tree, owner)
     context["kind"] = kind_of(page)

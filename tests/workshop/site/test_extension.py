@@ -28,7 +28,7 @@ $$L^{CPI}=\\hat E\\big[\\rho_t\\hat A_t\\big]$$
 
 ## Main
 
-Text with $|y|_{<t}$.
+Text with $|y|_{<t}$, of a **Rollout** and **no term**.
 
 ### Deeper: why a half?
 
@@ -87,6 +87,11 @@ def test_formulas_need_no_script(page):
     assert "mathjax" not in page.lower().replace("mathjax_ignore", "")
     assert page.count("<math ") == 2 and 'alttext="L^{CPI}' in page
     assert '<div class="wide" tabindex="0"><table' in page
+
+
+def test_a_term_says_what_it_means(page):
+    assert '<strong title="a completion that was sampled, with its log-probabilities' in page
+    assert ">Rollout</strong>" in page and "<strong>no term</strong>" in page
 
 
 def test_a_paper_is_named_at_its_link(page):
