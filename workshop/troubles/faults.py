@@ -70,18 +70,18 @@ class Fault:
     beside: dict[str, Any] | None = None
     variant: bool = False
 
-    def log(self, seed: int) -> Log:
-        """The log of a run with this fault."""
+    def log(self, seed: int, **changes: Any) -> Log:
+        """The log of a run with this fault; `changes` of settings, such as fewer steps."""
+        settings = {**SETTINGS, **self.settings, **changes, "seed": seed}
         with warnings.catch_warnings(), self.replaced():
             warnings.simplefilter("ignore")
             rows, text = [], ""
             for _ in range(self.runs):
-                more, text = trained(self.given, {**SETTINGS, **self.settings, "seed": seed})
+                more, text = trained(self.given, settings)
                 rows += more
             beside = None
             if self.beside is not None:
-                again = {**SETTINGS, **self.settings, **self.beside, "seed": seed}
-                beside = Log(trained(self.given, again)[0])
+                beside = Log(trained(self.given, settings | self.beside)[0])
         return Log(rows, text, beside)
 
 

@@ -17,9 +17,9 @@ def test_every_symptom_has_one_fault_and_no_fault_an_unknown_one():
     assert {fault.symptom for fault in FAULTS.values()} == set(RULES)
 
 
-@pytest.mark.parametrize("name", ["flipped", "no ends", "hot", "overflow", "memory"])
+@pytest.mark.parametrize("name", ["flipped", "no ends", "overflow", "memory"])
 def test_a_fault_is_named_on_a_seed_that_no_table_has(name):
-    found = diagnose(FAULTS[name].log(seed=11))
+    found = diagnose(FAULTS[name].log(seed=11, steps=2))
     assert found[0].name == FAULTS[name].symptom
 
 
@@ -27,7 +27,7 @@ def test_what_was_replaced_is_put_back():
     for fault in (FAULTS["overflow"], FAULTS["no ends"]):
         with fault.replaced():
             pass
-    assert diagnose(healthy("dr_grpo").log(seed=11)) == []
+    assert diagnose(healthy("dr_grpo").log(seed=11, steps=3)) == []
 
 
 def test_the_committed_judgement_is_of_these_faults_and_rows():
