@@ -1,7 +1,6 @@
 """What an answer can be worth besides the verifier's word: functions of rollouts, one seam."""
 
 from rlbook.rewards.dpo import *
-from rlbook.rewards.entropy import *
 from rlbook.rewards.judges import *
 from rlbook.rewards.kl_reward import *
 from rlbook.rewards.label_free import *

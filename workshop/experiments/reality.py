@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rlbook.evaluation import held_out_rollouts, right_counts
-from rlbook.rewards.entropy import EntropyFineTuning
 from rlbook.rewards.label_free import vote_metrics
 from rlbook.training import Rollout, Trainer
 from workshop.experiments.design import Arm, Experiment, arm, vary
 from workshop.experiments.levels import by_level
 from workshop.experiments.pressing import FEW, RLOO, bounded
 from workshop.experiments.settings import HABITS
+from workshop.worlds.entropy_tuning import EntropyFineTuning
 
 UNBOUNDED, CLIPPED = bounded("no trust region"), bounded("clip 0.2")
 ONE_UPDATE = {"prompts": 8, "group_size": 16, "minibatches": 1, "steps": 20}

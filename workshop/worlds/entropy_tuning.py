@@ -9,8 +9,6 @@ from rlbook.training import Learner, TrainBatch, Trainer
 from rlbook.training.forward import as_policy
 from rlbook.training.step import apply_gradients
 
-__all__ = ["EntropyFineTuning", "token_entropy"]
-
 
 def token_entropy(
     model: PreTrainedModel, batch: TrainBatch, temperature: float = 1.0

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlbook.rewards import EntropyFineTuning, token_entropy
 from rlbook.training import RunConfig
+from workshop.worlds.entropy_tuning import EntropyFineTuning, token_entropy
 
 
 @pytest.fixture
