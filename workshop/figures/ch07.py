@@ -61,11 +61,14 @@ def weights_figure(fig: Figure, length: int, others: int, prompts: int) -> None:
     the aggregations differ as well.
     """
     lengths = range(1, BUDGET + 1)
+    weights = {how: [weight_of(how, n, others, prompts) for n in lengths] for how in COLOURS}
     for ax, whole in zip(fig.subplots(1, 2), (False, True), strict=True):
         for how, colour in COLOURS.items():
-            usual = weight_of(how, others, others, prompts)
-            y = [weight_of(how, n, others, prompts) / usual for n in lengths]
-            y = [v * n / others if whole else v for v, n in zip(y, lengths, strict=True)]
+            usual = weights[how][others - 1]
+            y = [
+                w / usual * (n / others if whole else 1)
+                for n, w in zip(lengths, weights[how], strict=True)
+            ]
             style = {"ls": (0, (3, 3))} if how == "sequence_sum" else {}
             ax.plot(lengths, y, color=colour, label=how.replace("_", " "), **style)
             ax.plot(length, y[length - 1], "o", ms=5, color=colour, mec="white", zorder=4)

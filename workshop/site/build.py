@@ -14,7 +14,7 @@ import nbformat
 from rlbook.extras import require
 from rlbook.paths import ROOT, data_dir
 from workshop.site.fonts import write_math_font
-from workshop.site.front import front_page, open_graph
+from workshop.site.front import figures_page, front_page, open_graph
 from workshop.site.notebooks import anchors_of, page_of
 from workshop.site.owner import Owner, read_owner
 from workshop.site.reference import write_reference
@@ -93,6 +93,7 @@ def prepare(source: Path, pages: Path, owner: Owner) -> None:
     (static / "mask-lab.js").write_text(mask_lab_script(), encoding="utf-8")
     pictures = sorted((pages / "figures").glob("*.png"))
     (source / "index.md").write_text(front_page(titles, pictures, static / "cards"))
+    (source / "figures.md").write_text(figures_page())
     (source / "solutions.md").write_text(solutions_page(titles))
     write_reference(source / "api", owner)
 
@@ -166,7 +167,7 @@ def unused(pages: Path) -> list[Path]:
 def run_pagefind(pages: Path) -> None:
     """Index the text of the pages; each has said how much it weighs."""
     unread = "div.cell_input, .cell_output pre, .cell_output table, .headerlink, .neighbours, form"
-    unread += ", [data-ask], [data-mask-lab]"
+    unread += ", [data-ask], [data-mask-lab], [data-live]"
     command = [sys.executable, "-m", "pagefind", "--site", str(pages), "--quiet"]
     command += ["--exclude-selectors", unread]
     subprocess.run(command, check=True)

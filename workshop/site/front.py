@@ -31,8 +31,38 @@ def front_page(titles: Mapping[str, str], pictures: Sequence[Path], cards: Path)
         "chapters": "\n".join(chapters),
         "appendices": "\n".join(appendices),
     }
-    source = (HERE / "pages/index.md").read_text(encoding="utf-8")
+    return filled("index", gaps)
+
+
+def filled(page: str, gaps: Mapping[str, str]) -> str:
+    """A page of `pages` with its gaps filled in."""
+    source = (HERE / f"pages/{page}.md").read_text(encoding="utf-8")
     return re.sub(r"\{\{ (\w+) \}\}", lambda gap: gaps[gap[1]], source)
+
+
+def figures_page() -> str:
+    """The page of all figures that move without a kernel."""
+    import numpy as np
+
+    from rlbook.scaling import Cluster, Sigmoid, published_curves
+    from workshop.figures import ch02, ch10, ch16
+    from workshop.figures.clip import clip_explorer
+    from workshop.figures.group import group_lab
+
+    compute = np.arange(2, 75) * 100_000 / 74
+    noise = 0.004 * np.random.default_rng(0).standard_normal(len(compute))
+    reward = published_curves()["batch 2048"](compute) + noise
+    costs = Cluster(1, 1, 32, 0.01, 1e-4, update_fixed=1.0, update_per_token=2e-4, sync=1.0)
+    figures = {
+        "clip": clip_explorer(),
+        "group": group_lab(),
+        "cloud": ch02.cloud_explorer(),
+        "weight": ch10.weight_explorer(),
+        "fit": ch16.fit_explorer(compute, reward, 0.38, 16_000, Sigmoid(0.6, 2.0, 9000, 0.38)),
+        "pipeline": ch16.pipeline_explorer(costs, mean=2000, max_tokens=8000, batch=128),
+    }
+    shown = {name: f"```{{raw}} html\n{made.html()}\n```" for name, made in figures.items()}
+    return filled("figures", shown)
 
 
 def lab() -> str:

@@ -266,3 +266,29 @@ def test_the_pages_model_is_in_the_site():
     for path in (SITE / "_static/models").glob("*.json"):
         assert f'"{path.stem}"' in source
         assert path.with_suffix(".bin").is_file()
+
+
+def test_the_figures_move_without_a_kernel(reader):
+    """Each answers to the arrow keys on its first slider, and none is told what another does."""
+    reader.open("figures.html")
+    labs = reader.page.locator("[data-live] .lab").all()
+    assert len(labs) == 6
+    for lab in labs:
+        told = [each.inner_text() for each in labs]
+        lab.locator("input[type=range]").first.focus()
+        for _ in range(4):
+            reader.page.keyboard.press("ArrowRight")
+        changed = [a != each.inner_text() for a, each in zip(told, labs, strict=True)]
+        assert changed == [each == lab for each in labs]
+
+
+def test_base_and_trained_answer_side_by_side(reader):
+    reader.open("index.html")
+    host = reader.page.locator("[data-ask]")
+    host.locator("select").select_option("tiny-habits")
+    reader.page.wait_for_function(
+        "() => document.querySelectorAll('.mark:is(.good, .bad)').length === 16"
+    )
+    assert host.locator("h4").all_inner_texts() == ["the base", "after 80 steps of RL"]
+    after = host.locator(".answers").nth(1).locator(".good").count()
+    assert after >= 4  # of 8: training made this rule the usual one
