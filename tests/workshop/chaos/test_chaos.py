@@ -479,16 +479,17 @@ def test_faults_that_come_alone_wait_for_an_update_that_nothing_disturbed(tmp_pa
     assert [next(chaos.in_turn) for _ in range(3)] == ["stop rank", "kill rank", "stop rank"]
 
 
-def test_the_long_run_that_is_told_of_is_the_one_recorded():
-    """A hundred kills and more, and nothing was lost."""
+@pytest.mark.parametrize(("name", "kills"), [("long_run", 100), ("alone", 4)])
+def test_the_runs_that_are_told_of_are_the_ones_recorded(name, kills):
+    """A hundred kills and more, or each fault alone, and nothing was lost."""
     folder = data_dir() / "results" / "chaos"
     for kind in ("json", "md", "csv"):
-        check_table(folder / f"long_run.{kind}")
-    found = json.loads((folder / "long_run.json").read_text())
-    assert found["kills"] >= 100 and found["broken"] == []
+        check_table(folder / f"{name}.{kind}")
+    found = json.loads((folder / f"{name}.json").read_text())
+    assert found["kills"] >= kills and found["broken"] == []
     assert found["replayed"] == found["updates"]
     drawn, *fates = found["tickets"].values()
     assert drawn == sum(fates)
-    strikes = (folder / "long_run.csv").read_text().splitlines()[1:]
+    strikes = (folder / f"{name}.csv").read_text().splitlines()[1:]
     assert len(strikes) == sum(found["faults"].values())
-    assert (folder / "long_run.md").read_text().rstrip() == markdown(found)
+    assert (folder / f"{name}.md").read_text().rstrip() == markdown(found)
