@@ -52,7 +52,7 @@ def test_an_exercise_is_worth_its_dots_and_a_crash_is_named():
 
 @pytest.mark.parametrize("path", sorted(CHAPTERS.glob("[0-9]*.ipynb")), ids=lambda path: path.stem)
 def test_the_books_own_lines_are_right_on_hidden_numbers(path):
-    """Every solution of a chapter, put in the place of the lines that are asked for."""
+    """Every solution that a chapter stores, put in the place of the lines that are asked for."""
     given = nbformat.read(path, as_version=4)
     lines = {}
     for index, cell in enumerate(given.cells):
@@ -68,7 +68,7 @@ def test_the_books_own_lines_are_right_on_hidden_numbers(path):
         if cell.cell_type == "code" and "check_" in cell.source:
             cell.source = lines.get(index, "")
     marks = grade(given, seed=7)
-    assert len(marks) == len(lines) > 0
+    assert len(marks) == len(lines)  # none where a chapter asks for no lines
     for mark in marks:
         assert re.search(r"^right: .* \(and on [1-9]\d* hidden cases\)$", mark.said), mark
 
