@@ -1,15 +1,54 @@
-"""Chapter 17: credit by hand, after a crash, GPUs for the state, old file or new; the lab."""
+"""Chapter 17: who may start, by rule and by hand; crashes; GPUs for the state; files; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from workshop.checks.verdicts import check_numbers, not_attempted, not_yet, right
+from rlbook.scale.rollout.staleness import in_time
+from workshop.checks.verdicts import check_lines, check_numbers, not_attempted, not_yet, right
 
 Recovery = Callable[[int, Sequence[int], int], tuple[Sequence[int], int, int] | None]
+Rule = Callable[[int, int, int, int, int], bool]
 LAB_CASES = (("wait", 2), ("drop", 2), ("wait", 8), ("drop", 8))
+
+
+def check_in_time(rule: Rule) -> bool:
+    """Who may start: `rule(batch, place, version, prompts, bound)`, judged on 864 cases."""
+    twins: dict[str, Rule] = {
+        "with K = 0 nothing may ever start: is a token of the weights that train it too old?": (
+            lambda b, i, v, prompts, bound: b + i // prompts < v + bound
+        ),
+        "it forgets how far the server's weights are behind the next batch": (
+            lambda b, i, v, prompts, bound: i // prompts <= bound
+        ),
+        "who waits in front? The new group comes after all of them": (
+            lambda b, i, v, prompts, bound: b <= v + bound
+        ),
+        "that many groups are no batch yet: `prompts` of them make one": (
+            lambda b, i, v, prompts, bound: b + i <= v + bound
+        ),
+        "the places 0 to prompts - 1 are all in the next batch: count whole batches": (
+            lambda b, i, v, prompts, bound: b + i / prompts <= v + bound
+        ),
+        "at the last place that you allow stands the first group of a batch that is too late": (
+            lambda b, i, v, prompts, bound: b * prompts + i <= (v + bound + 1) * prompts
+        ),
+        "the bound holds for a batch, and a batch of version b comes one update before b + 1": (
+            lambda b, i, v, prompts, bound: b + i // prompts <= v + bound + 1
+        ),
+    }
+    return check_lines(
+        rule,
+        in_time,
+        twins,
+        product(range(4), range(12), range(3), (1, 4), range(3)),
+        "it will be trained in time, so nothing that was begun is ever thrown away",
+        "number the batches; which of them takes the group, and how many updates after `version`?",
+        lambda function, *probe: float(function(*probe)),
+    )
 
 
 def check_credit(answer: Sequence[float] | None) -> None:
@@ -19,7 +58,7 @@ def check_credit(answer: Sequence[float] | None) -> None:
         (7, 8),
         "40 groups are trained and 17 on their way, and whoever leaves gives its place back",
         {
-            (7, 7): "what becomes of the place of a rejected group? Section 3 shows it",
+            (7, 7): "what becomes of the place of a rejected group? Look at nano's `group`",
             (-1, 0): "K batches ahead of the weights, and the one being formed besides",
             (-1, -1): "K batches ahead of the weights, and the one being formed besides",
             (47, 48): "the groups already trained count too: the credit has paid for them",

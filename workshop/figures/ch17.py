@@ -1,4 +1,4 @@
-"""Figures of chapter 17: processes, slots, ages, versions, and all methods side by side."""
+"""Figures of chapter 17: roles, processes, slots, ages, versions, all methods side by side."""
 
 import ast
 import inspect
@@ -17,6 +17,38 @@ from rlbook.exact.four_completions import FOUR
 from rlbook.scaling.simulator import PipelineRun
 from rlbook.training import Rollout
 from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED
+from workshop.figures.schematic import GAP, LEFT, schematic
+
+AGED = "{{tokens up to {} updates old | plain sums, a pipeline, lr {}}}"
+SCORECARD = (  # numbers in braces: `verdicts.table.scored`; the others are asserted in the chapter
+    {
+        "claim": "no trained token is more than K updates old",
+        "exact": "b + ⌊i / B⌋ ≤ v + K",
+        "pressing": "K = 4, your rule: never above 4, in two runs (section 5)",
+        "paper": "ScaleRL: K = 8",
+    },
+    {
+        "claim": "old keys and values may stay",
+        "pressing": "kept: fresh tokens off by less than 0.005 nats (section 5)",
+        "control": "computed again: by less than 0.00001",
+        "paper": "PipelineRL keeps them",
+    },
+    {
+        "claim": "where no token is old, every ratio is 1",
+        "exact": "the same weights",
+        "pressing": "within 0.0001 (section 5)",
+    },
+    {
+        "claim": "a death costs no update",
+        "pressing": "two kills, 24 updates of 24; those made again equal to the bit (section 7)",
+    },
+    {
+        "claim": "age costs accuracy, at one rate for all",
+        "pressing": f"K = 2: {AGED.format(2, '4e-4')}, K = 8: {AGED.format(8, '4e-4')}",
+        "control": f"at half the rate: {AGED.format(2, '2e-4')} and {AGED.format(8, '2e-4')}",
+        "paper": "ScaleRL: K = 8 and 4 alike",
+    },
+)
 
 PROCESS, FOLDER = "#eaf2f8", "#f6f1e2"
 BOXES = (  # left, bottom, width, height, colour, title, text
@@ -64,6 +96,34 @@ def source_of(function: Callable) -> str:
     if ast.get_docstring(node):
         del lines[node.body[0].lineno - 1 : node.body[0].end_lineno]
     return "\n".join(lines)
+
+
+def draw_roles(title: str, carried: Mapping[str, Sequence[str]]) -> Figure:
+    """The book's drawing of a step, cut where one process of a pipeline hands over to another."""
+    roles = {"prompt": "orchestrator", "answers": "generator", "rewards": "orchestrator"}
+    fig = schematic(title, {"answers", "weights"}, carried, roles | {"loss": "trainer"})
+    for first in ("answers", "verdicts", "advantages"):
+        edge = LEFT[first] - GAP / 2
+        fig.axes[0].plot([edge] * 2, [-0.15, 0.75], color=MUTED, lw=1, ls="--")
+    return fig
+
+
+def summed_up(runs: Mapping[str, tuple[pd.DataFrame, Sequence[Sequence[Rollout]]]]) -> pd.DataFrame:
+    """What became of runs of nano, a column for each: rows of metrics, and the batches trained."""
+    columns = {}
+    for name, (rows, batches) in runs.items():
+        several = [len(set(rollout.versions)) > 1 for batch in batches for rollout in batch]
+        phases = rows[["wait_seconds", "train_seconds", "push_seconds"]].sum()
+        columns[name] = {
+            "accuracy, first four batches": rows.accuracy[:4].mean(),
+            "accuracy, last four": rows.accuracy[-4:].mean(),
+            "trainer waits": phases.wait_seconds / phases.sum(),
+            "target at the end": rows.target_staleness.iloc[-1],
+            "staleness, mean": rows.staleness_mean.mean(),
+            "staleness, at most": rows.staleness_max.max(),
+            "answers by several versions": np.mean(several),
+        }
+    return pd.DataFrame(columns)
 
 
 def draw_processes(ax: Axes) -> None:

@@ -1,11 +1,20 @@
 """What the figures of chapter 17 and of the appendix on operations draw from."""
 
+from types import SimpleNamespace
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from workshop.figures.ch17 import draw_ages, draw_held_out, listing, source_of
+from workshop.figures.ch17 import (
+    draw_ages,
+    draw_held_out,
+    draw_roles,
+    listing,
+    source_of,
+    summed_up,
+)
 from workshop.figures.operations import FAR, draw_published
 from workshop.published import Published
 
@@ -32,6 +41,25 @@ def test_held_out_points_have_their_intervals_and_deaths_their_place():
     ((low, high), *_) = (segment[:, 1] for segment in ax.collections[0].get_segments())
     assert (low, high) == pytest.approx((0.1, 0.4))
     assert ax.lines[-1].get_xdata()[0] == 5
+
+
+def test_a_drawing_of_roles_is_cut_between_processes():
+    ax = draw_roles("Title", {"loss": "0121"}).axes[0]
+    cuts = sorted(line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == "--")
+    names = {text.get_text(): text.get_position()[0] for text in ax.texts}
+    boxes = ("prompt", "answers", "verdicts", "rewards", "advantages")
+    prompt, answers, verdicts, rewards, advantages = (names[box] for box in boxes)
+    assert prompt < cuts[0] < answers < cuts[1] < verdicts
+    assert rewards < cuts[2] < advantages
+
+
+def test_runs_of_nano_are_summed_up_by_rows_and_by_answers():
+    phases = {"wait_seconds": [3.0] * 5, "train_seconds": [1.0] * 5, "push_seconds": [0.0] * 5}
+    staleness = {"staleness_mean": [0, 0, 0, 1, 1], "staleness_max": [0, 0, 1, 2, 1]}
+    rows = pd.DataFrame({"accuracy": [0, 0, 0, 0, 1], "target_staleness": [1, 1, 2, 2, 3]})
+    batch = [SimpleNamespace(versions=each) for each in ([0, 1], [1], [1, 1], [2])]
+    column = summed_up({"run": (rows.assign(**phases, **staleness), [batch])})["run"]
+    assert column.tolist() == pytest.approx([0, 0.25, 0.75, 3, 0.4, 2, 0.25])
 
 
 def test_a_listing_is_the_source_without_its_docstring():
