@@ -8,7 +8,7 @@ what an estimator is called with.
 """
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -255,7 +255,7 @@ def gpg(
     centered = group_center(rewards, groups)
     alive = groups[has_spread(rewards, groups)].unique().numel()
     alpha = groups.unique().numel() / max(alive, 1)
-    return cast(Tensor, alpha * centered / f_norm)
+    return alpha * centered / f_norm  # type: ignore[no-any-return]
 
 
 @needs("rewards", "groups", "mask", token_rewards=True)

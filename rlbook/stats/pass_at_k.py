@@ -27,7 +27,7 @@ def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Float[np.ndarra
         )
     n, c = (counts[..., None] for counts in np.broadcast_arrays(samples, correct))
     drawn = np.arange(k)
-    return np.asarray(1 - np.prod((n - c - drawn) / (n - drawn), axis=-1))
+    return 1 - np.prod((n - c - drawn) / (n - drawn), axis=-1)  # type: ignore[no-any-return]
 
 
 def pass_at_k_curve(

@@ -23,17 +23,12 @@ from workshop.experiments.levels import each_family, families, rules_by_family
 from workshop.experiments.pressing import (
     FEW,
     GRPO,
-    ONCE,
-    REGIONS,
     RLOO,
-    bounded,
     silent_prompts,
 )
 from workshop.experiments.settings import (
     HABITS,
     on_plain_sums,
-    rare_decision,
-    rare_opening,
     unsolvable,
 )
 from workshop.experiments.tricks import (
@@ -144,13 +139,6 @@ def habits_sigma() -> Iterator[Arm]:
         yield vary(arm(label, method, steps=40, **settings), lr=(3e-4, 6e-4, 1.2e-3))
 
 
-def rates_above() -> Iterator[Arm]:
-    """The rare opening where the map of rates ended, and beyond."""
-    settings: dict[str, Any] = {"prompts": 32, "steps": 3, "max_new_tokens": 12} | ONCE
-    for name in REGIONS:
-        yield vary(arm(name, bounded(name), **settings), lr=(4e-4, 8e-4, 1.6e-3))
-
-
 def doses() -> Iterator[Arm]:
     """The dials of entropy at half their dose, in a world where held entropy could pay."""
     halves = {
@@ -239,16 +227,6 @@ LACKING: dict[str, Experiment] = {
         measure=rules_by_family,
         watch=families,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
-    ),
-    "rare_opening_above": Experiment(
-        "How many batches does a rare good opening need at larger rates?",
-        tuple(rates_above()),
-        columns=("accuracy", "completions", "opens_rarely", "clip_fraction"),
-        chosen_by=None,
-        seeds=(0, 1, 2, 3, 4),
-        world=rare_opening,
-        watch=rare_decision,
-        evaluation=FEW,
     ),
     "entropy_doses": Experiment(
         "What do the dials of entropy buy on habits, at two doses?",

@@ -300,7 +300,8 @@ SCORECARD = (  # numbers: `verdicts.table.scored`
         "claim": "it pays at the first try",
         "exact": "below the base's pass@1",
         "pressing": "{... and pays in one try | a shared opening, lr 3e-2} and "
-        "{... and pays in one try | a shared opening, lr 1e-1}",
+        "{... and pays in one try | a shared opening, lr 1e-1}; habits, forty batches, the weight "
+        "alone: {MaxRL's weight and nothing else | habits, forty batches, own rates}",
         "control": "plain sums: {control: MaxRL on habits | habits, own rates}",
         "paper": "no such price reported",
     },

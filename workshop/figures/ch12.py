@@ -27,6 +27,7 @@ WORLDS = {"sums": "#0072B2", "habits": "#B4491F"}
 OWN, TIGHT = "plain sums, own rates", "limit of 32 tokens, own rates"
 GRID = "all choices crossed, the base, lr 2e-4"
 HABITS, DIALS = "habits, lr 3e-4", "plain sums, lr 1e-4"
+ROOM = "a trained policy with more to learn, own rates"
 SCORECARD = [  # numbers: `verdicts.table.scored`
     {
         "claim": "batch σ instead of none",
@@ -45,8 +46,8 @@ SCORECARD = [  # numbers: `verdicts.table.scored`
         "claim": "mean over tokens",
         "exact": "turns the push where lengths differ",
         "pressing": "lost answers shrink (chapter 07)",
-        "control": f"the base, crossed: {{a mean over tokens | {GRID}}}; the trained policy "
-        "learned nothing, so it tells no switches apart",
+        "control": f"the base, crossed: {{a mean over tokens | {GRID}}}; a trained policy, the "
+        f"mean per answer: {{mean per answer, for LitePPO | {ROOM}}}",
         "paper": "helps raw bases",
     },
     {
@@ -54,7 +55,8 @@ SCORECARD = [  # numbers: `verdicts.table.scored`
         "exact": "idle on the first update",
         "pressing": "half time of a rare opening {clip-higher frees a rare token | rare opening, "
         "lr 1e-4}",
-        "control": f"the base, crossed: {{clip-higher | {GRID}}}",
+        "control": f"the base, crossed: {{clip-higher | {GRID}}}; a trained policy: "
+        f"{{clip-higher, for LitePPO | {ROOM}}}",
         "paper": "helps aligned models",
     },
     {
@@ -88,6 +90,9 @@ SCORECARD = [  # numbers: `verdicts.table.scored`
     {
         "claim": "holding entropy",
         "exact": "a bonus turns a step away from the reward",
+        "pressing": f"habits: Clip-Cov {{Clip-Cov, a dial of entropy | {HABITS}}}, "
+        f"KL-Cov {{KL-Cov, a dial of entropy | {HABITS}}}, "
+        f"a bonus of 0.2 {{bonus, a dial of entropy | {HABITS}}}",
         "control": f"Clip-Cov {{Clip-Cov | {DIALS}}}, "
         f"KL-Cov {{KL-Cov by an absolute value | {DIALS}}}, "
         f"a bonus of 0.2 {{a bonus of 0.2 on entropy | {DIALS}}}",

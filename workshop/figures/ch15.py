@@ -453,12 +453,14 @@ SCORECARD = (  # numbers: `verdicts.table.scored`, right answers with the tool
         "claim": "outcomes alone train a judge of tokens",
         "exact": "token rewards are changes of a soft mean",
         "pressing": f"runs away: {at_both_rates('a judge from outcomes')}",
+        "control": f"a sound tool: {at_both_rates('a judge from outcomes', control=True)}",
         "paper": "PRIME: 2.5× sample efficiency",
     },
     {
         "claim": "a tool's tokens must be masked",
         "exact": "else right results are unlearned",
         "pressing": f"trained as well, {at_both_rates(TOOLS_TOO)}",
+        "control": f"a sound tool: {at_both_rates(TOOLS_TOO, control=True)}",
         "paper": "Search-R1 masks them",
     },
 )

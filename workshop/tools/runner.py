@@ -110,12 +110,12 @@ def without_paths(text: str) -> str:
 
 
 def small_png(image: str) -> str:
-    """A base64 PNG with a palette of 64 colours, which charts do not miss, if that is smaller."""
+    """A base64 PNG with a palette of 48 colours, which charts do not miss, if that is smaller."""
     from PIL import Image
 
     picture = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")
     buffer = io.BytesIO()
-    few = picture.quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few = picture.quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(buffer, "PNG", optimize=True)
     return min(image, base64.b64encode(buffer.getvalue()).decode(), key=len)
 

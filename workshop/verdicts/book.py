@@ -140,7 +140,7 @@ def grpo(told: Told) -> Iterator[Claim]:
     yield from rung(told, "σ and nothing else", "GRPO", "GRPO, no σ")
     if there(told.load, "habits_sigma"):
         habits = ("habits, forty batches, own rates", "habits_sigma", "GRPO", "GRPO, no σ")
-        yield told("σ and nothing else", *habits, ALL_LEVELS, control="ladder_sums")
+        yield told("σ and nothing else", *habits, control="ladder_sums")
     how = (SUMS + OWN, "siblings")
     critic, siblings = "PPO, critic, λ = 1", "PPO's loss, siblings"
     yield told("siblings against a critic", *how, siblings, critic)
@@ -211,10 +211,6 @@ def rare(told: Told, opening: str, rule: str, arm: str, against: str) -> Iterato
     for lr in (5e-5, 1e-4, 2e-4):
         where = ("rare opening", "rare_opening")
         yield told(opening, *where, arm, against, HALF_TIME, lr=lr, unit="batches")
-    if there(told.load, "rare_opening_above"):
-        for lr in (4e-4, 8e-4, 1.6e-3):
-            yield told(opening, "rare opening, beyond", "rare_opening_above", arm, against,
-                       HALF_TIME, lr=lr, unit="batches")  # fmt: skip
     for lr in (1e-4, 2e-4):
         column = Column("right_rule_level_5")
         yield told(rule, "habits, 16 minibatches", "rare_habits", arm, against, column, lr=lr,
@@ -264,7 +260,7 @@ def maxrl(told: Told) -> Iterator[Claim]:
     if there(told.load, "habits_sigma"):
         rows = ("MaxRL, mean over tokens", "RLOO, mean over tokens")
         yield told("MaxRL's weight and nothing else", "habits, forty batches, own rates",
-                   "habits_sigma", *rows, ALL_LEVELS, control=("ladder_sums", "MaxRL", "RLOO"),
+                   "habits_sigma", *rows, control=("ladder_sums", "MaxRL", "RLOO"),
                    headline=True)  # fmt: skip
     for lr in (3e-4, 6e-4):
         how = ("habits_rates", "MaxRL", "RLOO")
@@ -486,16 +482,13 @@ def credit(told: Told) -> Iterator[Claim]:
     for lr in (3e-4, 6e-4):
         for arm, text in texts.items():
             sound = "process_rewards_control" if arm in ("process", "step groups") else None
+            sound = "sound_credit" if arm == "PRIME" else sound
             yield told(text, "habits, an unreliable tool", "process_rewards", arm, "outcome", tool,
                        lr=lr, control=sound, unit="pass@1",
                        null=None if arm == "PRIME" else NOT_NAMED)  # fmt: skip
         yield told("the tool's tokens trained as well", "habits, an unreliable tool", "tool_tokens",
                    "tool tokens trained", "outcome", tool, lr=lr, beside="process_rewards",
-                   unit="pass@1")  # fmt: skip
-    if there(told.load, "sound_credit"):
-        for arm in ("PRIME", "tool tokens trained"):
-            yield told(f"{arm}, where the tool is always right", "habits, a sound tool, own rates",
-                       "sound_credit", arm, "outcome", tool, unit="pass@1")  # fmt: skip
+                   control="sound_credit", unit="pass@1")  # fmt: skip
     if there(told.load, "process_rewards_above"):
         yield told("a verdict on each step", "habits, an unreliable tool", "process_rewards_above",
                    "process", "outcome", tool, lr=8.5e-4, unit="pass@1")  # fmt: skip
