@@ -42,7 +42,10 @@ def page(lab):
 
 
 def run_and_move_the_slider(lab, page, notebook: Path) -> None:
-    """Every cell runs without error; one key on an explorer's first slider changes its picture."""
+    """Every cell runs without error; one key on an explorer's first slider changes its picture.
+
+    What is folded is opened first, as a reader would open it.
+    """
     shutil.copy(notebook, lab.folder)
     lab.open(page, notebook.name)
     cells = [c for c in page.evaluate(browser.RUN_ALL) if c["cell_type"] == "code"]
@@ -50,6 +53,7 @@ def run_and_move_the_slider(lab, page, notebook: Path) -> None:
     assert not failed
     assert all(cell["execution_count"] for cell in cells if "".join(cell["source"]).strip())
 
+    page.evaluate('window.jupyterapp.commands.execute("notebook:expand-all-headings")')
     explorer = page.locator(".widget-vbox:has(> img.widget-image)").first
     image = explorer.locator("img.widget-image")
     image.scroll_into_view_if_needed()
