@@ -1,12 +1,12 @@
 """The mask lab in a real browser: the package's numbers, mouse, keyboard, without a kernel."""
 
-import importlib.util
 import json
 import subprocess
 import time
 from itertools import product
 from pathlib import Path
 
+import browser
 import nbformat
 import pytest
 import torch
@@ -32,11 +32,6 @@ from workshop.tools.runner import clean
 
 ROOT = Path(__file__).parents[3]
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-spec = importlib.util.spec_from_file_location(
-    "browser", ROOT / "tests/workshop/chapters/browser.py"
-)
-browser = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(browser)
 sync_api.expect.set_options(timeout=1000 * browser.PATIENCE)
 
 pytestmark = [
@@ -59,12 +54,8 @@ REGION_IDS = [json.dumps(write("trust_region", region)) for region in REGIONS]
 
 @pytest.fixture(scope="module")
 def chromium():
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=browser.CHROMIUM, args=browser.CHROMIUM_ARGS.split()
-        )
+    with browser.chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 class Page:

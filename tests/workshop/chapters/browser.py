@@ -51,6 +51,17 @@ PIXELS = """image => {
 }"""
 
 
+@contextmanager
+def chromium() -> Iterator:
+    """A headless Chromium. Needs playwright."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGS.split())
+        yield opened
+        opened.close()
+
+
 class Lab:
     """A running server: `folder` is its root, `open` shows one of its notebooks."""
 

@@ -1,9 +1,9 @@
 """In a real browser: open a notebook, run it, move a slider, see another picture."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 
+import browser
 import pytest
 
 HERE = Path(__file__).parent
@@ -11,9 +11,6 @@ ROOT = HERE.parents[2]
 CHAPTER = next(iter(sorted((ROOT / "chapters").glob("03_*.ipynb"))), None)
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-spec = importlib.util.spec_from_file_location("browser", HERE / "browser.py")
-browser = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(browser)
 sync_api.expect.set_options(timeout=1000 * browser.PATIENCE)
 
 pytestmark = [
@@ -30,15 +27,11 @@ def lab(tmp_path_factory):
 
 @pytest.fixture
 def page(lab):
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=browser.CHROMIUM, args=browser.CHROMIUM_ARGS.split()
-        )
+    with browser.chromium() as chromium:
         page = chromium.new_page(viewport={"width": 1280, "height": 1000})
         page.set_default_timeout(1000 * browser.PATIENCE)
         yield page
-        chromium.close()
-        lab.close_sessions()
+    lab.close_sessions()
 
 
 def run_and_move_the_slider(lab, page, notebook: Path) -> None:

@@ -1,13 +1,12 @@
 """The figures that move in the page, in a real browser: keys, themes, widths, and with a kernel."""
 
-import importlib.util
 import json
 import time
 
+import browser
 import nbformat
 import pytest
 
-from rlbook.paths import ROOT
 from rlbook.scaling import Cluster
 from workshop.figures.ch02 import cloud_explorer
 from workshop.figures.ch10 import weight_explorer
@@ -17,11 +16,6 @@ from workshop.figures.group import group_lab
 from workshop.tools.runner import clean
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-spec = importlib.util.spec_from_file_location(
-    "browser", ROOT / "tests/workshop/chapters/browser.py"
-)
-browser = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(browser)
 sync_api.expect.set_options(timeout=1000 * browser.PATIENCE)
 
 pytestmark = [
@@ -56,12 +50,8 @@ FAINTEST = """(lab) => {
 
 @pytest.fixture(scope="module")
 def chromium():
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=browser.CHROMIUM, args=browser.CHROMIUM_ARGS.split()
-        )
+    with browser.chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 import functools
 import http.server
-import importlib.util
 import re
 import threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import browser
 import pytest
 
 from rlbook.paths import ROOT
@@ -17,11 +17,6 @@ SITE = ROOT / "build/site/html"
 FIRST_VIEW = 600_000  # bytes, compressed
 WIDTHS = (390, 768, 1280)
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-spec = importlib.util.spec_from_file_location(
-    "browser", ROOT / "tests/workshop/chapters/browser.py"
-)
-browser = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(browser)
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,12 +42,8 @@ def address():
 
 @pytest.fixture(scope="module")
 def chromium():
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=browser.CHROMIUM, args=browser.CHROMIUM_ARGS.split()
-        )
+    with browser.chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 class Reader:
