@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.evaluation import held_out_rollouts
@@ -22,6 +23,7 @@ from workshop.experiments.settings import HABITS
 
 STEPWISE = replace(RLOO, advantage=token_credit)
 UNMASKED = replace(RLOO, name="unmasked")  # the tool's tokens are trained like one's own
+WHITENED = "PRIME, whitened"
 CREDITS = {
     "outcome": None,
     "step groups": "rlbook.rewards.process:SiblingCredit",
@@ -29,6 +31,7 @@ CREDITS = {
     "VinePPO, k = 2": "rlbook.rewards.process:VineCredit",
     "PRIME": "rlbook.rewards.process:PrimeCredit",
     "PRIME, slow judge": "workshop.experiments.credit:slow_prime",
+    WHITENED: "workshop.experiments.credit:WhitenedPrime",
 }
 RATES = (3e-4, 6e-4)
 SETTINGS = {
@@ -73,6 +76,7 @@ def step_credit(
         ),
         CREDITS["PRIME"]: lambda: PrimeCredit(policy[0], lr=1e-3),
         CREDITS["PRIME, slow judge"]: lambda: slow_prime(policy[0]),
+        CREDITS[WHITENED]: lambda: WhitenedPrime(policy[0], lr=1e-3),
     }
     return build[config.data.reward]()
 
@@ -80,6 +84,16 @@ def step_credit(
 def slow_prime(policy: PreTrainedModel) -> PrimeCredit:
     """PRIME whose model takes a tenth of the steps."""
     return PrimeCredit(policy, lr=1e-4)
+
+
+class WhitenedPrime(PrimeCredit):
+    """PRIME whose credit has standard deviation 1 over the tokens of a batch, as verl scales it."""
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, list[list[float]]]:
+        credit = super().__call__(rollouts)["credit"]
+        tokens = torch.tensor([value for row in credit for value in row])
+        mean, std = float(tokens.mean()), float(tokens.std()) + 1e-8
+        return {"credit": [[(value - mean) / std for value in row] for row in credit]}
 
 
 def unreliable_tool(wrong: float) -> World:
@@ -137,7 +151,7 @@ SEEN = {
 CREDIT: dict[str, Experiment] = {
     "process_rewards": Experiment(
         "What does credit for steps buy where a right step is often followed by bad luck?",
-        tuple(arms(*CREDITS, steps=20)),
+        tuple(arms(*(label for label in CREDITS if label != WHITENED), steps=20)),
         world=unreliable_tool(0.5),
         **SEEN,
     ),

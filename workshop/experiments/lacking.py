@@ -9,25 +9,30 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rlbook.objectives import METHODS, CovarianceKL, Method, group_center
+from rlbook.objectives import METHODS, CovarianceKL, Method, RatioClip, group_center
 from rlbook.rewards import LengthCost
+from rlbook.tasks import SumsTask
 from rlbook.training import Reward, Rollout, RunConfig, Trainer, VerifierReward
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.sft import written_answer
-from workshop.experiments.credit import CREDITS, STEPWISE, UNMASKED, unreliable_tool
+from rlbook.troubles import tight_limit
+from workshop.experiments.credit import CREDITS, STEPWISE, UNMASKED, WHITENED, unreliable_tool
 from workshop.experiments.credit import SEEN as WITH_A_TOOL
 from workshop.experiments.credit import SETTINGS as TOOL
+from workshop.experiments.credit import arms as credited
 from workshop.experiments.design import Arm, Experiment, arm, no_columns, vary
 from workshop.experiments.efficiency import fine_tune, worked_examples
 from workshop.experiments.levels import each_family, families, rules_by_family
 from workshop.experiments.pressing import (
     FEW,
     GRPO,
+    ONCE,
     RLOO,
     silent_prompts,
 )
 from workshop.experiments.settings import (
     HABITS,
+    at_two_limits,
     on_plain_sums,
     unsolvable,
 )
@@ -71,7 +76,7 @@ def head_room() -> Iterator[Arm]:
 def base_switches(levels: tuple[int, ...], limit: int) -> Iterator[Arm]:
     """The same exchanges, and the filter, on the base under a limit."""
     settings = {"levels": levels, "max_new_tokens": limit, "minibatches": 8, "steps": 6}
-    return exchanged(EXCHANGES | FILTER, (1e-4, 2e-4), **settings)
+    return exchanged(EXCHANGES | FILTER, (1e-4, 2e-4, 4e-4, 8e-4), **settings)
 
 
 class Imitation(Trainer):
@@ -163,7 +168,43 @@ def credit_above() -> Iterator[Arm]:
         yield vary(one, lr=(8.5e-4,))
 
 
+def whole_and_in_parts() -> Iterator[Arm]:
+    """GRPO, DAPO, and DAPO without one of its parts, where each part has its trouble."""
+    dapo = METHODS["dapo"]
+    rows = {
+        "GRPO": GRPO,
+        "DAPO": dapo,
+        "DAPO, clip 0.2": replace(dapo, trust_region=RatioClip(0.2, 0.2)),
+        "DAPO, silent groups kept": replace(dapo, prompt_filter=None),
+        "DAPO, mean per answer": replace(dapo, aggregation=GRPO.aggregation),
+        "DAPO, no ramp": replace(dapo, reward_shaping="none"),
+    }
+    for label, method in rows.items():
+        one = arm(label, method, steps=32, **ONCE)
+        tight = replace(one, config=tight_limit(one.config))
+        yield vary(tight, lr=(5e-5, 1e-4, 2e-4))
+
+
 LACKING: dict[str, Experiment] = {
+    "all_troubles": Experiment(
+        "What is DAPO worth, whole and without each part, where all of its troubles are?",
+        tuple(whole_and_in_parts()),
+        columns=("accuracy", "completions", "length", "truncated"),
+        tuning_seeds=(100, 101),
+        chosen_by="pass@1_limit_32",
+        world=unsolvable(0.5),
+        measure=partial(at_two_limits, task=SumsTask()),
+        evaluation=FEW,
+        answers=32 * 128,
+    ),
+    "prime_whitened": Experiment(
+        "Is it the size of PRIME's credit that a policy does not survive?",
+        tuple(credited(WHITENED, steps=20)),
+        seeds=(0, 1, 2, 3, 4),
+        columns=(*STEPS, "truncated"),
+        **WITH_A_TOOL,
+        world=unreliable_tool(0.5),
+    ),
     "equal_answers": Experiment(
         "Is dynamic sampling ahead of GRPO with as many answers?",
         tuple(equal_answers()),

@@ -5,7 +5,7 @@ from functools import partial
 
 from rlbook.evaluation import held_out_rollouts
 from rlbook.policy import load_policy
-from rlbook.tasks import SumsTask
+from rlbook.tasks import SumsTask, Task
 from rlbook.training import Rollout, RunConfig, Trainer
 from rlbook.training.metrics import mean
 from rlbook.troubles import (
@@ -63,13 +63,16 @@ def on_plain_sums(trainer: Trainer) -> dict[str, float]:
     return {"pass@1_solvable": mean(r.correct for r in rollouts)}
 
 
-def at_two_limits(trainer: Trainer) -> dict[str, float]:
-    """Accuracy under the limit of training and when 80 tokens are allowed, and what was decided."""
+def at_two_limits(trainer: Trainer, task: Task | None = None) -> dict[str, float]:
+    """Accuracy under the limit of training and when 80 tokens are allowed, and what was decided.
+
+    On problems of the run's task, or of another.
+    """
     policy, levels = (trainer.model, trainer.tokenizer), trainer.config.data.levels
     row = sums_decisions(trainer)
     for limit in (32, 80):
         rollouts = held_out_rollouts(
-            policy, trainer.task, prompts=96, n=8, levels=levels, max_new_tokens=limit
+            policy, task or trainer.task, prompts=96, n=8, levels=levels, max_new_tokens=limit
         )
         row[f"pass@1_limit_{limit}"] = mean(r.correct for r in rollouts)
         row[f"truncated_limit_{limit}"] = mean(r.truncated for r in rollouts)

@@ -1,16 +1,20 @@
 """What claims lack, as arms: each pair differs in the one thing that it is to decide."""
 
 import pytest
+import torch
 
 from rlbook.training.resume import differences
 from workshop.experiments import EXPERIMENTS, lacking
+from workshop.experiments.credit import CREDITS, SETTINGS, unreliable_tool
+from workshop.experiments.design import arm
 from workshop.experiments.lacking import LACKING, Imitation, LatePrice
+from workshop.experiments.pressing import RLOO
 
 SMALL = {"prompts": 2, "group_size": 2, "max_new_tokens": 16, "minibatches": 1}
 
 
 def config(experiment: str, label: str):
-    return next(one.config for one in LACKING[experiment].arms if one.label == label)
+    return next(one.config for one in EXPERIMENTS[experiment].arms if one.label == label)
 
 
 def changed(experiment: str, label: str, beside: str) -> set[str]:
@@ -26,6 +30,30 @@ def test_a_pair_differs_in_what_it_is_to_decide():
     assert changed("switches_hard", "overlong filter", "LitePPO") == {"reward_shaping"}
     assert changed("late_price", "at once", "no price") == {"data"}
     assert changed("late_price", "after 12 batches", "no price") == {"name"}
+
+
+def test_dapo_is_taken_apart_one_part_at_a_time():
+    arms = EXPERIMENTS["all_troubles"].arms
+    parts = [changed("all_troubles", one.label, "DAPO") for one in arms[2:]]
+    assert all(len(part) == 1 for part in parts)
+    lost = set().union(*parts)
+    assert lost == {"trust_region", "prompt_filter", "aggregation", "reward_shaping"}
+    assert lost < changed("all_troubles", "GRPO", "DAPO")
+
+
+def test_whitened_credit_has_the_scale_of_one_and_prime_s_order():
+    small = {"prompts": 4, "group_size": 8, "levels": (1,), "max_new_tokens": 48}
+    settings = SETTINGS | small | {"minibatches": 1}
+    found = []
+    for label in ("PRIME", "PRIME, whitened"):
+        config = arm(label, RLOO, reward=CREDITS[label], **settings).config
+        trainer = unreliable_tool(0.5)(config)
+        rollouts = trainer.collect(seed=0)
+        found.append([value for rollout in rollouts for value in rollout.token_rewards["credit"]])
+    plain, whitened = map(torch.tensor, found)
+    assert whitened.mean().abs() < 1e-4 and (whitened.std() - 1).abs() < 1e-3
+    assert torch.equal(plain.argsort(stable=True), whitened.argsort(stable=True))
+    assert 0 < plain.std() < 0.8  # of a right or wrong less its siblings' mean
 
 
 def test_the_new_rates_lie_beyond_the_old_ones():
