@@ -134,6 +134,7 @@ def unsaid(method: Method, settled: Mapping[str, bool]) -> dict[str, str]:
         "sampler correction": method.sampler_correction and method.sampler_correction.level,
         "selection": method.selection and type(method.selection).__name__,
         "entropy bonus": method.entropy_bonus,
+        "likelihood": method.likelihood and f"{method.likelihood:g} log π of right answers",
         "shaping": method.reward_shaping != "none" and method.reward_shaping,
         "prompts": method.prompt_filter and f"only those that differ by {method.prompt_filter.by}",
     }

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, cast
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["compute_advantages", "estimator_state", "load_estimator_state", "needs", "remembers"]
+__all__ = ["compute_advantages", "estimate", "estimator_state", "load_estimator_state", "needs"]
+__all__ += ["remembers"]
 
 Estimator = Callable[..., Any]
 Declared = TypeVar("Declared", bound=Callable[..., Any])
@@ -114,10 +115,15 @@ def needs_of(estimator: Estimator) -> Needs:
 
 
 def compute_advantages(estimator: Estimator, **inputs: Any) -> Float[Tensor, "..."]:
-    """Advantages (N,) or (N, T): the estimator, called with those of `inputs` that it declared.
+    """Advantages (N,) or (N, T): the first part of `estimate`."""
+    return estimate(estimator, **inputs)[0]
 
-    An input that is None counts as missing; an option bound to the estimator stays. Of an
-    estimator that returns more, as `gae` does, the first part.
+
+def estimate(estimator: Estimator, **inputs: Any) -> tuple[Tensor, Tensor | None]:
+    """(advantages, returns): the estimator, called with those of `inputs` that it declared.
+
+    An input that is None counts as missing; an option bound to the estimator stays. Returns are
+    what a critic is to learn, None of an estimator that has advantages alone.
     Raises `ValueError` naming an input it needs and did not get.
     """
     declared = needs_of(estimator)
@@ -131,7 +137,8 @@ def compute_advantages(estimator: Estimator, **inputs: Any) -> Float[Tensor, "..
     else:
         wanted = (*declared.inputs, *declared.optional)
         result = estimator(**{name: given[name] for name in wanted if name in given})
-    return cast(Tensor, result[0] if isinstance(result, tuple) else result)
+    advantages, returns = result if isinstance(result, tuple) else (result, None)
+    return cast(Tensor, advantages), returns
 
 
 def estimator_state(estimator: Estimator) -> dict[str, Any]:

@@ -137,10 +137,11 @@ _ROWS = (
         "vapo",
         "arXiv:2504.05118",
         METHODS["ppo"],
-        "Without its log-likelihood of right answers, 0.1 times; our trainer's critic learns the "
-        "returns of the policy's λ, not those of λ = 1.",
+        "Its critic is trained before the policy is (chapter 03); here it learns beside it. The "
+        "likelihood is a mean over the right answers of the whole batch.",
         advantage=adv.length_adaptive_gae,
         trust_region=RatioClip(0.2, 0.28),
+        likelihood=0.1,
     ),
     row("gdpo", "arXiv:2601.05242", GRPO, "verl whitens over tokens.", advantage=adv.gdpo),
     row(

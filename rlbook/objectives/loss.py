@@ -17,7 +17,7 @@ from rlbook.objectives.shapes import check_tokens, expand_to_tokens, zero_masked
 from rlbook.objectives.tokens import Tokens
 from rlbook.objectives.trust_regions import Surrogate, surrogate
 
-__all__ = ["Loss", "policy_loss", "summarize"]
+__all__ = ["Loss", "imitation_weights", "policy_loss", "summarize"]
 
 
 class Loss(NamedTuple):
@@ -46,6 +46,7 @@ def policy_loss(
     correction: Float[Tensor, "N T"] | None = None,
     selected: Bool[Tensor, "N T"] | None = None,
     entropy: Float[Tensor, "N T"] | None = None,
+    imitated: Float[Tensor, "N T"] | None = None,
 ) -> Loss:
     """The loss that a method minimises, for one batch or one slice of it.
 
@@ -53,14 +54,15 @@ def policy_loss(
     add up to it. `divergence` replaces the binary one of a `DivergenceMask`; `correction`, from
     `method.sampler_correction`, multiplies the surrogate, not the KL term.
     `selected` are the tokens that `method.selection` picked; `entropy`, with its gradient, is that
-    of each token's distribution and serves `method.entropy_bonus`.
+    of each token's distribution and serves `method.entropy_bonus`, as `imitated`, from
+    `imitation_weights`, serves `method.likelihood`.
     Raises `ValueError` where a shape is wrong or the method needs an argument that is missing.
     """
     check_tokens(
         mask, logp=logp, logp_old=logp_old, logp_ref=logp_ref, divergence=divergence,
-        correction=correction, selected=selected, entropy=entropy,
+        correction=correction, selected=selected, entropy=entropy, imitated=imitated,
     )  # fmt: skip
-    check_ready(method, correction, selected, entropy)
+    check_ready(method, correction, selected, entropy, imitated)
     advantages = expand_to_tokens(advantages, mask)
     tokens = Tokens.of(logp, logp_old, advantages, mask, method.ratio, divergence)
     (logp,) = zero_masked(mask, logp)
@@ -74,15 +76,30 @@ def policy_loss(
         token_loss = token_loss + kl_term(method.kl, logp, logp_ref, tokens)
     if method.entropy_bonus and entropy is not None:
         token_loss = token_loss - method.entropy_bonus * zero_masked(mask, entropy)[0]
+    if method.likelihood and imitated is not None:
+        token_loss = token_loss - method.likelihood * zero_masked(mask, imitated)[0] * logp
     loss = aggregate(token_loss, mask, method.aggregation, groups, method.constant, totals)
     token_loss = torch.where(mask, token_loss, 0.0)
     return Loss(loss, token_loss, loss_sums(tokens, learned))
 
 
+def imitation_weights(right: Bool[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    """Tokens of the batch over tokens of its right answers, on the latter; 0 on all others.
+
+    A mean over all tokens weighted by this is the mean over those of right answers.
+    """
+    chosen = mask & right[:, None]
+    return chosen * (mask.sum() / chosen.sum().clamp(min=1))
+
+
 def check_ready(
-    method: Method, correction: Tensor | None, selected: Tensor | None, entropy: Tensor | None
+    method: Method,
+    correction: Tensor | None,
+    selected: Tensor | None,
+    entropy: Tensor | None,
+    imitated: Tensor | None,
 ) -> None:
-    """Require what a row leaves to the run: its limit, the correction, the selection, entropies."""
+    """Require what a row leaves to the run: its limit, correction, selection, entropies, rights."""
     if method.aggregation == "constant" and method.constant is None:
         raise ValueError(
             f"{method.name} divides by the run's generation limit: call "
@@ -102,6 +119,10 @@ def check_ready(
         raise ValueError(
             f"{method.name} has an entropy bonus: pass entropy, as "
             "token_stats(..., entropy_grad=True) gives it"
+        )
+    if method.likelihood and imitated is None:
+        raise ValueError(
+            f"{method.name} imitates right answers: pass imitated=imitation_weights(right, mask)"
         )
 
 

@@ -36,6 +36,7 @@ REQUIREMENTS = {
     "sampler's top-k": "the likeliest tokens of the sampler's own policy",
     "selection": "a selection of tokens",
     "entropies": "the entropies of its tokens",
+    "right answers": "which answers are right",
     "shaping": "shaped rewards",
 }
 
@@ -51,7 +52,8 @@ class Method:
     `old_logprobs` says whose log-probs the paper calls π_old: the trainer's, recomputed, or the
     sampler's own. `sampler_correction` then weighs tokens for the difference of the two.
     `selection` picks the tokens that learn; `entropy_bonus` times the entropy of each token's
-    distribution is subtracted from its loss.
+    distribution is subtracted from its loss, `likelihood` times the mean of log π over all tokens
+    of right answers from the loss of a batch that is averaged over tokens.
     `reward_values` are the rewards of a (wrong, right) answer, `format_bonus` is added where the
     format is right. `reward_shaping` and `prompt_filter` name what happens to rewards and prompts
     before the objective; the trainer does it ("overlong": DAPO's ramp over the last
@@ -73,6 +75,7 @@ class Method:
     sampler_correction: InstanceOf[SamplerCorrection] | None = None
     selection: Selection | None = None
     entropy_bonus: float = 0.0
+    likelihood: float = 0.0
     reward_values: tuple[float, float] = (0.0, 1.0)
     format_bonus: float = 0.0
     reward_shaping: Literal["none", "overlong", "overlong_filter"] = "none"
@@ -136,6 +139,7 @@ class Method:
             "sampler's top-k": self.top_k is not None and self.old_logprobs == "sampler",
             "selection": self.selection is not None,
             "entropies": self.entropy_bonus != 0,
+            "right answers": self.likelihood != 0,
             "shaping": shaped or self.format_bonus != 0,
         }
         return frozenset(name for name, is_wanted in wanted.items() if is_wanted)

@@ -14,7 +14,7 @@ SHORT = ("method", "advantage", "ratio", "trust region", "aggregation")
 
 
 # Columns that are shown where a row uses them.
-RARE = ("sampler correction", "selection", "entropy bonus", "format bonus")
+RARE = ("sampler correction", "selection", "entropy bonus", "likelihood", "format bonus")
 
 
 def method_table(methods: Mapping[str, Method] = METHODS) -> list[dict[str, str]]:
@@ -44,6 +44,7 @@ def row_text(method: Method) -> dict[str, str]:
         "sampler correction": describe(correction) if correction else "none",
         "selection": describe(m.selection) if m.selection else "none",
         "entropy bonus": f"{m.entropy_bonus:g}" if m.entropy_bonus else "none",
+        "likelihood": f"{m.likelihood:g} on right answers" if m.likelihood else "none",
         "rewards": "{:g} / {:g}".format(*m.reward_values),
         "format bonus": f"{m.format_bonus:g}" if m.format_bonus else "none",
         "shaping": m.reward_shaping + cache,

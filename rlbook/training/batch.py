@@ -111,7 +111,7 @@ class TrainBatch(SampledBatch):
     `values_old` and `returns` for a critic, `correction` the weight of the sampler's tokens,
     `staleness` the updates between a token's sampling and its training, `topk_ids` and
     `topk_logp_old` (N, T, K+1) the tokens over which a divergence is taken, `selected` the tokens
-    that the method's selection picked.
+    that the method's selection picked, `imitated` what those of right answers weigh.
     """
 
     logp_old: Float[Tensor, "N T"]
@@ -124,6 +124,7 @@ class TrainBatch(SampledBatch):
     topk_ids: Int[Tensor, "N T K"] | None = None
     topk_logp_old: Float[Tensor, "N T K"] | None = None
     selected: Bool[Tensor, "N T"] | None = None
+    imitated: Float[Tensor, "N T"] | None = None
 
     @property
     def total_rewards(self) -> Float[Tensor, " N"]:

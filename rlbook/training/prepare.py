@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rlbook.objectives import Method, compute_advantages, token_rewards
+from rlbook.objectives import Method, estimate, imitation_weights, token_rewards
 from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, collate
 from rlbook.training.config import RunConfig
@@ -61,18 +61,19 @@ class BatchBuilder:
         reference = None if self.reference is None else self.logprobs(batch, self.reference)
         limit = self.config.optimizer.micro_batch_tokens
         values = None if self.critic is None else self.parallel.values(self.critic, batch, limit)
-        advantages = self.advantages(batch, old, reference, values, parts_of(rollouts))
+        advantages, returns = self.estimates(batch, old, reference, values, parts_of(rollouts))
         correction = self.method.sampler_correction
         return batch.prepared(
             logp_old=old,
             logp_ref=reference,
             values_old=values,
             advantages=advantages,
-            returns=None if values is None else (advantages + values) * batch.mask,
+            returns=returns,
             correction=correction and correction(old, batch.logp_sampler, batch.mask),
             staleness=None if version is None else staleness_of(batch, version),
             mask=self.trained(batch),
             selected=self.selected(batch, old, advantages),
+            imitated=self.imitated(batch, rollouts),
             **self.topk(batch),
         )
 
@@ -89,19 +90,23 @@ class BatchBuilder:
             return batch.logp_sampler
         return self.logprobs(batch, self.model)
 
-    def advantages(
+    def estimates(
         self,
         batch: SampledBatch,
         old: Float[Tensor, "N T"],
         reference: Float[Tensor, "N T"] | None,
         values: Float[Tensor, "N T"] | None,
         parts: Float[Tensor, "N K"] | None = None,
-    ) -> Tensor:
-        """The estimator's advantages, of the rewards with the KL penalty where it sits there."""
+    ) -> tuple[Tensor, Float[Tensor, "N T"] | None]:
+        """The estimator's advantages, of the rewards with the KL penalty where it sits there.
+
+        Beside them what the critic, if there is one, learns: the estimator's own returns, or else
+        A + V.
+        """
         rewards = token_rewards(batch.rewards, batch.mask, self.method.kl, old, reference)
         if batch.token_rewards is not None:
             rewards = rewards + batch.token_rewards
-        return compute_advantages(
+        advantages, returns = estimate(
             self.estimator,
             rewards=rewards if self.method.takes_token_rewards else rewards.sum(1),
             groups=batch.groups,
@@ -113,6 +118,9 @@ class BatchBuilder:
             greedy_rewards=batch.greedy_rewards,
             parts=None if parts is None else parts.to(rewards.device),
         )
+        if values is not None and returns is None:
+            returns = (advantages + values) * batch.mask
+        return advantages, returns
 
     def trained(self, batch: SampledBatch) -> Tensor:
         """The mask of the tokens to train: truncated completions may count in baselines alone."""
@@ -133,6 +141,15 @@ class BatchBuilder:
         entropies = self.parallel.entropies(self.model, batch, *self.how)
         advantages = expand_to_tokens(advantages, mask)
         return selection(old, entropies, advantages, mask, seed=int(batch.ids.sum()))
+
+    def imitated(
+        self, batch: SampledBatch, rollouts: Sequence[Rollout]
+    ) -> Float[Tensor, "N T"] | None:
+        """What the tokens of right answers weigh where the method wants their likelihood."""
+        if not self.method.likelihood:
+            return None
+        right = torch.tensor([r.correct for r in rollouts], device=batch.mask.device)
+        return imitation_weights(right, self.trained(batch))
 
     def topk(self, batch: SampledBatch) -> dict[str, Tensor]:
         """The most likely tokens under π_old and their log-probs, if the method compares them."""

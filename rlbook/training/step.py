@@ -159,6 +159,7 @@ def batch_loss(method: Method, stats: TokenStats, batch: TrainBatch, totals: Tot
         correction=batch.correction,
         selected=batch.selected,
         entropy=stats.entropy if method.entropy_bonus else None,
+        imitated=batch.imitated,
     )
 
 

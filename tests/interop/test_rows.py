@@ -60,8 +60,8 @@ def tight(row):
 
 
 def rows():
-    """All rows without a KL term, and what one change of a row makes of it."""
-    bare = {name: tight(replace(method, kl=None)) for name, method in ALL.items()}
+    """All rows without KL term and likelihood, and what one change of a row makes of it."""
+    bare = {n: tight(replace(method, kl=None, likelihood=0.0)) for n, method in ALL.items()}
     grpo, dapo, dppo = bare["grpo"], bare["dapo"], bare["dppo"]
     more = {
         "sapo, other τ": replace(grpo, trust_region=SoftGate(2.0, 0.5)),

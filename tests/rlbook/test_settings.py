@@ -148,6 +148,7 @@ METHOD = {
     ],
     "selection": [Case(TopEntropy(0.3), "batch of step 1")],
     "entropy_bonus": [Case(0.5, "update of step 1")],
+    "likelihood": [Case(0.5, "batch of step 1")],
     "reward_values": [
         Case((0.0, 2.0), "rollouts of step 1"),
         Case((-1.0, 1.0), "rollouts of step 1"),

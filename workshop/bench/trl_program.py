@@ -14,7 +14,7 @@ MICRO_ROWS = 128  # larger slices only cost memory
 LOSSES = {"sequence_mean": "grpo", "token_mean": "dapo"}  # TRL's loss_type by our aggregation
 SCALES = {group_normalize: "group", group_center: "none"}  # its scale_rewards by our advantage
 WITHOUT = (
-    *("kl", "sampler_correction", "selection", "entropy_bonus", "format_bonus"),
+    *("kl", "sampler_correction", "selection", "entropy_bonus", "likelihood", "format_bonus"),
     *("reward_shaping", "prompt_filter"),
 )
 

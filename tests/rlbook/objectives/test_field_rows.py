@@ -17,6 +17,7 @@ from rlbook.objectives import (
     best_of_group,
     gdpo,
     group_normalize,
+    imitation_weights,
     length_adaptive_gae,
     policy_loss,
     weigh,
@@ -236,3 +237,51 @@ def test_vapos_decay_follows_the_length():
     assert advantages[0, 36:].tolist() == [0.125, 0.25, 0.5, 1.0]
     assert advantages[1, 8:10].tolist() == [0, 1]  # λ = 1 − 1/(0.05 · 10) is below 0
     assert torch.equal(returns, mask.float())
+
+
+def test_vapos_critic_learns_the_reward_and_ppos_the_returns_of_its_own_decay(
+    little_policy, parity, little
+):
+    """With values of 0.5 everywhere and λ = 0 PPO's critic would learn from itself alone."""
+    targets = {}
+    for name in ("vapo", "ppo"):
+        config = RunConfig(method=name, lam=0.0, **little)
+        trained = Trainer(config, little_policy(), task=parity, reward=one_of_four)
+        torch.nn.init.constant_(trained.learner.critic.head.bias, 0.5)
+        batch = trained.learner.prepare(trained.collect())
+        first = batch.mask & (batch.mask.cumsum(1) == 1) & (batch.mask.sum(1, keepdim=True) > 1)
+        rewards = batch.rewards[:, None].expand_as(batch.mask)
+        targets[name] = batch.returns[first], rewards[first]
+    torch.testing.assert_close(*targets["vapo"])
+    torch.testing.assert_close(targets["ppo"][0], torch.full_like(targets["ppo"][1], 0.5))
+
+
+def test_the_likelihood_is_a_mean_over_tokens_of_right_answers():
+    """A = 0 leaves the term alone: −0.1 times the mean of log π over four of nine tokens."""
+    mask = torch.arange(4) < torch.tensor([3, 4, 1, 1])[:, None]
+    right = torch.tensor([True, False, True, False])
+    logp = -torch.arange(1.0, 17.0, dtype=torch.float64).view(4, 4)
+    imitated = imitation_weights(right, mask).double()
+    loss = policy_loss(FIELD["vapo"], logp, logp, double(0, 0, 0, 0), mask, imitated=imitated).loss
+    assert loss.item() == pytest.approx(0.1 * (1 + 2 + 3 + 9) / 4)
+    assert not imitation_weights(~right & False, mask).any()
+    with pytest.raises(ValueError, match=r"imitated=imitation_weights\(right, mask\)"):
+        policy_loss(FIELD["vapo"], logp, logp, double(0, 0, 0, 0), mask)
+
+
+def test_vapo_makes_right_answers_likelier_whatever_their_advantage(little_policy, parity, little):
+    """With nothing to gain, every reward being 1, the likelihood alone moves the policy."""
+    row = replace(FIELD["vapo"], advantage=FIELD["gdpo"].advantage, likelihood=0.1)
+    for method, moves in ((row, True), (replace(row, likelihood=0.0), False)):
+        trained = Trainer(
+            RunConfig(method=method, **{"minibatches": 1} | little), little_policy(), task=parity,
+            reward=lambda rollouts: {"answer": [1.0] * len(rollouts)},
+        )  # fmt: skip
+        rollouts = trained.collect()
+        for rollout in rollouts:
+            rollout.correct = True
+        batch = trained.learner.prepare(rollouts)
+        before = trained.learner.logprobs(batch)[batch.mask].mean()
+        trained.learner.updates(batch)
+        after = trained.learner.logprobs(batch)[batch.mask].mean()
+        assert (after > before + 1e-4) == moves and moves == (not torch.equal(before, after))

@@ -181,6 +181,7 @@ LEARNED_ALIKE = {
     "several updates": {"method": "grpo", **SEVERAL},
     "selection": {"method": {"name": "dapo", "selection": {"type": "TopEntropy", "share": 0.3}}},
     "entropy bonus": {"method": {"name": "dapo", "entropy_bonus": 0.05}},
+    "likelihood": {"method": {"name": "dapo", "likelihood": 0.1}},
     "greedy": {"method": "remax"},
     "top-K": {"method": TOP_K, **SEVERAL},
 }
