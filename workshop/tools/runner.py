@@ -16,6 +16,7 @@ from nbformat import NotebookNode
 from rlbook.manifest import manifest
 from rlbook.paths import ROOT, data_dir
 from workshop.tools.hygiene import WIDGET, problems
+from workshop.tools.vectors import START, folder_of, take_vectors
 
 
 def chapters() -> list[Path]:
@@ -49,9 +50,9 @@ def build(paths: Sequence[str | Path] = (), timeout: int = 300) -> bool:
 def execute(path: str | Path, timeout: int = 300) -> float:
     """Run a notebook from top to bottom, store its outputs in place, return the wall seconds.
 
-    Same code, same bytes: no time stamps, widget state, model ids or paths of this machine.
-    `timeout` is per cell. Raises `nbclient.exceptions.CellExecutionError` for a failing cell; the
-    file is left alone then.
+    Same code, same bytes: no time stamps, widget state, model ids or paths of this machine. Its
+    figures as vectors go to `data/figures`. `timeout` is per cell. Raises
+    `nbclient.exceptions.CellExecutionError` for a failing cell; the file is left alone then.
     """
     from nbclient import NotebookClient
 
@@ -67,11 +68,13 @@ def execute(path: str | Path, timeout: int = 300) -> float:
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
+        extra_arguments=[f"--IPKernelApp.exec_lines={START}"],
     )
     start = time.perf_counter()
     client.execute()
     seconds = time.perf_counter() - start
     clean(notebook, path.stem)
+    take_vectors(notebook, folder_of(path))
     nbformat.write(notebook, path)
     return seconds
 
@@ -110,12 +113,12 @@ def without_paths(text: str) -> str:
 
 
 def small_png(image: str) -> str:
-    """A base64 PNG with a palette of 48 colours, which charts do not miss, if that is smaller."""
+    """A base64 PNG with a palette of 32 colours, which charts do not miss, if that is smaller."""
     from PIL import Image
 
     picture = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")
     buffer = io.BytesIO()
-    few = picture.quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few = picture.quantize(32, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(buffer, "PNG", optimize=True)
     return min(image, base64.b64encode(buffer.getvalue()).decode(), key=len)
 
