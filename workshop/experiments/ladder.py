@@ -9,20 +9,34 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rlbook.objectives import METHODS, EMABaseline, Method, RatioClip, group_center
+from rlbook.objectives import FIELD, METHODS, EMABaseline, Method, RatioClip, group_center
 from workshop.experiments.design import Arm, Experiment, arm, no_columns, vary
 from workshop.experiments.levels import family_rates
 from workshop.experiments.settings import HABITS
 
 ANSWERS = 2560
+COLUMNS = ("accuracy", "completions", "entropy", "clip_fraction", "grad_norm")
 ONE_UPDATE = {"minibatches": 1}, (2e-4, 4e-4, 8e-4, 1.6e-3)
 FOUR_UPDATES = {"minibatches": 4}, (1e-4, 2e-4, 4e-4, 8e-4)
 SIXTEEN_UPDATES = {"minibatches": 16}, (5e-5, 1e-4, 2e-4, 4e-4)
+CRITIC = {"lam": 0.95} | SIXTEEN_UPDATES[0], SIXTEEN_UPDATES[1]
 SINGLE = {"prompts": 128, "group_size": 1}
 GSPO_WIDTH = 0.03  # the best of `methods`: a copied window is not a setting
 NO_SIGMA = replace(METHODS["grpo"], advantage=group_center)
 
 Use = tuple[Mapping[str, Any], tuple[float, ...]]
+# Rows that a chapter tells beside its own. Not among them: those that an exact sampler makes GRPO
+# (corrections, `m2po`), those that another table trains (selections in 12, teachers in 14).
+BESIDE: Mapping[str, tuple[Method, Use]] = {
+    "SAPO": (METHODS["sapo"], SIXTEEN_UPDATES),
+    "GLM-5": (FIELD["glm5"], SIXTEEN_UPDATES),
+    "DRO": (FIELD["dro"], FOUR_UPDATES),
+    "GMPO": (METHODS["gmpo"], SIXTEEN_UPDATES),
+    "VESPO": (FIELD["vespo"], SIXTEEN_UPDATES),
+    "pass@k": (FIELD["pass_at_k"], ONE_UPDATE),
+    "TOPR": (FIELD["topr"], FOUR_UPDATES),
+    "VAPO": (FIELD["vapo"], CRITIC),
+}
 
 
 def rungs(mean: float) -> Mapping[str, tuple[Method, Use]]:
@@ -30,7 +44,6 @@ def rungs(mean: float) -> Mapping[str, tuple[Method, Use]]:
     rewards can start."""
     ema = partial(EMABaseline, value=mean)
     own_width = replace(METHODS["gspo"], trust_region=RatioClip(GSPO_WIDTH, GSPO_WIDTH))
-    critic = ({"lam": 0.95} | SIXTEEN_UPDATES[0], SIXTEEN_UPDATES[1])
     single = (SINGLE | FOUR_UPDATES[0], FOUR_UPDATES[1])
     stale = ({"minibatches": 1, "sync_every": 4}, ONE_UPDATE[1])
     return {
@@ -40,7 +53,7 @@ def rungs(mean: float) -> Mapping[str, tuple[Method, Use]]:
             replace(METHODS["reinforce_ema"], advantage=ema),
             ONE_UPDATE,
         ),
-        "PPO": (METHODS["ppo"], critic),
+        "PPO": (METHODS["ppo"], CRITIC),
         "RLOO": (METHODS["rloo"], ONE_UPDATE),
         "ReMax": (METHODS["remax"], ONE_UPDATE),
         "REINFORCE++": (METHODS["reinforce_plus_plus"], single),
@@ -60,27 +73,40 @@ def rungs(mean: float) -> Mapping[str, tuple[Method, Use]]:
     }
 
 
-def ladder(mean: float, **world: Any) -> Iterator[Arm]:
-    for label, (method, (settings, rates)) in rungs(mean).items():
+def ladder(rows: Mapping[str, tuple[Method, Use]], **world: Any) -> Iterator[Arm]:
+    for label, (method, (settings, rates)) in rows.items():
         one = arm(label, replace(method, kl=None), steps=20, **settings, **world)
         yield vary(one, lr=rates)
 
 
-def climbed(question: str, mean: float, measure=no_columns, **world: Any) -> Experiment:
+def climbed(
+    question: str, rows: Mapping[str, tuple[Method, Use]], measure=no_columns, **world: Any
+) -> Experiment:
     return Experiment(
         question,
-        tuple(ladder(mean, **world)),
+        tuple(ladder(rows, **world)),
         tuning_seeds=(100, 101),
         measure=measure,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
         answers=ANSWERS,
-        columns=("accuracy", "completions", "entropy", "clip_fraction", "grad_norm"),
+        columns=("accuracy",) if rows is BESIDE else COLUMNS,
     )
 
 
 LADDER: dict[str, Experiment] = {
-    "ladder_sums": climbed("What does 2,560 answers' worth of each row teach on sums?", 0.38),
+    "ladder_sums": climbed(
+        "What does 2,560 answers' worth of each row teach on sums?", rungs(0.38)
+    ),
     "ladder_habits": climbed(
-        "... and where the base's favourite rule is wrong?", 0.22, family_rates, **HABITS
+        "... and where the base's favourite rule is wrong?", rungs(0.22), family_rates, **HABITS
+    ),
+    "beside_sums": climbed(
+        "And of the rows that other trainers ship beside them, on sums?", BESIDE
+    ),
+    "beside_habits": climbed(
+        "... and of these, where the base's favourite rule is wrong?",
+        BESIDE,
+        family_rates,
+        **HABITS,
     ),
 }
