@@ -20,6 +20,7 @@ from workshop.experiments.masks import MASK_AND_AGE
 from workshop.experiments.pressing import GRPO, PRESSING, REGIONS, averages, bounded
 from workshop.experiments.real_model import REAL_MODEL
 from workshop.experiments.reality import REALITY
+from workshop.experiments.rivals import RIVALS
 from workshop.experiments.rlhf import RLHF
 from workshop.experiments.tricks import TRICKS
 
@@ -216,4 +217,5 @@ EXPERIMENTS: dict[str, Experiment] = (
     | MASK_AND_AGE
     | LADDER
     | LACKING
+    | RIVALS
 )

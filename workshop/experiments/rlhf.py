@@ -48,16 +48,22 @@ def preferences(n: int, seed: int, annotator: Annotator = expert, noise: float =
     )
 
 
-def reward_model(pairs: int, seed: int, annotator: Annotator = expert) -> RewardModel:
-    """The reward model of a number of preferences; trained once, then read from `runs`."""
+def reward_model(
+    pairs: int, seed: int, annotator: Annotator = expert, epochs: int | None = None
+) -> RewardModel:
+    """The reward model of a number of preferences; trained once, then read from `runs`.
+
+    `epochs` passes over them, or as many as `EPOCHS` says.
+    """
     who = "misled" if annotator is MISLED else "expert"
-    path = Path("runs/reward_models") / f"{who}-{pairs}-{seed}.pt"
+    passes = f"-{epochs}" if epochs else ""
+    path = Path("runs/reward_models") / f"{who}-{pairs}-{seed}{passes}.pt"
     model = RewardModel(load_policy(HABITS["policy"])[0])
     if path.is_file():
         model.load_state_dict(torch.load(path))
         return model
     data = preferences(pairs, seed, annotator)
-    for _ in train_reward_model(model, data, epochs=EPOCHS[pairs], seed=seed):
+    for _ in train_reward_model(model, data, epochs=epochs or EPOCHS[pairs], seed=seed):
         pass
     path.parent.mkdir(parents=True, exist_ok=True)
     partial_path = path.with_suffix(f".{os.getpid()}")
@@ -66,13 +72,15 @@ def reward_model(pairs: int, seed: int, annotator: Annotator = expert) -> Reward
     return model
 
 
-def proxy(pairs: int, annotator: Annotator, seed: int) -> ProxyReward:
-    return ProxyReward(reward_model(pairs, seed, annotator))
+def proxy(pairs: int, annotator: Annotator, seed: int, epochs: int | None = None) -> ProxyReward:
+    return ProxyReward(reward_model(pairs, seed, annotator, epochs))
 
 
 after_150 = partial(proxy, 150, expert)
 after_1000 = partial(proxy, 1000, expert)
 after_4000 = partial(proxy, 4000, expert)
+once_over_1000 = partial(proxy, 1000, expert, epochs=1)
+four_times_over_1000 = partial(proxy, 1000, expert, epochs=4)
 after_1000_misled = partial(proxy, 1000, MISLED)
 
 

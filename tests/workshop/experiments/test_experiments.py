@@ -23,6 +23,7 @@ from workshop.experiments.lacking import LACKING
 from workshop.experiments.ladder import LADDER
 from workshop.experiments.masks import MASK_AND_AGE
 from workshop.experiments.recorded import BESIDE_THE_RUN
+from workshop.experiments.rivals import RIVALS
 from workshop.experiments.run import Run
 
 RESULTS = data_dir() / "results"
@@ -33,7 +34,7 @@ def recorded(path) -> dict:
     return json.loads(path.read_text())
 
 
-PLANNED = {*MASK_AND_AGE, *LADDER, *LACKING}
+PLANNED = {*MASK_AND_AGE, *LADDER, *LACKING, *RIVALS}
 RECORDED = [name for name in EXPERIMENTS if (RESULTS / f"{name}{SUFFIX}").is_file()]
 WHOLE = [name for name in RECORDED if "finished" not in recorded(RESULTS / f"{name}{SUFFIX}")]
 
