@@ -1,6 +1,21 @@
-"""`python -m workshop.verdicts`: the ledger of the book's claims, as a table."""
+"""`python -m workshop.verdicts`: the ledger of the book's claims, as a table.
 
-from workshop.verdicts.table import write_ledger
+`… census` prints what readers asked of claims and what the text says now, `… seeds` the claims that
+have fewer than ten.
+"""
+
+import sys
+
+from workshop.verdicts.census import census_table, few_seeds, load_census
+from workshop.verdicts.table import load_ledger, write_ledger
 
 if __name__ == "__main__":
-    print(f"wrote {write_ledger()}")
+    match sys.argv[1:]:
+        case []:
+            print(f"wrote {write_ledger()}")
+        case ["census"]:
+            print(census_table(load_census()))
+        case ["seeds"]:
+            print(few_seeds(load_ledger()).to_string(index=False))
+        case asked:
+            sys.exit(f"unknown: {' '.join(asked)}; nothing, census or seeds")

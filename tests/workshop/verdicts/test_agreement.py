@@ -1,0 +1,126 @@
+"""Chapters tell one question alike; a page that was changed by hand is found."""
+
+import copy
+import importlib
+import json
+from collections import defaultdict
+
+import pytest
+
+from workshop.evidence import regions_by_world
+from workshop.verdicts.agreement import (
+    INTERVAL,
+    lines_of,
+    plain,
+    prose,
+    rounds_to,
+    same,
+    stale,
+    unproved,
+)
+from workshop.verdicts.pages import PAGES
+from workshop.verdicts.table import NAMED, load_ledger
+
+ASKED = "regions_by_world("
+
+
+def page(start: str) -> dict:
+    (path,) = PAGES.glob(f"{start}*.ipynb")
+    return json.loads(path.read_text())
+
+
+def card(chapter: str) -> tuple:
+    return tuple(getattr(importlib.import_module(f"workshop.figures.ch{chapter}"), "SCORECARD", ()))
+
+
+@pytest.fixture(scope="module")
+def book():
+    return load_ledger()
+
+
+CHAPTERS = [f"{n:02d}" for n in range(1, 18)]
+CARDS = [chapter for chapter in CHAPTERS if card(chapter)]
+
+
+@pytest.mark.parametrize("start", [*CHAPTERS, "appendix_digest", "appendix_evidence"])
+def test_every_interval_in_prose_is_the_ledgers_or_a_cells(start, book):
+    assert unproved(page(start), book) == []
+
+
+@pytest.mark.parametrize("chapter", CARDS)
+def test_a_scorecard_prints_what_the_ledger_holds(chapter):
+    assert stale(page(chapter), card(chapter)) == []
+
+
+def test_claims_that_several_chapters_name_are_among_those():
+    named = defaultdict(set)
+    for chapter in CARDS:
+        for row in card(chapter):
+            for text in row.values():
+                for _, claim, world in NAMED.findall(text):
+                    named[claim, world].add(chapter)
+    assert len(CARDS) > 10 and sum(len(where) > 1 for where in named.values()) >= 3
+
+
+@pytest.fixture(scope="module")
+def regions():
+    ends, beside = regions_by_world()
+    found = defaultdict(set)
+    for table, form in ((ends, "{:.2f}"), (beside, "{}")):
+        for region, row in table.iterrows():
+            found[region] |= {form.format(value) for value in row}
+    return found
+
+
+def off(notebook: dict, regions: dict[str, set[str]]) -> list[str]:
+    """Values in a chapter's lines of the four worlds that the experiment does not have."""
+    lines = lines_of(notebook, regions, ASKED)
+    return [value for name, told in lines.items() for value in told if value not in regions[name]]
+
+
+@pytest.mark.parametrize("chapter", ["09", "11", "16"])
+def test_age_roughness_and_mask_are_told_alike_in_three_chapters(chapter, regions):
+    told = lines_of(page(chapter), regions, ASKED)
+    assert len(told) == 5 and sum(map(len, told.values())) >= 8
+    assert off(page(chapter), regions) == []
+
+
+# Wrong copies: what a hand could do to a page.
+
+
+def changed(notebook: dict, old: str, new: str) -> dict:
+    """A copy of the page with one text for another, which stands there."""
+    text = json.dumps(notebook, ensure_ascii=False)
+    assert old in text
+    return json.loads(text.replace(old, new))
+
+
+def test_a_wrong_copy_of_an_interval_is_found(book):
+    wrong = changed(page("16"), "0.16 [0.08, 0.25]", "0.17 [0.08, 0.25]")
+    for cell in wrong["cells"]:
+        cell.pop("outputs", None)
+    assert "0.17 [0.08, 0.25]" in unproved(wrong, book)
+    assert "0.13 [0.03, 0.23]" not in unproved(wrong, book)  # the ledger's, whatever a cell prints
+
+
+def test_a_wrong_copy_of_a_scorecard_is_found():
+    wrong = changed(page("16"), "**-0.51 [-0.64, -0.38] pass@1**", "-0.51 [-0.64, -0.38] pass@1")
+    (found,) = stale(wrong, card("16"))
+    assert "tokens up to 8 updates old" in found
+
+
+def test_a_chapter_that_tells_the_masks_otherwise_is_found(regions):
+    rough = next(value for value in lines_of(page("09"), regions, ASKED)["clip at μ"][2:])
+    wrong = copy.deepcopy(page("09"))
+    for cell in wrong["cells"]:
+        if ASKED in "".join(cell["source"]):
+            cell["outputs"] = json.loads(json.dumps(cell["outputs"]).replace(rough, "0.66"))
+    assert off(wrong, regions) == ["0.66"]
+
+
+def test_numbers_are_compared_to_the_digits_that_are_written():
+    assert rounds_to("0.16", 0.161) and not rounds_to("0.16", 0.151)
+    assert same(("0.51", "0.38", "0.64"), (-0.5093, -0.636, -0.3827))
+    assert not same(("0.51", "-0.38", "0.64"), (-0.5093, -0.636, -0.3827))
+    assert INTERVAL.findall(plain("−0.035\n[−0.073, 0.003]")) == [("-0.035", "-0.073", "0.003")]
+    assert prose({"cells": [{"cell_type": "code", "source": ["x"]}]}) == ""
