@@ -95,7 +95,11 @@ def coverage_counts(trainer: Trainer, level: int) -> Sequence[int]:
     return right_counts(held_out_rollouts(policy, trainer.task, levels=(level,), **asked))
 
 
+LOGGED = ("reward", "accuracy", "completions", "entropy", "clip_fraction")  # by step
+VOTED = (*LOGGED, "agreement", "label_accuracy", "reward_accuracy")
 SEEN = {"chosen_by": None, "watch": votes, "measure": by_level, "evaluation": FEW}
+SEEN |= {"columns": VOTED}
+TRIED = {"chosen_by": None, "measure": coverage, "evaluation": FEW, "columns": LOGGED}
 
 REALITY: dict[str, Experiment] = {
     "label_free": Experiment(
@@ -137,16 +141,12 @@ REALITY: dict[str, Experiment] = {
     "coverage": Experiment(
         "What can 256 tries solve after a verifier's rewards, and after a majority vote's?",
         at_both_rates(many_tries(prompts=16, steps=32, **HABITS)),
-        chosen_by=None,
-        measure=coverage,
-        evaluation=FEW,
+        **TRIED,
     ),
     "coverage_control": Experiment(
         "... and where the base solves nearly everything?",
         at_both_rates(many_tries()),
         seeds=FIVE,
-        chosen_by=None,
-        measure=coverage,
-        evaluation=FEW,
+        **TRIED,
     ),
 }

@@ -51,8 +51,6 @@ TEMPERATURES = (0.7, 0.5, 0.3)
 ROUND, ROUNDS, PAIRS = 6, 5, 200  # steps between two askings, askings, pairs of each
 ASKED_AT_MOST = 5 * PAIRS  # problems, when a policy gives answers of one worth only
 PICKED = (1, 2, 4, 8, 16, 32, 64)
-PURSUED = ("reward", "accuracy", "completions", "kl_to_base")
-PURSUED += tuple(f"accuracy_level_{level}" for level in LEVELS)
 
 
 class Untrained(Trainer):
@@ -235,7 +233,7 @@ def answers_of_the_base() -> tuple[Rollout, ...]:
 
 ASKED = {"prompts": 64, "n": 4, "ks": (1,)}
 LOGGED = ("accuracy", "completions", "entropy")
-PROXY = SEEN | {"columns": PURSUED, "world": Annotated, "begins": Trainer}
+PROXY = SEEN | {"world": Annotated, "begins": Trainer}
 
 RIVALS: dict[str, Experiment] = {
     "cold": Experiment(
@@ -292,12 +290,12 @@ RIVALS: dict[str, Experiment] = {
                 ("four passes", "four_times_over_1000"),
             )
         ),
-        **SEEN | {"columns": PURSUED},
+        **SEEN,
     ),
     "short_leash": Experiment(
         "Does a leash beyond the largest that was tried hold better?",
         (ppo("1000 pairs, β = 0.3", "after_1000", 0.3),),
-        **SEEN | {"columns": PURSUED},
+        **SEEN,
     ),
     "fresh_leash": Experiment(
         "... and pairs of the policy as it is, under a leash?",

@@ -134,7 +134,10 @@ def ppo(label: str, made: str | None, beta: float = 0.0, **changes: Any) -> Arm:
 
 
 FIVE = (0, 1, 2, 3, 4)
+PURSUED = ("reward", "accuracy", "completions", "entropy", "kl_to_base")  # by step
+PURSUED += tuple(f"accuracy_level_{level}" for level in LEVELS)
 SEEN = {
+    "columns": PURSUED,
     "chosen_by": None,
     "world": rewarded,
     "begins": Trainer,
