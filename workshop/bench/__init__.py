@@ -18,6 +18,7 @@ PARTS = {
     "trl": of("rl_step"),
     "trl_late": of("rl_step", "run_late"),
     "trl_learning": of("rl_step", "run_learning"),
+    "versions": of("versions"),
     "sampler": of("sampler"),
     "train_step": of("train_step"),
     "profiles": of("profiles"),

@@ -81,6 +81,22 @@ def learning_gap(table: pd.DataFrame, last: int = 5) -> dict[str, tuple]:
     return {method: t_interval(gap[method].to_numpy()) for method in dict.fromkeys(tail["method"])}
 
 
+def versions_figure(table: pd.DataFrame) -> Figure:
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True)
+    step = table[table["part"] == "step"]
+    for ax, (trained, rows) in zip(axes, step.groupby("trained"), strict=True):
+        for method, part in rows.groupby("method", sort=False):
+            places = part["completions"].astype(str)
+            reach = [part["speedup"] - part["speedup_low"], part["speedup_high"] - part["speedup"]]
+            label = f"{method}, updates a step: {part['updates'].iloc[0]}"
+            ax.errorbar(places, part["speedup"], yerr=reach, marker="o", capsize=3, label=label)
+        ax.axhline(1, color=FAINT, lw=1)
+        ax.set(xlabel="completions a step", ylabel="older seconds / today's", ylim=(0, None))
+        ax.set_title(f"A policy after {trained} steps")
+    axes[0].legend(frameon=False)
+    return figure
+
+
 def sampler_figure(table: pd.DataFrame) -> Figure:
     figure, (speed, share) = plt.subplots(1, 2, figsize=(8, 3.2))
     paired_bars(speed, table, "batch", "engine", "tokens_per_second")
@@ -246,6 +262,7 @@ FIGURES = {
     "trl": trl_figure,
     "trl_late": trl_figure,
     "trl_learning": trl_learning_figure,
+    "versions": versions_figure,
     "sampler": sampler_figure,
     "train_step": train_step_figure,
     "profiles": profiles_figure,

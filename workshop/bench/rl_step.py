@@ -151,7 +151,7 @@ def in_turns(python: str, workload: Workload) -> tuple[list[tuple[dict, dict]], 
     longer = replace(workload, steps=workload.steps + 1)  # nobody ends while the other is measured
     gemm, flops = gemm_multiplication()
     pairs, seconds = [], []
-    with Worker("trl", longer, python) as trl, Worker("rlbook", longer) as ours:
+    with Worker.of("trl", longer, python) as trl, Worker.of("rlbook", longer) as ours:
         for _ in range(workload.steps):
             pairs.append((trl.step(), ours.step()))
             seconds.append(timed(gemm))

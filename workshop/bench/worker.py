@@ -23,13 +23,17 @@ SHOWN = 2000  # characters of what a program said before it ended
 class Worker:
     """The parent's end: a context manager around the process; `step()` has it do its next step."""
 
-    def __init__(self, program: str, workload: Workload, python: str = sys.executable):
-        command = [python, "-m", "workshop.bench.worker", program, json.dumps(asdict(workload))]
+    def __init__(self, program: str, command: Sequence[str], env: dict[str, str] | None = None):
         self.program = program
         self.errors = TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors}
+        self.process = subprocess.Popen(command, **pipes, text=True, env=env)
+
+    @classmethod
+    def of(cls, program: str, workload: Workload, python: str = sys.executable) -> "Worker":
+        """One that runs this module."""
+        command = [python, "-m", "workshop.bench.worker", program, json.dumps(asdict(workload))]
+        return cls(program, command)
 
     def __enter__(self) -> "Worker":
         return self

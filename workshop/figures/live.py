@@ -14,7 +14,7 @@ import anywidget
 import traitlets
 
 from rlbook.viz.masks import lab as mask_lab
-from rlbook.viz.masks.lab import as_script
+from rlbook.viz.masks.lab import as_script, packed
 from rlbook.viz.widgets import Explorer
 
 HERE = Path(__file__).parent / "front"
@@ -43,7 +43,7 @@ export default { render({ model, el }) {
 PAGE = """\
 <div data-live="{key}"><img src="data:image/webp;base64,{picture}" alt="{words}" \
 style="max-width:100%"></div>
-<script>(() => {{
+<script>(async () => {{
 {code}
 for (const host of document.querySelectorAll('[data-live="{key}"]'))
   if (!host.shadowRoot) mountFigure(host, "{name}", {state});
@@ -84,7 +84,7 @@ class LiveFigure(anywidget.AnyWidget):
             key=hashlib.sha256(state.encode()).hexdigest()[:12],
             picture=base64.b64encode(small(self.png())).decode(),
             words=html.escape(". ".join(filter(None, titles))),
-            code=front_end(self.state["name"]),
+            code=packed(front_end(self.state["name"]), "mountFigure"),
             name=self.state["name"],
             state=state.replace("<", "\\u003c"),  # no </script> inside the script
         )

@@ -9,6 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rlbook.paths import ROOT
 from rlbook.training import RunConfig
 from workshop import bench
 from workshop.bench.flops import distinct_step_flops, forward_flops, step_flops
@@ -19,7 +20,7 @@ from workshop.bench.startup import lab_answers, lab_is_warm
 from workshop.bench.timing import alternate
 from workshop.evidence import check_table
 
-SLOW = ("trl", "pipeline")  # start processes of their own
+SLOW = ("trl", "versions", "pipeline")  # start processes of their own
 
 
 def without_trl() -> str | None:
@@ -37,7 +38,8 @@ def parts() -> list:
 
 
 @pytest.mark.parametrize("part", parts())
-def test_part_writes_rows_manifest_and_figure(part, tmp_path):
+def test_part_writes_rows_manifest_and_figure(part, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLBOOK_OLDER", str(ROOT))
     if part.startswith("trl") and (reason := without_trl()):
         pytest.skip(reason)
     (path,) = bench.main([part], "smoke", tmp_path)

@@ -108,7 +108,7 @@ def test_worker_does_the_steps_of_the_trainer():
     workload = Workload(completions=16, max_new_tokens=8, steps=2, lr=1e-3)
     trainer = Trainer(workload.config)
     expected = [trainer.train_one() for _ in range(2)]
-    with Worker("rlbook", workload) as worker:
+    with Worker.of("rlbook", workload) as worker:
         reports = [worker.step() for _ in range(2)]
     assert worker.process.returncode is not None
     for report, metrics in zip(reports, expected, strict=True):
@@ -119,7 +119,7 @@ def test_worker_does_the_steps_of_the_trainer():
 
 @pytest.mark.slow
 def test_worker_that_fails_says_so():
-    with Worker("rlbook", Workload(completions=16, max_new_tokens=10_000)) as worker:  # noqa: SIM117
+    with Worker.of("rlbook", Workload(completions=16, max_new_tokens=10_000)) as worker:  # noqa: SIM117
         with pytest.raises(
             RuntimeError, match=r"(?s)rlbook ended with status 1.*exceeds the model's"
         ):
