@@ -29,7 +29,7 @@ from workshop.bases.habits import written
 from workshop.experiments.design import Arm, Experiment, arm, vary
 from workshop.experiments.levels import family_rates, level_columns
 from workshop.experiments.pressing import FEW, RLOO
-from workshop.experiments.reality import ONE_UPDATE
+from workshop.experiments.reality import LOGGED, ONE_UPDATE, at_both_rates, rewarded
 from workshop.experiments.rlhf import (
     FIVE,
     LEVELS,
@@ -232,7 +232,6 @@ def answers_of_the_base() -> tuple[Rollout, ...]:
 
 
 ASKED = {"prompts": 64, "n": 4, "ks": (1,)}
-LOGGED = ("accuracy", "completions", "entropy")
 PROXY = SEEN | {"world": Annotated, "begins": Trainer}
 
 RIVALS: dict[str, Experiment] = {
@@ -257,7 +256,7 @@ RIVALS: dict[str, Experiment] = {
     "self_certainty": Experiment(
         "What does self-certainty as a reward teach in both worlds?",
         tuple(certain()),
-        columns=(*LOGGED, "reward"),
+        columns=LOGGED,
         chosen_by=None,
         seeds=FIVE,
         world=self_certain,
@@ -267,7 +266,7 @@ RIVALS: dict[str, Experiment] = {
     "told_directly": Experiment(
         "What do demonstrations, DPO and picking make of as many labels?",
         tuple(told_directly()),
-        columns=LOGGED[:2],
+        columns=("accuracy", "completions"),
         tuning_seeds=(100, 101),
         world=Directly,
         measure=families_or_picked,
@@ -296,6 +295,23 @@ RIVALS: dict[str, Experiment] = {
         "Does a leash beyond the largest that was tried hold better?",
         (ppo("1000 pairs, β = 0.3", "after_1000", 0.3),),
         **SEEN,
+    ),
+    "committee": Experiment(
+        "Is the smallest score of three reward models harder to please?",
+        (
+            ppo("committee of three", "three_of_1000"),
+            ppo("committee of three, β = 0.03", "three_of_1000", 0.03),
+        ),
+        **SEEN,
+    ),
+    "format_control": Experiment(
+        "Does the format alone teach anything where one answer in nine lacks it?",
+        at_both_rates([rewarded("format only", "format_only", **ONE_UPDATE)]),
+        seeds=FIVE,
+        columns=(*LOGGED, "share_direct"),
+        chosen_by=None,
+        measure=family_rates,
+        evaluation=FEW,
     ),
     "fresh_leash": Experiment(
         "... and pairs of the policy as it is, under a leash?",

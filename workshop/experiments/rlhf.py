@@ -84,6 +84,23 @@ four_times_over_1000 = partial(proxy, 1000, expert, epochs=4)
 after_1000_misled = partial(proxy, 1000, MISLED)
 
 
+class Committee:
+    """The smallest score of several reward models, put on one zero: what each gives the base."""
+
+    def __init__(self, models: Sequence[RewardModel]):
+        answers = [answer for pair in held_out() for answer in (pair.chosen, pair.rejected)]
+        self.zeros = [(model, model.scores(answers).mean()) for model in models]
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+        scores = [model.scores(rollouts) - zero for model, zero in self.zeros]
+        return {"proxy": torch.stack(scores).amin(0).tolist()}
+
+
+def three_of_1000(seed: int) -> Committee:
+    """Three models of a thousand pairs each, one of them that of the arms of a single model."""
+    return Committee([reward_model(1000, seed + 1000 * k) for k in range(3)])
+
+
 def rewarded(config: RunConfig) -> Trainer:
     """The reward that `config.data.reward` makes of the run's seed; else the verifier's word."""
     make = config.data.reward

@@ -6,7 +6,8 @@ from itertools import islice
 import pytest
 import torch
 
-from workshop.experiments import rivals
+from rlbook.rewards import Preference
+from workshop.experiments import rivals, rlhf
 from workshop.experiments.rivals import RIVALS, Annotated, Directly, Untrained
 
 SMALL = {"prompts": 2, "group_size": 2, "max_new_tokens": 32, "minibatches": 1}
@@ -110,3 +111,16 @@ def test_picking_trains_nothing_and_the_best_of_one_is_any(monkeypatch):
     found = rivals.picked(trainer)
     assert found["truth_1"] == pytest.approx(sum(r.correct for r in some) / len(some))
     assert found["truth_64"] >= found["truth_1"]
+
+
+def test_a_committee_gives_the_smallest_score_above_what_each_gives_the_base(monkeypatch):
+    class Always:
+        def __init__(self, base, now):
+            self.values = [base, now]
+
+        def scores(self, answers):
+            return torch.full((len(answers),), self.values[answers[0] == "now"])
+
+    monkeypatch.setattr(rlhf, "held_out", lambda: [Preference("then", "then")])
+    found = rlhf.Committee([Always(5.0, 7.0), Always(-9.0, -8.0), Always(0.0, 3.0)])(["now", "now"])
+    assert found == {"proxy": [1.0, 1.0]}
