@@ -148,16 +148,30 @@ SEEN = {
     "evaluation": FEW,
 }
 
+KEPT = (  # of a step's metrics
+    "accuracy",
+    "completions",
+    "truncated",
+    "entropy",
+    "grad_norm",
+    "share_right",
+    *(f"right_rule_level_{level}" for level in SETTINGS["levels"]),
+    "answers_sampled",
+    "tokens_sampled",
+)
+
 CREDIT: dict[str, Experiment] = {
     "process_rewards": Experiment(
         "What does credit for steps buy where a right step is often followed by bad luck?",
         tuple(arms(*(label for label in CREDITS if label != WHITENED), steps=20)),
+        columns=KEPT,
         world=unreliable_tool(0.5),
         **SEEN,
     ),
     "tool_tokens": Experiment(
         "... and where the tool's own tokens are trained as well?",
         (vary(arm("tool tokens trained", UNMASKED, **SETTINGS, steps=20), lr=RATES),),
+        columns=KEPT,
         world=unreliable_tool(0.5),
         **SEEN,
     ),
@@ -165,6 +179,7 @@ CREDIT: dict[str, Experiment] = {
         "... and where the tool is always right?",
         tuple(arms("outcome", "step groups", "process", steps=20)),
         seeds=tuple(range(5)),
+        columns=KEPT,
         world=unreliable_tool(0.0),
         **SEEN,
     ),

@@ -127,6 +127,7 @@ def crossed(question: str, world: World) -> Experiment:
     return Experiment(
         question,
         tuple(grid()),
+        columns=("accuracy", "completions", "truncated", "entropy"),
         seeds=(0, 1),
         chosen_by=None,
         world=world,

@@ -204,6 +204,26 @@ def dapo(told: Told) -> Iterator[Claim]:
     twice = "GRPO, twice the batches"
     yield told("... against twice the updates", *hard, twice, solvable, unit="pass@1")
     yield told("all of it together", SUMS + OWN, "methods", "dapo", "grpo", null=None)
+    if there(told.load, "all_troubles"):
+        yield from parts_of_dapo(told)
+
+
+def parts_of_dapo(told: Told) -> Iterator[Claim]:
+    """DAPO for GRPO, and DAPO for DAPO without a part, where each part has its trouble."""
+    rivals = {
+        "all of DAPO, for GRPO": "GRPO",
+        "DAPO's window, in its company": "DAPO, clip 0.2",
+        "dynamic sampling, in its company": "DAPO, silent groups kept",
+        "the token mean, in its company": "DAPO, mean per answer",
+        "the ramp, in its company": "DAPO, no ramp",
+    }
+    for limit, where in ((32, "under its limit"), (80, "with room")):
+        world = f"all of DAPO's troubles, asked {where}, own rates"
+        for text, against in rivals.items():
+            yield told(text, world, "all_troubles", "DAPO", against,
+                       Column(f"pass@1_limit_{limit}"), family="all of DAPO", unit="pass@1",
+                       null=None if against == "GRPO" else NOT_NAMED, collapse=True,
+                       headline=True)  # fmt: skip
 
 
 def rare(told: Told, opening: str, rule: str, arm: str, against: str) -> Iterator[Claim]:
@@ -489,6 +509,15 @@ def credit(told: Told) -> Iterator[Claim]:
         yield told("the tool's tokens trained as well", "habits, an unreliable tool", "tool_tokens",
                    "tool tokens trained", "outcome", tool, lr=lr, beside="process_rewards",
                    control="sound_credit", unit="pass@1")  # fmt: skip
+    if there(told.load, "prime_whitened"):
+        for lr in (3e-4, 6e-4):
+            for text, rival in (
+                ("PRIME whitened, for PRIME", "PRIME"),
+                ("PRIME whitened, for outcomes", "outcome"),
+            ):
+                yield told(text, "habits, an unreliable tool", "prime_whitened", "PRIME, whitened",
+                           rival, tool, lr=lr, beside="process_rewards", unit="pass@1",
+                           null=NOT_NAMED if rival == "PRIME" else None)  # fmt: skip
     if there(told.load, "process_rewards_above"):
         yield told("a verdict on each step", "habits, an unreliable tool", "process_rewards_above",
                    "process", "outcome", tool, lr=8.5e-4, unit="pass@1")  # fmt: skip
