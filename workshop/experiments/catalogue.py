@@ -11,6 +11,7 @@ from rlbook.objectives import (
     batch_mean_baseline,
     group_center,
 )
+from workshop.experiments.brevity import BREVITY
 from workshop.experiments.credit import CREDIT
 from workshop.experiments.design import Arm, Experiment, arm, vary, vary_methods
 from workshop.experiments.efficiency import EFFICIENCY
@@ -18,6 +19,7 @@ from workshop.experiments.lacking import LACKING
 from workshop.experiments.ladder import LADDER
 from workshop.experiments.masks import MASK_AND_AGE
 from workshop.experiments.pressing import GRPO, PRESSING, REGIONS, averages, bounded
+from workshop.experiments.pupils import PUPILS
 from workshop.experiments.real_model import REAL_MODEL
 from workshop.experiments.reality import REALITY
 from workshop.experiments.rivals import RIVALS
@@ -217,5 +219,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | MASK_AND_AGE
     | LADDER
     | LACKING
+    | BREVITY
+    | PUPILS
     | RIVALS
 )
