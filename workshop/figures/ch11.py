@@ -230,12 +230,13 @@ def rows_of(run: BanditRun, **setting: object) -> Iterator[dict[str, object]]:
         yield setting | {"seed": seed, "best": best} | shared
 
 
+SHARED: Mapping[str, bool] = MappingProxyType({"sharex": True, "sharey": True, "squeeze": False})
+
+
 def draw_places(runs: pd.DataFrame) -> Figure:
     """Rows: the region. Columns: the sampler's error is drawn anew, or lasts. Mean and interval."""
     regions = list(runs["region"].unique())
-    fig, axes = plt.subplots(
-        len(regions), 2, figsize=(7.8, 2.4 * len(regions) + 0.4), sharex=True, sharey=True
-    )
+    fig, axes = plt.subplots(len(regions), 2, figsize=(7.8, 2.4 * len(regions) + 0.4), **SHARED)
     fig.suptitle(
         "Masks do better at π_old; at large steps DPPO's weight must be at μ", weight="bold"
     )
@@ -262,6 +263,38 @@ def draw_rates(ax: Axes, runs: pd.DataFrame) -> None:
     ax.set_xscale("log", base=2)
     ax.set_xticks(rates, [f"{rate:.3g}" for rate in rates])
     ax.set(ylim=(0, 1))
+
+
+NOISES = (0.03, 0.07, 0.15, 0.3)
+
+
+def mask_gaps(
+    regions: Mapping[str, Region],
+    noises: Sequence[float] = NOISES,
+    rates: Sequence[float] = (0.125, 0.25, 0.5, 1.0),
+) -> pd.DataFrame:
+    """P(best arm) with the mask at π_old minus at μ, over how rough the sampler is.
+
+    Errors last, the weight is at μ, each place has its own best rate; the mean over seeds and its
+    95 % interval. `correlation` is that of μ and π_old in the run whose mask is at μ.
+    """
+    rows = []
+    for noise in noises:
+        for name, region in regions.items():
+            at_mu, at_old = (
+                max(
+                    (
+                        mismatch_bandit(region, lr, place, "sampler", noise, lasting=True)
+                        for lr in rates
+                    ),
+                    key=lambda run: run.best.mean().item(),
+                )
+                for place in ("sampler", "trainer")
+            )
+            mean, low, high = t_interval((at_old.best - at_mu.best).numpy())
+            row = {"rounding": noise, "region": name, "correlation": at_mu.correlation}
+            rows.append(row | {"lost at μ": mean, "low": low, "high": high})
+    return pd.DataFrame(rows).set_index(["region", "rounding"]).sort_index()
 
 
 def best_of_each(runs: pd.DataFrame) -> pd.DataFrame:

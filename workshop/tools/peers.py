@@ -97,6 +97,7 @@ def missing_in_trl(mention: Mention, trl: dict) -> str:
 
 def missing_in_verl(mention: Mention, verl: dict) -> str:
     """What is not listed of verl; a name counts by its last part: `policy_loss.loss_mode`."""
-    known = {key.rpartition(".")[2] for key in verl["keys"]} | set(verl["values"])
+    known = {key.rpartition(".")[2] for key in verl["keys"]}
+    known |= {*verl["values"], *verl.get("recipe", ())}
     parts = [mention.name.rpartition(".")[2], mention.value]
     return ", ".join(part for part in parts if part and part not in known)
