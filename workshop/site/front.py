@@ -1,6 +1,7 @@
 """The front page: one sentence, the mask lab, the model that answers, three doors, the chapters."""
 
 import html
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from workshop.site.dark import dark_png
 from workshop.site.notebooks import lab_host
 
 HERE = Path(__file__).parent
@@ -75,20 +77,23 @@ def lab() -> str:
     return lab_host(state.replace("<", "\\u003c"))
 
 
-def small_picture(page: str, pictures: Sequence[Path], folder: Path) -> str:
-    """The first picture of a chapter, made small; its place below the site, empty without one."""
+def small_picture(page: str, pictures: Sequence[Path], folder: Path) -> list[str]:
+    """The first picture of a chapter, made small, for light pages and for dark ones.
+
+    Returns their places below the site, none for a chapter without a picture.
+    """
     stem = page.rsplit("/", 1)[-1]
     mine = [path for path in pictures if re.fullmatch(rf"{stem}-\d+", path.stem)]
     if not mine:
-        return ""
-    first = min(mine, key=lambda path: int(path.stem.rsplit("-", 1)[1]))
+        return []
+    first = min(mine, key=lambda path: int(path.stem.rsplit("-", 1)[1])).read_bytes()
     folder.mkdir(parents=True, exist_ok=True)
-    image = Image.open(first).convert("RGB")
-    small = image.resize(
-        (CARD_WIDTH, round(image.height * CARD_WIDTH / image.width)), Image.LANCZOS
-    )
-    small.save(folder / f"{stem}.webp", quality=82, method=6)
-    return f"_static/{folder.name}/{stem}.webp"
+    for name, png in ((stem, first), (f"{stem}-dark", dark_png(first))):
+        image = Image.open(io.BytesIO(png)).convert("RGB")
+        size = CARD_WIDTH, round(image.height * CARD_WIDTH / image.width)
+        small = image.resize(size, Image.Resampling.LANCZOS)
+        small.save(folder / f"{name}.webp", quality=82, method=6)
+    return [f"_static/{folder.name}/{name}.webp" for name in (stem, f"{stem}-dark")]
 
 
 def open_graph(picture: Path, path: Path) -> None:
@@ -111,14 +116,18 @@ def open_graph(picture: Path, path: Path) -> None:
     card.save(path, optimize=True)
 
 
-def card(page: str, title: str, picture: str) -> str:
+def card(page: str, title: str, pictures: Sequence[str]) -> str:
     """A chapter on the front page: number, name, what it asks, its picture."""
     number, _, rest = title.partition(" · ")
     name, _, question = rest.partition(": ")
-    image = f'<img class="figure" src="{picture}" alt="" loading="lazy">' if picture else ""
+    schemes = zip(("light", "dark"), pictures, strict=False)
+    images = "".join(
+        f'<img class="figure only-{scheme}" src="{picture}" alt="" loading="lazy">'
+        for scheme, picture in schemes
+    )
     return (
         f'<a class="card" href="{page}.html">'
         f"<b><i>{html.escape(number)}</i> {html.escape(name)}</b>"
         f"<span>{html.escape(question[:1].upper() + question[1:])}</span>"
-        f'<span class="thumb">{image}</span></a>'
+        f'<span class="thumb">{images}</span></a>'
     )

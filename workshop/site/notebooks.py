@@ -5,7 +5,7 @@ import base64
 import html
 import io
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
@@ -13,9 +13,12 @@ from urllib.parse import unquote
 from nbformat import NotebookNode
 from PIL import Image
 
+from rlbook.paths import ROOT
+from workshop.site.dark import dark_png, dark_svg
 from workshop.site.navigation import without_navigation
 from workshop.site.owner import Owner
 from workshop.site.titles import Drawer, alternative, known, parsed
+from workshop.tools.vectors import folder_of, vector_of
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 DENSITY = 110 / 72  # pixels of a stored picture per point at which it is read best
@@ -45,8 +48,9 @@ def page_of(
     """The notebook that Sphinx sets. Writes its pictures into the folder `pictures`.
 
     `path` is the notebook's place in the repository, `anchors` has the anchors of every notebook by
-    its place. Pictures become files with their title as alternative text, in place of any widget
-    that only a kernel moves; a mask lab keeps its state and takes its code from the site; cells
+    its place. Pictures become files, for a light page and for a dark one, as vectors where these
+    are kept, with their title as alternative text and in place of any widget that only a kernel
+    moves; a mask lab keeps its state and takes its code from the site; cells
     that only import or only assert are tucked away; links that leave the site lead to the
     repository, or nowhere.
     """
@@ -68,11 +72,12 @@ def page_of(
                 data.pop(WIDGET, None)
                 if "image/png" in data:
                     made += 1
-                    name = f"{PurePosixPath(path).stem}-{made}.png"
-                    text = alternative(cell.source, drawers, section)
-                    data["text/html"] = put_picture(
-                        data.pop("image/png"), text, pictures / name, "../" * path.count("/")
+                    png, name = data.pop("image/png"), f"{PurePosixPath(path).stem}-{made}"
+                    files = put_picture(
+                        png, vector_of(png, folder_of(ROOT / path)), pictures / name
                     )
+                    text = alternative(cell.source, drawers, section)
+                    data["text/html"] = shown_picture(png, files, text, "../" * path.count("/"))
                     data.pop("text/plain", None)
                 elif "text/html" in data:
                     data["text/html"] = as_shown(data["text/html"])
@@ -103,19 +108,36 @@ def is_scaffold(source: str) -> bool:
     )
 
 
-def put_picture(png: str, text: str, path: Path, root: str) -> str:
-    """Write a stored picture to a file; the HTML that shows it, at its size and when it is seen.
+def put_picture(png: str, drawn: str | None, path: Path) -> list[Path]:
+    """Write a stored picture to two files, for light pages and for dark ones; vectors if `drawn`.
+
+    A page's first picture is written as PNG besides: the front page and links show it small.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bright, suffix = base64.b64decode(png), ".svg" if drawn else ".png"
+    files = [path.with_name(path.name + end + suffix) for end in ("", "-dark")]
+    if drawn:
+        for file, text in zip(files, (drawn, dark_svg(drawn)), strict=True):
+            file.write_text(text, encoding="utf-8")
+    else:
+        files[1].write_bytes(dark_png(bright))
+    if not drawn or path.name.endswith("-1"):
+        path.with_name(f"{path.name}.png").write_bytes(bright)
+    return files
+
+
+def shown_picture(png: str, files: Sequence[Path], text: str, root: str) -> str:
+    """The HTML that shows these files at the size of the stored picture, when they are seen.
 
     `root` leads from the page to the folder above that of the pictures.
     """
-    data = base64.b64decode(png)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    width, height = Image.open(io.BytesIO(data)).size
+    width, height = Image.open(io.BytesIO(base64.b64decode(png))).size
     shown = round(width / DENSITY * 1.18)
-    return (
-        f'<img class="figure" src="{root}{path.parent.name}/{path.name}" alt="{html.escape(text)}" '
-        f'width="{shown}" height="{round(shown * height / width)}" loading="lazy">'
+    return "".join(
+        f'<img class="figure only-{scheme}" src="{root}{file.parent.name}/{file.name}" '
+        f'alt="{html.escape(text)}" width="{shown}" height="{round(shown * height / width)}" '
+        'loading="lazy">'
+        for scheme, file in zip(("light", "dark"), files, strict=True)
     )
 
 

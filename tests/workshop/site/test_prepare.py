@@ -10,6 +10,7 @@ from PIL import Image
 
 from rlbook.tasks import Problem
 from rlbook.tasks.sums import verdict_on_integer
+from workshop.site.dark import PAPER
 from workshop.site.notebooks import (
     anchors_of,
     is_scaffold,
@@ -19,6 +20,7 @@ from workshop.site.notebooks import (
 )
 from workshop.site.owner import Owner
 from workshop.site.titles import alternative, known
+from workshop.tools.vectors import take_vectors
 
 PLACE = "chapters/05_grpo.ipynb"
 OWNER = Owner(repository="https://github.com/nobody/rlbook")
@@ -53,8 +55,27 @@ def test_a_widget_becomes_its_picture_with_its_title_as_words(tmp_path):
     html = cell.outputs[0].data["text/html"]
     assert 'src="../figures/05_grpo-1.png"' in html and 'alt="It rises"' in html
     assert Image.open(tmp_path / "figures/05_grpo-1.png").size == (220, 110)
-    width, height = map(int, re.findall(r'(?:width|height)="(\d+)"', html))
-    assert width == 2 * height
+    assert 'class="figure only-dark" src="../figures/05_grpo-1-dark.png"' in html
+    sizes = re.findall(r'width="(\d+)" height="(\d+)"', html)
+    assert len(set(sizes)) == 1 and int(sizes[0][0]) == 2 * int(sizes[0][1])
+
+
+def test_a_picture_is_a_drawing_where_that_is_kept(tmp_path, monkeypatch):
+    folder, picture = tmp_path / "kept", png()
+    monkeypatch.setattr("workshop.site.notebooks.folder_of", lambda path: folder)
+    drawn = '<svg fill="#000000"><path style="fill: #ffffff"/></svg>'
+    with_drawing = nbformat.v4.new_notebook(
+        cells=[shown({"image/png": picture, "image/svg+xml": drawn})]
+    )
+    take_vectors(with_drawing, folder)
+    other = shown({"image/png": png(400)})
+    first, second = page(tmp_path, shown({"image/png": picture}), other)
+    assert "05_grpo-1.svg" in first.outputs[0].data["text/html"]
+    assert "05_grpo-2.png" in second.outputs[0].data["text/html"]
+    figures = tmp_path / "figures"
+    assert (figures / "05_grpo-1.svg").read_text() == drawn
+    assert PAPER in (figures / "05_grpo-1-dark.svg").read_text()
+    assert (figures / "05_grpo-1.png").is_file()  # for the card of the front page
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import { VERDICTS, valueOf, verdict } from "./verdict.js";
 const ANSWERS = 8;
 const LONGEST = 80;
 const SHOWN = 6; // bars
+const RATE = 0.02; // of a step of REINFORCE
 // What is asked, of which models: more than one answer side by side.
 const WORLDS = {
   "tiny-sums": {
@@ -60,7 +61,7 @@ class Column {
     live.forEach((answer, row) => {
       const logp = this.run.logp(row, temperature);
       const id = draw(logp, Math.random());
-      answer.steps.push({ logp, id });
+      answer.steps.push({ logp, id, hidden: this.run.state(row) });
       answer.finished = id === this.policy.eos;
       if (!answer.finished) answer.ids.push(id);
     });
@@ -92,8 +93,17 @@ class Column {
       const name = verdict(this.policy.decode(answer.ids), right, answer.finished);
       answer.mark.className = `mark ${name === "ok" ? "good" : "bad"}`;
       answer.mark.textContent = `${name === "ok" ? "✓" : "✗"} ${VERDICTS[name]}`;
-      return name === "ok";
+      return (answer.right = name === "ok");
     }).length;
+  }
+
+  // REINFORCE with the group's mean as baseline; false where all answers are worth the same.
+  learn(temperature) {
+    const mean = this.answers.filter(({ right }) => right).length / ANSWERS;
+    const told = this.answers.map(({ right, steps }) => ({ advantage: right - mean, steps: steps.filter(Boolean) }));
+    if (told.every(({ advantage }) => advantage === 0)) return false;
+    this.policy.learn(told, RATE, temperature);
+    return true;
   }
 }
 
@@ -106,9 +116,11 @@ class Ask {
     this.degrees = make("output", { textContent: "1.0" });
     this.ask = make("button", { type: "submit", textContent: "Ask eight times" });
     this.other = make("button", { type: "button", textContent: "Another sum" });
+    this.learn = make("button", { type: "button", textContent: "Learn from these, ask again", disabled: true });
+    this.forget = make("button", { type: "button", textContent: "Forget", hidden: true });
     const heat = labelled("temperature", this.heat);
     heat.append(this.degrees);
-    this.form = make("form", {}, labelled("model", this.model), labelled("problem", this.problem), labelled("it must begin with", this.opening), heat, this.ask, this.other);
+    this.form = make("form", {}, labelled("model", this.model), labelled("problem", this.problem), labelled("it must begin with", this.opening), heat, this.ask, this.other, this.learn, this.forget);
     this.score = make("p", { className: "score", ariaLive: "polite", textContent: "One megabyte of weights is fetched for the first question." });
     this.list = make("div", { className: "columns" });
     this.bars = make("div", { className: "bars", hidden: true });
@@ -119,6 +131,11 @@ class Ask {
     });
     this.other.addEventListener("click", () => this.change(1));
     this.model.addEventListener("change", () => this.change(0));
+    this.learn.addEventListener("click", () => this.teach());
+    this.forget.addEventListener("click", () => {
+      for (const { policy } of this.columns) policy.forget();
+      this.run();
+    });
     this.heat.addEventListener("input", () => (this.degrees.textContent = Number(this.heat.value).toFixed(1)));
     this.list.addEventListener("click", (event) => event.target.closest("button[data-at]") && this.explain(event.target.closest("button[data-at]")));
   }
@@ -136,8 +153,15 @@ class Ask {
     this.run();
   }
 
+  // A step of REINFORCE for the first model that stands there, from what it has just written.
+  teach() {
+    if (this.columns[0].learn(this.temperature)) this.run();
+    else this.score.textContent = "All eight are worth the same: no advantage, nothing to learn. Ask again, or make it warmer.";
+  }
+
   async run() {
     const asked = (this.asked = {}); // a later question takes over
+    this.learn.disabled = true;
     try {
       const problem = this.problem.value.trim().replace(/=\?$/, "");
       const right = valueOf(problem);
@@ -145,7 +169,7 @@ class Ask {
       this.score.textContent = Object.keys(models).every((name) => loaded.has(name)) ? "…" : "fetching the weights …";
       const policies = await Promise.all(Object.keys(models).map(load));
       if (this.asked !== asked) return;
-      const temperature = Number(this.heat.value), opening = this.opening.value;
+      const temperature = (this.temperature = Number(this.heat.value)), opening = this.opening.value;
       let began = performance.now();
       let [tokens, worked] = [0, 0];
       this.bars.hidden = true;
@@ -170,6 +194,9 @@ class Ask {
 
   // The verdicts, and what they come to.
   tell(right, tokens, rate) {
+    const { lessons } = this.columns[0].policy;
+    this.learn.disabled = false;
+    this.forget.hidden = !lessons;
     const several = this.columns.length > 1;
     const told = this.columns.map((column) => {
       const good = column.judge(right), wrong = ANSWERS - good;
@@ -180,8 +207,9 @@ class Ask {
       };
       return `${several ? `${column.title}: ` : ""}${good} of ${ANSWERS} say ${right}, pass@1 ${pass(1)}, pass@2 ${pass(2)}, pass@4 ${pass(4)}`;
     });
+    const after = lessons ? `After ${lessons} step${lessons > 1 ? "s" : ""} of REINFORCE: ` : "";
     this.score.textContent =
-      `${told.join("; ")}. ${tokens} tokens, ${Math.round(rate)} a second. ` +
+      `${after}${told.join("; ")}. ${tokens} tokens, ${Math.round(rate)} a second. ` +
       "The redder a token, the less likely it was: click one.";
     this.form.dataset.rate = Math.round(rate);
   }

@@ -8,6 +8,8 @@
 //
 // The answers of a run share each weight as it is read, so that eight cost less than four times one.
 
+const Numbers = Float64Array; // what JavaScript computes with: nothing is converted on the way
+
 export class Policy {
   // `base`: the policy to which the weights are a difference, where the shape names one.
   constructor(shape, buffer, base) {
@@ -19,6 +21,7 @@ export class Policy {
     this.embedding = this.part("model.embed_tokens.weight");
     this.last = this.part("model.norm.weight");
     this.head = this.part("lm_head.weight");
+    this.lessons = 0; // steps of REINFORCE that it has had in the page
     this.blocks = Array.from({ length: this.layers }, (_, layer) => {
       const of = (name) => this.part(`model.layers.${layer}.${name}.weight`);
       return {
@@ -55,64 +58,107 @@ export class Policy {
     return ids.map((id) => this.tokens[id]).join("");
   }
 
+  // One step of REINFORCE on the last layer, W += rate · 1/N Σ_answers A Σ_tokens ∇_W log π(token),
+  // where ∇_W log π(token) = (e_token − π) hᵀ / temperature: towards the token that was drawn, away
+  // from what was to be expected. `answers` have `advantage` and `steps` of {hidden, logp, id}.
+  learn(answers, rate, temperature = 1) {
+    if (!this.untaught) [this.untaught, this.head] = [this.head, this.head.slice()];
+    this.lessons += 1;
+    for (const { advantage, steps } of answers) {
+      for (const { hidden, logp, id } of steps) {
+        for (let row = 0; row < logp.length; row++) {
+          const push = ((rate / answers.length) * advantage * ((row === id) - Math.exp(logp[row]))) / temperature;
+          for (let i = 0; i < hidden.length; i++) this.head[row * hidden.length + i] += push * hidden[i];
+        }
+      }
+    }
+  }
+
+  // As it was before all learning.
+  forget() {
+    if (this.untaught) this.head.set(this.untaught);
+    this.lessons = 0;
+  }
+
   // A run of `copies` answers that all begin with `text`.
   start(text, copies = 1) {
-    const run = new Run(this, 1);
+    const run = new Run(this, [emptyCache(this)], 0);
     for (const id of this.encode(text)) run.step([id]);
     return run.rows(Array(copies).fill(0));
   }
 }
 
-// Keys and values of answers under way, and the logits of each one's next token.
+// Keys and values of one answer: per layer [positions × width], with room for more.
+const emptyCache = ({ blocks, width }) => blocks.map(() => [0, 1].map(() => new Numbers(64 * width)));
+const longer = (full) => {
+  const roomy = new Numbers(2 * full.length);
+  roomy.set(full);
+  return roomy;
+};
+
+// Answers under way, the logits of each one's next token, and what the last layer makes them from.
 class Run {
-  constructor(policy, copies) {
-    this.policy = policy;
-    this.copies = copies;
-    this.length = 0;
-    this.keys = policy.blocks.map(() => []); // per layer and position: [copies × width]
-    this.values = policy.blocks.map(() => []);
-    this.logits = new Float32Array(copies * policy.tokens.length);
+  constructor(policy, caches, length) {
+    const { width, inner, tokens } = policy;
+    Object.assign(this, { policy, caches, length, copies: caches.length });
+    const room = (size) => new Numbers(caches.length * size);
+    this.work = { x: room(width), h: room(width), q: room(width), k: room(width), v: room(width), gate: room(inner), up: room(inner) };
+    this.hidden = room(width);
+    this.logits = room(tokens.length);
   }
 
   // The answers of these rows, in this order; a row may be named often, or not at all.
   rows(chosen) {
-    const run = new Run(this.policy, chosen.length);
-    const pick = (rows) => {
-      const size = rows.length / this.copies;
-      const picked = new Float32Array(chosen.length * size);
-      chosen.forEach((row, at) => picked.set(rows.subarray(row * size, (row + 1) * size), at * size));
-      return picked;
-    };
-    run.length = this.length;
-    run.keys = this.keys.map((positions) => positions.map(pick));
-    run.values = this.values.map((positions) => positions.map(pick));
-    run.logits = pick(this.logits);
+    const taken = new Set();
+    const caches = chosen.map((row) => {
+      if (!taken.has(row)) return taken.add(row), this.caches[row];
+      return this.caches[row].map((pair) => pair.map((part) => part.slice()));
+    });
+    const run = new Run(this.policy, caches, this.length);
+    for (const name of ["hidden", "logits"]) {
+      const size = this[name].length / this.copies;
+      chosen.forEach((row, at) => run[name].set(this[name].subarray(row * size, (row + 1) * size), at * size));
+    }
     return run;
   }
 
   // Take in one more token per answer.
   step(ids) {
-    const { width, inner, heads, theta, epsilon, embedding, blocks, last, head, tokens } = this.policy;
-    const n = this.copies;
-    let x = new Float32Array(n * width);
+    const { width, heads, theta, epsilon, embedding, blocks, last, head } = this.policy;
+    const { x, h, q, k, v, gate, up } = this.work;
+    const n = this.copies, at = this.length * width;
+    const angles = Float64Array.from({ length: width / heads / 2 }, (_, i) => this.length / theta ** (i / (width / heads / 2)));
     ids.forEach((id, row) => x.set(embedding.subarray(id * width, (id + 1) * width), row * width));
     blocks.forEach((block, layer) => {
-      let h = normed(x, block.before, n, epsilon);
-      const q = times(block.q, h, n, width);
-      const k = times(block.k, h, n, width);
-      this.keys[layer].push(k);
-      this.values[layer].push(times(block.v, h, n, width));
-      for (const rows of [q, k]) turn(rows, n, width, heads, this.length, theta);
-      const seen = attend(q, this.keys[layer], this.values[layer], n, width, heads);
-      x = plus(x, times(block.out, seen, n, width));
-      h = normed(x, block.between, n, epsilon);
-      const gate = times(block.gate, h, n, inner);
-      const up = times(block.up, h, n, inner);
+      normed(x, block.before, epsilon, h);
+      times(block.q, h, q, n);
+      times(block.k, h, k, n);
+      times(block.v, h, v, n);
+      for (const rows of [q, k]) turn(rows, angles);
+      for (let row = 0; row < n; row++) {
+        const pair = this.caches[row][layer];
+        if (at === pair[0].length) for (const i of [0, 1]) pair[i] = longer(pair[i]);
+        [k, v].forEach((rows, i) => pair[i].set(rows.subarray(row * width, (row + 1) * width), at));
+        attend(q, row * width, ...pair, this.length + 1, width, heads, h);
+      }
+      times(block.out, h, q, n);
+      plus(x, q);
+      normed(x, block.between, epsilon, h);
+      times(block.gate, h, gate, n);
+      times(block.up, h, up, n);
       for (let i = 0; i < gate.length; i++) gate[i] *= up[i] / (1 + Math.exp(-gate[i]));
-      x = plus(x, times(block.down, gate, n, width));
+      times(block.down, gate, q, n);
+      plus(x, q);
     });
-    this.logits = times(head, normed(x, last, n, epsilon), n, tokens.length);
+    normed(x, last, epsilon, this.hidden);
+    times(head, this.hidden, this.logits, n);
     this.length += 1;
+  }
+
+  // What the last layer reads of one answer.
+  state(row) {
+    const { width } = this.policy;
+    return this.hidden.slice(row * width, (row + 1) * width);
   }
 
   // log π of every token that could come next in one answer.
@@ -123,10 +169,13 @@ class Run {
 }
 
 export function logSoftmax(logits, temperature = 1) {
-  const top = logits.reduce((a, b) => Math.max(a, b), -Infinity);
-  const scaled = Float64Array.from(logits, (logit) => (logit - top) / temperature);
-  const log = Math.log(scaled.reduce((sum, x) => sum + Math.exp(x), 0));
-  return scaled.map((x) => x - log);
+  const scaled = new Float64Array(logits.length);
+  let top = -Infinity, total = 0;
+  for (let i = 0; i < logits.length; i++) top = Math.max(top, logits[i]);
+  for (let i = 0; i < logits.length; i++) total += Math.exp(scaled[i] = (logits[i] - top) / temperature);
+  const log = Math.log(total);
+  for (let i = 0; i < logits.length; i++) scaled[i] -= log;
+  return scaled;
 }
 
 // An id drawn from log-probabilities by a number from [0, 1).
@@ -139,59 +188,61 @@ export function draw(logp, uniform) {
   return logp.indexOf(Math.max(...logp)); // what rounding has left over
 }
 
-// W·x for `n` columns that lie one after the other. Two rows of W meet four columns at a time, so
-// that a number once read is used often; a column that is left over meets four rows.
-function times(weights, x, n, out) {
-  const size = weights.length / out;
-  const y = new Float32Array(n * out);
+// y = W·x for `n` columns that lie one after the other. Four rows of W meet two columns at a time, so
+// that a number once read is used often; a column that is left over meets them alone.
+function times(weights, x, y, n) {
+  const size = x.length / n, out = y.length / n;
+  const whole = out - (out % 4);
   let c = 0;
-  for (; c + 4 <= n; c += 4) {
-    const a = c * size, b = a + size, d = b + size, e = d + size;
-    for (let i = 0; i + 2 <= out; i += 2) {
-      let a0 = 0, b0 = 0, d0 = 0, e0 = 0;
-      let a1 = 0, b1 = 0, d1 = 0, e1 = 0;
-      const w = i * size, v = w + size;
+  for (; c + 2 <= n; c += 2) {
+    const a = c * size, b = a + size;
+    for (let i = 0; i < whole; i += 4) {
+      let a0 = 0, a1 = 0, a2 = 0, a3 = 0;
+      let b0 = 0, b1 = 0, b2 = 0, b3 = 0;
+      const w0 = i * size, w1 = w0 + size, w2 = w1 + size, w3 = w2 + size;
       for (let j = 0; j < size; j++) {
-        const g = weights[w + j], h = weights[v + j];
-        const xa = x[a + j], xb = x[b + j], xd = x[d + j], xe = x[e + j];
-        a0 += g * xa;
-        b0 += g * xb;
-        d0 += g * xd;
-        e0 += g * xe;
-        a1 += h * xa;
-        b1 += h * xb;
-        d1 += h * xd;
-        e1 += h * xe;
+        const xa = x[a + j], xb = x[b + j];
+        const g0 = weights[w0 + j], g1 = weights[w1 + j], g2 = weights[w2 + j], g3 = weights[w3 + j];
+        a0 += g0 * xa;
+        b0 += g0 * xb;
+        a1 += g1 * xa;
+        b1 += g1 * xb;
+        a2 += g2 * xa;
+        b2 += g2 * xb;
+        a3 += g3 * xa;
+        b3 += g3 * xb;
       }
-      const at = c * out + i;
+      let at = c * out + i;
       y[at] = a0;
-      y[at + out] = b0;
-      y[at + 2 * out] = d0;
-      y[at + 3 * out] = e0;
       y[at + 1] = a1;
-      y[at + out + 1] = b1;
-      y[at + 2 * out + 1] = d1;
-      y[at + 3 * out + 1] = e1;
+      y[at + 2] = a2;
+      y[at + 3] = a3;
+      at += out;
+      y[at] = b0;
+      y[at + 1] = b1;
+      y[at + 2] = b2;
+      y[at + 3] = b3;
     }
-    if (out % 2) for (let k = c; k < c + 4; k++) y[k * out + out - 1] = dot(weights, (out - 1) * size, x, k * size, size);
   }
   for (; c < n; c++) {
     const a = c * size;
-    let i = 0;
-    for (; i + 4 <= out; i += 4) {
-      let p = 0, q = 0, r = 0, s = 0;
+    for (let i = 0; i < whole; i += 4) {
+      let a0 = 0, a1 = 0, a2 = 0, a3 = 0;
       for (let j = 0, w = i * size; j < size; j++, w++) {
-        const value = x[a + j];
-        p += weights[w] * value;
-        q += weights[w + size] * value;
-        r += weights[w + 2 * size] * value;
-        s += weights[w + 3 * size] * value;
+        const xa = x[a + j];
+        a0 += weights[w] * xa;
+        a1 += weights[w + size] * xa;
+        a2 += weights[w + 2 * size] * xa;
+        a3 += weights[w + 3 * size] * xa;
       }
-      y.set([p, q, r, s], c * out + i);
+      const at = c * out + i;
+      y[at] = a0;
+      y[at + 1] = a1;
+      y[at + 2] = a2;
+      y[at + 3] = a3;
     }
-    for (; i < out; i++) y[c * out + i] = dot(weights, i * size, x, a, size);
   }
-  return y;
+  for (let i = whole; i < out; i++) for (c = 0; c < n; c++) y[c * out + i] = dot(weights, i * size, x, c * size, size);
 }
 
 function dot(a, from, b, start, size) {
@@ -200,30 +251,26 @@ function dot(a, from, b, start, size) {
   return sum;
 }
 
-function normed(x, scale, n, epsilon) {
+function normed(x, scale, epsilon, y) {
   const width = scale.length;
-  const y = new Float32Array(x.length);
-  for (let at = 0; at < n * width; at += width) {
+  for (let at = 0; at < x.length; at += width) {
     let squares = 0;
-    for (let i = 0; i < width; i++) squares += x[at + i] ** 2;
+    for (let i = 0; i < width; i++) squares += x[at + i] * x[at + i];
     const factor = 1 / Math.sqrt(squares / width + epsilon);
     for (let i = 0; i < width; i++) y[at + i] = x[at + i] * factor * scale[i];
   }
-  return y;
 }
 
 function plus(a, b) {
   for (let i = 0; i < a.length; i++) a[i] += b[i];
-  return a;
 }
 
-// Rotary positions: pairs half a head apart turn by an angle that grows with the position.
-function turn(rows, n, width, heads, position, theta) {
-  const half = width / heads / 2;
+// Rotary positions: in every head, pairs half a head apart turn by an angle of their own.
+function turn(rows, angles) {
+  const half = angles.length;
   for (let i = 0; i < half; i++) {
-    const angle = position / theta ** (i / half);
-    const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
-    for (let at = i; at < n * width; at += 2 * half) {
+    const cos = Math.cos(angles[i]), sin = Math.sin(angles[i]);
+    for (let at = i; at < rows.length; at += 2 * half) {
       const a = rows[at], b = rows[at + half];
       rows[at] = a * cos - b * sin;
       rows[at + half] = b * cos + a * sin;
@@ -231,28 +278,25 @@ function turn(rows, n, width, heads, position, theta) {
   }
 }
 
-function attend(q, keys, values, n, width, heads) {
+// What one answer's newest token reads from `length` positions; `from` is where its row begins.
+function attend(q, from, keys, values, length, width, heads, y) {
   const size = width / heads;
-  const y = new Float32Array(n * width);
-  const weight = new Float32Array(keys.length);
-  for (let at = 0; at < n * width; at += size) {
-    let top = -Infinity;
-    for (let t = 0; t < keys.length; t++) {
-      const key = keys[t];
+  const weight = new Float64Array(length);
+  y.fill(0, from, from + width);
+  for (let head = 0; head < width; head += size) {
+    let top = -Infinity, total = 0;
+    for (let t = 0, at = head; t < length; t++, at += width) {
       let dot = 0;
-      for (let i = at; i < at + size; i++) dot += q[i] * key[i];
+      for (let i = 0; i < size; i++) dot += q[from + head + i] * keys[at + i];
       weight[t] = dot / Math.sqrt(size);
       top = Math.max(top, weight[t]);
     }
-    let total = 0;
-    for (let t = 0; t < keys.length; t++) total += weight[t] = Math.exp(weight[t] - top);
-    for (let t = 0; t < keys.length; t++) {
+    for (let t = 0; t < length; t++) total += weight[t] = Math.exp(weight[t] - top);
+    for (let t = 0, at = head; t < length; t++, at += width) {
       const share = weight[t] / total;
-      const value = values[t];
-      for (let i = at; i < at + size; i++) y[i] += share * value[i];
+      for (let i = 0; i < size; i++) y[from + head + i] += share * values[at + i];
     }
   }
-  return y;
 }
 
 // Weights by name: the scales of all rows, then all weights as integers in units of them, of so many
@@ -271,7 +315,7 @@ function unpacked({ tensors, bits }, buffer) {
     return integer;
   };
   for (const [name, size, count] of tensors) {
-    const part = new Float32Array(size);
+    const part = new Numbers(size);
     for (let i = 0; i < size; i++) part[i] = next() * scales[row + Math.floor((i * count) / size)];
     parts.set(name, part);
     row += count;
