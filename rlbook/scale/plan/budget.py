@@ -7,14 +7,13 @@ step and an update early in a run and put them into `budget.decode_seconds` and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from rlbook.policy.logprobs import chunk_rows
 from rlbook.scale.config import ScaleConfig
-from rlbook.scaling.compute_curves import Sigmoid
 from rlbook.scaling.shape import ModelShape
 from rlbook.scaling.simulator import Cluster, Lengths, PipelineRun, pipeline_rl, simulate
 
@@ -68,16 +67,17 @@ class Budget:
         """Processes of the trainer."""
         return self.config.train.processes
 
+    @property
+    def reference(self) -> bool:
+        """Whether the method compares with a frozen policy."""
+        return "reference" in self.config.method.requirements()
+
     # Memory and disk, part by part
 
     @property
     def trainer_memory(self) -> dict[str, float]:
         """Of one rank: its share of the state, and what it holds whole while it works."""
-        shape, train = self.shape, self.config.train
-        itemsize, reference = (
-            ITEMSIZE[train.dtype],
-            ("reference" in self.config.method.requirements()),
-        )
+        shape, train, itemsize = self.shape, self.config.train, ITEMSIZE[self.config.train.dtype]
         outside = shape.embedding * (2 - shape.tied)
         alone = self.ranks == 1 and itemsize == 4
         per_token = shape.activation_bytes(itemsize, train.activation_checkpointing)
@@ -93,7 +93,7 @@ class Budget:
         return {
             "weights, gradients, AdamW": shape.state.total / self.ranks,
             "whole gradients": 4 * shape.parameters * (train.accumulate and self.ranks > 1),
-            "reference": reference * 4 * shape.parameters / self.ranks,
+            "reference": self.reference * 4 * shape.parameters / self.ranks,
             **working,
             "push beyond these": max(0.0, self.push_memory - sum(working.values())),
             "everything else": self.floors.memory,
@@ -172,12 +172,8 @@ class Budget:
     @property
     def lengths(self) -> Lengths:
         """Completion lengths that the settings assume."""
-        return self.lengths_within(None)
-
-    def lengths_within(self, limit: int | None) -> Lengths:
-        """The same under another limit of tokens, if there is one."""
-        usual, budget = self.config.rollout.max_new_tokens, self.config.budget
-        return Lengths(budget.mean_tokens or usual / 2, budget.length_sigma, limit or usual)
+        limit, budget = self.config.rollout.max_new_tokens, self.config.budget
+        return Lengths(budget.mean_tokens or limit / 2, budget.length_sigma, limit)
 
     @cached_property
     def lengths_sampled(self) -> np.ndarray:
@@ -218,16 +214,15 @@ class Budget:
         budget, logits = self.config.budget, self.tokens_per_update * self.shape.vocabulary
         products = 8 * logits * self.shape.hidden / (budget.peak_tflops * 1e12 * self.mfu)
         passes = LOGIT_TRAFFIC * logits / (budget.bandwidth_tb * 1e12 * budget.decode_share)
-        frozen = 1 + ("reference" in self.config.method.requirements()) / 4
-        return frozen * (products + passes) / self.ranks
+        return (1 + self.reference / 4) * (products + passes) / self.ranks
 
     @property
     def layers_seconds(self) -> float:
         """Forward and backward; a reference adds a forward pass."""
         tokens = self.config.batch_size * (self.prompts.mean + self.lengths.expected)
         flops = self.flops_per_update - 6 * self.shape.embedding * tokens
-        frozen = 1 + ("reference" in self.config.method.requirements()) / 3
-        return frozen * flops / (self.ranks * self.config.budget.peak_tflops * 1e12 * self.mfu)
+        speed = self.ranks * self.config.budget.peak_tflops * 1e12 * self.mfu
+        return (1 + self.reference / 3) * flops / speed
 
     @property
     def update_seconds(self) -> float:
@@ -239,23 +234,19 @@ class Budget:
 
     @property
     def fixed_seconds(self) -> float:
-        """What the updates on a batch cost whatever its size."""
-        optimizer = self.config.optimizer
-        return optimizer.epochs * optimizer.minibatches * self.floors.update
+        """What the updates on a batch cost whatever its size; what was measured does not say."""
+        optimizer, measured = self.config.optimizer, self.config.budget.update_seconds
+        return 0.0 if measured else optimizer.epochs * optimizer.minibatches * self.floors.update
 
     @property
     def decode_costs(self) -> tuple[float, float]:
         """Seconds of a decode step: fixed, and per completion. Weights and cache are read once."""
-        budget, memory, slots = (
-            self.config.budget,
-            self.generator_memory,
-            self.config.generate.slots,
-        )
-        speed = budget.bandwidth_tb * 1e12 * budget.decode_share
+        budget, memory = self.config.budget, self.generator_memory
+        speed, slots = budget.bandwidth_tb * 1e12 * budget.decode_share, self.config.generate.slots
         fixed = self.floors.decode + memory["weights"] / speed
         each = self.floors.completion + memory["keys and values"] / (slots * speed)
-        known = budget.decode_seconds
-        scale = known / (fixed + slots * each) if known else 1.0
+        usual = fixed + slots * each
+        scale = (budget.decode_seconds or usual) / usual
         return scale * fixed, scale * each
 
     @property
@@ -285,15 +276,15 @@ class Budget:
         """The run for the simulator. Side by side on shared GPUs, both go at half their speed."""
         generate = self.config.generate
         slower = 2 if generate.colocated and generate.max_staleness else 1
-        known, (fixed, each) = self.config.budget.update_seconds, self.decode_costs
-        varying = self.update_seconds - (0 if known else self.fixed_seconds)
+        fixed, each = self.decode_costs
+        varying = self.update_seconds - self.fixed_seconds
         return Cluster(
             generators=generate.count,
             trainers=self.ranks,
             slots=generate.slots,
             decode_fixed=slower * fixed,
             decode_per_sequence=slower * each,
-            update_fixed=self.update_seconds - varying,
+            update_fixed=self.fixed_seconds,
             update_per_token=slower * varying * self.ranks / self.tokens_per_update,
             sync=self.push_seconds,
         )
@@ -301,17 +292,11 @@ class Budget:
     def simulated(self, target: int) -> PipelineRun:
         """The pipeline once it has settled, generators working `target` updates ahead."""
         bound, batch = self.config.generate.max_staleness, self.config.batch_size
+        schedule, group_size = pipeline_rl(bound, target), self.config.rollout.group_size
         warmup = 2 * bound + 4
-        counted = max(4, min(24, SIMULATED // batch - warmup))
-        return simulate(
-            pipeline_rl(bound, target),
-            self.cluster,
-            self.lengths,
-            batch,
-            warmup + counted,
-            warmup,
-            group_size=self.config.rollout.group_size,
-        )
+        steps = warmup + max(4, min(24, SIMULATED // batch - warmup))
+        how = self.cluster, self.lengths, batch, steps, warmup
+        return simulate(schedule, *how, group_size=group_size)
 
     @cached_property
     def simulation(self) -> PipelineRun:
@@ -335,12 +320,12 @@ class Budget:
 
         One writes them while the others go on: where there is one, trainers wait as long at most.
         """
-        evaluation = self.config.evaluation
+        evaluation, usual = self.config.evaluation, self.lengths
         rounds = self.config.steps // evaluation.every if evaluation.every else 0
-        tokens = evaluation.prompts * evaluation.samples * self.lengths.expected
+        tokens = evaluation.prompts * evaluation.samples * usual.expected
         for one in evaluation.sets.values():
-            completions = one.prompts * (one.samples or evaluation.samples)
-            tokens += completions * self.lengths_within(one.max_new_tokens).expected
+            lengths = replace(usual, max_tokens=one.max_new_tokens or usual.max_tokens)
+            tokens += one.prompts * (one.samples or evaluation.samples) * lengths.expected
         return rounds * tokens / self.cluster.peak
 
     @property
@@ -352,9 +337,3 @@ class Budget:
     def gpu_hours(self) -> float:
         """Of the whole run, all GPUs together."""
         return self.seconds * self.config.gpus / 3600
-
-    @property
-    def curve(self) -> Sigmoid | None:
-        """The predicted reward over GPU-hours, if the settings name its parameters."""
-        parameters = self.config.budget.curve
-        return Sigmoid(*parameters) if parameters else None

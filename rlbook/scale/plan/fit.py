@@ -19,25 +19,23 @@ def check(budget: Budget) -> None:
 
 def impossible(budget: Budget) -> Iterator[str]:
     """What no hardware can do."""
-    config, rollout, longest = budget.config, budget.config.rollout, budget.prompts.longest
-    room = budget.shape.positions - longest
+    config, shape, longest = budget.config, budget.shape, budget.prompts.longest
+    room, rollout = shape.positions - longest, config.rollout
     if rollout.max_new_tokens > room:
         yield (
             f"rollout.max_new_tokens {rollout.max_new_tokens}: with prompts of up to {longest} "
-            f"tokens it exceeds the model's context of {budget.shape.positions}: set {room} at most"
+            f"tokens it exceeds the model's context of {shape.positions}: set {room} at most"
         )
-    parts, heads = config.generate.tensor_parallel, budget.shape.heads
-    kv_heads = budget.shape.kv_heads
+    parts, heads, kv_heads = config.generate.tensor_parallel, shape.heads, shape.kv_heads
     if heads % parts or (kv_heads % parts and parts % kv_heads):
         yield (
             f"generate.tensor_parallel {parts} does not divide the model's {heads} heads and "
             f"{kv_heads} of keys and values: set it to a power of two up to {kv_heads}"
         )
-    pool, needed = config.data.pool, config.rollout.prompts
-    if pool is not None and pool < needed:
+    if (pool := config.data.pool) is not None and pool < rollout.prompts:
         yield (
-            f"data.pool {pool} is smaller than rollout.prompts {needed}: a batch would ask one "
-            "twice, raise data.pool"
+            f"data.pool {pool} is smaller than rollout.prompts {rollout.prompts}: a batch would "
+            "ask one twice, raise data.pool"
         )
 
 
@@ -84,24 +82,22 @@ def trainer_room(budget: Budget) -> float:
 def ways_to_fit(budget: Budget) -> list[list[Settings]]:
     """What makes a trainer smaller, each way step by step; the GPUs stay as many as they are."""
     config, generate = budget.config, budget.config.generate
-    tokens = [config.optimizer.micro_batch_tokens >> halved for halved in range(1, 16)]
-    if generate.colocated:
-        shares = [tenths / 10 for tenths in range(9, 0, -1) if tenths / 10 < generate.gpu_memory]
-        divided: list[Settings] = [{"generate.gpu_memory": share} for share in shares]
-    else:
-        divided = [
-            {
-                "train.processes": config.gpus - n * generate.tensor_parallel,
-                "generate.count": n,
-            }
-            for n in range(generate.count - 1, 0, -1)
-        ]
+    tokens, width = config.optimizer.micro_batch_tokens, generate.tensor_parallel
+    shares: list[Settings] = [
+        {"generate.gpu_memory": tenths / 10}
+        for tenths in range(9, 0, -1)
+        if tenths / 10 < generate.gpu_memory
+    ]
+    splits: list[Settings] = [
+        {"train.processes": config.gpus - n * width, "generate.count": n}
+        for n in range(generate.count - 1, 0, -1)
+    ]
     return [
         [{"train.activation_checkpointing": True}],
         [{"train.accumulate": False}],
         [{"train.dtype": "bfloat16"}],
-        [{"optimizer.micro_batch_tokens": n} for n in tokens if n >= 256],
-        divided,
+        [{"optimizer.micro_batch_tokens": tokens >> n} for n in range(1, 16) if tokens >> n >= 256],
+        shares if generate.colocated else splits,
     ]
 
 
@@ -122,12 +118,16 @@ def first_that_fits(budget: Budget, ways: Sequence[Sequence[Settings]]) -> Setti
     """Of the combinations of a step of each way the one that changes least, and fits."""
     for steps in sorted(product(*map(enumerate, ways)), key=lambda steps: sum(n for n, _ in steps)):
         settings = {name: value for _, step in steps for name, value in step.items()}
-        smaller = changed(budget, settings)
-        if 0 < (slots := fitting_slots(smaller)) < smaller.config.generate.slots:
-            settings["generate.slots"] = slots
+        settings |= fewer_slots(changed(budget, settings))
         if fits(changed(budget, settings)):
             return settings
     return None
+
+
+def fewer_slots(budget: Budget) -> Settings:
+    """As many slots as a generator's memory holds, if they are too many."""
+    slots = fitting_slots(budget)
+    return {"generate.slots": slots} if 0 < slots < budget.config.generate.slots else {}
 
 
 def fitting_slots(budget: Budget) -> int:
@@ -159,8 +159,7 @@ def fastest_split(budget: Budget) -> Budget | None:
     for count in range(1, (gpus - 1) // generate.tensor_parallel + 1):
         ranks = gpus - count * generate.tensor_parallel
         split = changed(budget, {"train.processes": ranks, "generate.count": count})
-        if 0 < (slots := fitting_slots(split)) < generate.slots:
-            split = changed(split, {"generate.slots": slots})
+        split = changed(split, fewer_slots(split))
         if fits(split):
             fitting.append(split)
     return max(fitting, key=slower_side, default=None)

@@ -483,12 +483,6 @@ def test_a_pool_larger_than_the_data_is_seen_by_the_dry_run(data_of_published_si
         dry_run(load_config(path, ["data.pool=60000"]))
 
 
-def test_predicted_rewards_lie_on_the_curve(qwen3_8b):
-    """At C_mid half of the way from R_0 to A is done, far beyond it all of it."""
-    curve = Budget(node(budget={"curve": (0.6, 2.0, 100.0, 0.2)}), qwen3_8b, Prompts(1, 1)).curve
-    assert (curve(100.0), curve(1e6)) == (pytest.approx(0.4), pytest.approx(0.6))
-
-
 @pytest.mark.parametrize(
     ("fitted", "says"),
     [
