@@ -39,7 +39,7 @@ def read_json(path: Path, default: Any = None) -> Any:
         return default
 
 
-def publish_folder(final: Path, write: Callable[[Path], None], durable: bool = True) -> Path:
+def publish_folder(final: Path, write: Callable[[Path], object], durable: bool = True) -> Path:
     """Let `write` fill a scratch folder, make it durable, then give it its final name.
 
     A folder under its final name is complete, whenever the writer was killed; if it is `durable`,

@@ -13,14 +13,15 @@ from rlbook.policy import TokenStats, logprobs, token_stats, topk_logprobs
 from rlbook.training.batch import SampledBatch, micro_batch_rows
 
 AnyBatch = TypeVar("AnyBatch", bound=SampledBatch)
+Result = TypeVar("Result")
 Rows = Int[Tensor, " R"]
 
 
 class LocalProcess:
     """Where models run: here, all of them. `rlbook.scale.train.parallel.Ranks` shares them out.
 
-    A subclass says who runs which rows (`micro_batches`), how a model is called (`token_stats`,
-    `token_logprobs`, `likeliest`), and how parts come together (`whole`, `gather`).
+    A subclass says who runs which rows (`micro_batches`), how a model is called (`call`), and how
+    parts come together (`whole`, `gather`).
     """
 
     optimizer_options: Mapping[str, bool] = MappingProxyType({})  # of `adamw`, besides the run's
@@ -29,6 +30,12 @@ class LocalProcess:
         """The rows that this process runs, slice by slice, each with its part of the batch."""
         for rows in micro_batch_rows(batch, max_tokens):
             yield rows, batch.select(rows)
+
+    def call(
+        self, score: Callable[..., Result], model: nn.Module, *arguments: object, **how: object
+    ) -> Result:
+        """`score(policy, …)`, a function of `rlbook.policy`, of the policy that is in the model."""
+        return score(as_policy(model), *arguments, **how)
 
     def token_stats(
         self,
@@ -42,26 +49,20 @@ class LocalProcess:
 
         The log-probabilities carry a gradient, the entropies only if `entropy_grad` asks for it.
         """
-        return token_stats(
-            as_policy(model),
-            micro.ids,
-            micro.mask,
-            temperature,
-            entropy_grad=entropy_grad,
-            topk_ids=topk_ids,
-        )
+        how = {"entropy_grad": entropy_grad, "topk_ids": topk_ids}
+        return self.call(token_stats, model, micro.ids, micro.mask, temperature, **how)
 
     def token_logprobs(
         self, model: nn.Module, micro: SampledBatch, temperature: float
     ) -> Float[Tensor, "N T"]:
         """The log-probabilities alone."""
-        return logprobs(as_policy(model), micro.ids, micro.mask, temperature)
+        return self.call(logprobs, model, micro.ids, micro.mask, temperature)
 
     def likeliest(
         self, model: nn.Module, micro: SampledBatch, k: int, temperature: float
     ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
         """`topk_logprobs` of a micro-batch."""
-        return topk_logprobs(as_policy(model), micro.ids, micro.mask, k, temperature)
+        return self.call(topk_logprobs, model, micro.ids, micro.mask, k, temperature)
 
     def whole(self, model: nn.Module, part: Tensor) -> Tensor:
         """A result for all rows, from the rows that this process ran and 0 in all others."""

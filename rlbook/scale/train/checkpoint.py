@@ -18,9 +18,9 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,8 +46,8 @@ from rlbook.durable import (
 )
 from rlbook.policy import load_policy
 from rlbook.scale.train.parallel import Ranks
+from rlbook.scale.train.weights import whole_tensors
 from rlbook.training.checkpoint import LATEST, read_state, resolve
-from rlbook.training.step import full_tensor
 
 RNG = "rng"
 POLL_SECONDS = 0.02
@@ -57,22 +57,14 @@ Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 Result = TypeVar("Result")
 
 
-@dataclass
-class Writing:
-    """A step that a thread is writing; its result are checksums of this rank's files, or None."""
-
-    step: int
-    partial: Path
-    sums: Future
-
-
 class Checkpoints:
     """Saves and restores policy, optimizer and RNG of all ranks; every method is collective."""
 
     def __init__(self, folder: Path, ranks: Ranks, keep: int = 2):
         self.folder, self.ranks, self.keep = folder, ranks, keep
-        self.writing: Writing | None = None
         self.thread = ThreadPoolExecutor(1, "checkpoint")
+        # A step that the thread is writing, where, and what will be its files' checksums.
+        self.writing: tuple[int, Path, Future[dict[str, str]]] | None = None
 
     def begin(
         self, policy: Policy, optimizer: torch.optim.Optimizer, state: dict, orchestrator: dict
@@ -83,11 +75,18 @@ class Checkpoints:
         """
         step, (model, tokenizer) = state["step"], policy
         partial = self.folder / f".step_{step:06d}.partial"
-        own, weights = own_tensors(model, optimizer, self.ranks), self.whole_weights(model)
+        own = own_tensors(model, optimizer, self.ranks)
+        once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+        whole = whole_tensors(model, torch.float32, self.ranks.alive)
+        weights = {name: to_host(t) for name, t in whole if self.ranks.first and name in once}
 
         def write() -> dict[str, str]:
-            self.write_own(partial, own)
+            partial.mkdir(parents=True, exist_ok=True)
             files = [partial / rank_file(self.ranks.rank)]
+            places = {name: {OFFSETS: start} for name, (_, start) in own.items()}
+            rows = {name: tensor for name, (tensor, _) in own.items()}
+            save_file(rows, files[0], {PLACES: json.dumps(places)})
+            sync_to_disk(files[0])
             if self.ranks.first:
                 save_torch_state_dict(weights, partial, max_shard_size=FILE_BYTES)
                 describe_model(partial, model, tokenizer)
@@ -96,10 +95,7 @@ class Checkpoints:
                 files += [f for f in partial.rglob("*") if not f.name.startswith("rank_")]
             return {str(f.relative_to(partial)): checksum(f) for f in files if f.is_file()}
 
-        made = attempt(lambda: fresh_folder(partial) if self.ranks.first else partial, step)
-        ready = self.ranks.all(bool(made))
-        sums = self.thread.submit(lambda: attempt(write, step) if ready else None)
-        self.writing = Writing(step, partial, sums)
+        self.writing = step, partial, self.thread.submit(write)
 
     def settle(self, wait: bool) -> bool | None:
         """Whether the step begun last is durable on every rank; None as long as nobody knows.
@@ -107,64 +103,36 @@ class Checkpoints:
         What keeps it from being written (a full disk) is named in a warning, and the checkpoint
         before stays the newest.
         """
-        if (writing := self.writing) is None:
+        if self.writing is None:
             return None
-        while not self.ranks.all(writing.sums.done()):
+        step, partial, written = self.writing
+        while not self.ranks.all(written.done()):
             if not wait:
                 return None
             self.ranks.alive()
             time.sleep(POLL_SECONDS)
-        sums, done = self.ranks.collect(writing.sums.result()), None
-        if self.ranks.first and None not in sums:
-            known = {name: value for own in sums for name, value in own.items()}
-            done = attempt(lambda: self.publish(writing.partial, known), writing.step)
+        sums, durable = self.ranks.collect(attempt(step, written.result)), False
         if self.ranks.first:
-            shutil.rmtree(writing.partial, ignore_errors=True)
-            self.retire()
-        self.writing = None
-        return self.ranks.share(bool(done))
-
-    def write_own(self, folder: Path, tensors: dict[str, tuple[Tensor, list[int]]]) -> None:
-        """This rank's file, durable; each of its tensors comes with the place of its first row."""
-        file = folder / rank_file(self.ranks.rank)
-        places = {name: {OFFSETS: offsets} for name, (_, offsets) in tensors.items()}
-        rows = {name: tensor for name, (tensor, _) in tensors.items()}
-        save_file(rows, file, {PLACES: json.dumps(places)})
-        sync_to_disk(file)
-
-    def whole_weights(self, model: PreTrainedModel) -> dict[str, Tensor]:
-        """Copies of the weights on rank 0, a tied one once; gathered tensor by tensor."""
-        state, found = model.state_dict(), {}
-        buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
-        for name, tensor in (dict(model.named_parameters()) | buffers).items():
-            self.ranks.alive()
-            whole = full_tensor(tensor.detach())
-            if self.ranks.first:
-                found[name] = to_host(whole)
-        return found
-
-    def publish(self, partial: Path, sums: dict[str, str]) -> Path:
-        """Complete the folder, give it its name and move `latest` to it."""
-        missing = [r for r in range(self.ranks.count) if not (partial / rank_file(r)).is_file()]
-        if missing:
-            raise OSError(
-                f"{self.folder} lacks the files of ranks {missing}: the run folder has to be on a "
-                "file system that all trainer nodes share"
-            )
-        write_json(partial / CHECKSUMS, sums)
-        for path in (*partial.rglob("*"), partial):
-            sync_to_disk(path)
-        final = partial.with_name(partial.stem.removeprefix("."))
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        replace_text(self.folder / LATEST, f"{final.name}\n")
-        return final
-
-    def retire(self) -> None:
-        """Delete all but the newest `keep` steps."""
-        if self.keep:
+            if None not in sums:
+                known = ChainMap(*sums)
+                durable = bool(attempt(step, lambda: self.publish(step, partial, known)))
+            shutil.rmtree(partial, ignore_errors=True)
             for old in complete_steps(self.folder)[: -self.keep]:
                 shutil.rmtree(old, ignore_errors=True)
+        self.writing = None
+        return self.ranks.share(durable)
+
+    def publish(self, step: int, partial: Path, sums: Mapping[str, str]) -> Path:
+        """Complete the folder, give it its name and move `latest` to it."""
+        if missing := [name for name in sums if not (partial / name).is_file()]:
+            raise OSError(
+                f"{self.folder} lacks {', '.join(missing)}: the run folder has to be on a file "
+                "system that all trainer nodes share"
+            )
+        write_json(partial / CHECKSUMS, dict(sums))
+        final = publish_folder(self.folder / f"step_{step:06d}", partial.replace)
+        replace_text(self.folder / LATEST, f"{final.name}\n")
+        return final
 
     def load(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict | None:
         """Restore the newest intact checkpoint in place; returns its state, None without any.
@@ -173,23 +141,15 @@ class Checkpoints:
         """
         if (folder := self.newest_intact()) is None:
             return None
-        state, own = read_state(folder), folder / rank_file(self.ranks.rank)
-        with safe_open(folder / rank_file(0), "pt") as file:
-            untrained, places = file.keys() == [RNG], (file.metadata() or {}).get(PLACES)
-        if state["ranks"] > 1 and not places:
-            raise ValueError(
-                f"{folder} is of an older format, which {state['ranks']} ranks wrote: its weights "
-                "are a policy, so start a new run with model.policy set to it"
-            )
         get_optimizer_state_dict(model, optimizer)  # torch makes the moments, where they belong
-        if untrained:
-            optimizer.state.clear()
-        moments = moments_of(model, optimizer)
-        read_tensors(dict(model.named_parameters()) | moments, folder, self.ranks)
-        if own.is_file():
+        if not any(name.startswith("exp_avg.") for name in stored_shapes(folder)):
+            optimizer.state.clear()  # it was saved before the first update
+        tensors = dict(model.named_parameters()) | moments_of(model, optimizer)
+        read_tensors(tensors, folder, self.ranks)
+        if (own := folder / rank_file(self.ranks.rank)).is_file():
             with safe_open(own, "pt") as file:
                 torch.set_rng_state(file.get_tensor(RNG))
-        return state
+        return read_state(folder)
 
     def newest_intact(self) -> Path | None:
         """The newest intact step; those that are not are set aside and named in a warning.
@@ -197,17 +157,20 @@ class Checkpoints:
         Every rank looks at its share of the files. The batches since the oldest step are still in
         the spool: they are trained once more.
         """
+        ranks = self.ranks
         damages: list[str] = []
-        steps = [path.name for path in reversed(complete_steps(self.folder))]
-        for name in self.ranks.share(steps):
-            folder, ranks = self.folder / name, self.ranks
+        if ranks.first:
+            for unfinished in self.folder.glob(".step_*.partial"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+        for name in ranks.share([path.name for path in reversed(complete_steps(self.folder))]):
+            folder = self.folder / name
             found = [d for d in ranks.collect(damage(folder, ranks.rank, ranks.count)) if d]
             if not found:
-                if damages and self.ranks.first:
+                if damages and ranks.first:
                     replace_text(self.folder / LATEST, f"{name}\n")
                 return folder
             damages.append(f"{name}: {'; '.join(found)}")
-            if self.ranks.first:
+            if ranks.first:
                 set_aside(folder, "; ".join(found))
         if damages:
             raise ValueError(
@@ -230,12 +193,11 @@ def read_tensors(wanted: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
     """
     reader, shapes = dcp.HuggingFaceStorageReader(str(folder)), stored_shapes(folder)
     for name, tensor in wanted.items():
-        if name not in shapes:
-            raise ValueError(f"{folder} lacks {name}: the checkpoint is of another model")
-        if shapes[name] != tensor.shape:
+        if (found := shapes.get(name)) != tensor.shape:
+            there = "is missing" if found is None else f"has shape {list(found)}"
             raise ValueError(
-                f"{folder}: {name} has shape {list(shapes[name])}, the model's has "
-                f"{list(tensor.shape)}: the checkpoint is of another model"
+                f"{folder}: {name} {there}, the model's has {list(tensor.shape)}: the checkpoint "
+                "is of another model"
             )
     with torch.no_grad():
         dcp.load(wanted, storage_reader=reader, process_group=ranks.words)
@@ -261,23 +223,15 @@ def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
     if target.exists():
         raise FileExistsError(f"{target} exists: name a new folder, nothing is overwritten")
     folder = resolve(run)
-    dtype = dtype or getattr(torch, read_state(folder).get("dtype", "float32"))
-    model, tokenizer = load_policy(str(folder), dtype)
-
-    def write(folder: Path) -> None:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-    return publish_folder(target, write)
+    trained = getattr(torch, read_state(folder).get("dtype", "float32"))
+    policy = load_policy(str(folder), dtype or trained)
+    return publish_folder(target, lambda empty: [part.save_pretrained(empty) for part in policy])
 
 
 def describe_model(
     folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """What `from_pretrained` reads besides the weights.
-
-    The model's own are not touched: an update may have them gathered just now.
-    """
+    """What `from_pretrained` reads besides the weights, which an update may gather just now."""
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], torch.float32
     config.save_pretrained(folder)
@@ -305,7 +259,7 @@ def own_tensors(
     """
     found = {RNG: (torch.get_rng_state(), [0])}
     for name, value in moments_of(model, optimizer).items():
-        rows = local(value)
+        rows = value.to_local() if isinstance(value, DTensor) else value
         if value.ndim and len(rows):
             first = ranks.rank * -(-len(value) // ranks.count)
             found[name] = to_host(rows), [first] + [0] * (value.ndim - 1)
@@ -319,29 +273,14 @@ def to_host(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The part of a sharded tensor that is on this rank; any other tensor as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def attempt(stage: Callable[[], Result], step: int) -> Result | None:
+def attempt(step: int, stage: Callable[[], Result]) -> Result | None:
     """The result of one stage of a save; None, and a warning, if it fails."""
     try:
         return stage()
     except (OSError, SafetensorError) as error:
-        warnings.warn(
-            f"checkpoint {step} is not written, the one before stays the newest: {error}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        text = f"checkpoint {step} is not written, the one before stays the newest: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None
-
-
-def fresh_folder(path: Path) -> Path:
-    """An empty folder at this path, whatever was there."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    return path
 
 
 def set_aside(folder: Path, reason: str) -> None:
@@ -349,11 +288,8 @@ def set_aside(folder: Path, reason: str) -> None:
     aside = folder.with_name(f"{folder.name}.damaged")
     shutil.rmtree(aside, ignore_errors=True)  # it may have been damaged before
     folder.rename(aside)
-    warnings.warn(
-        f"{folder} is damaged ({reason}) and set aside as {aside.name}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    text = f"{folder} is damaged ({reason}) and set aside as {aside.name}"
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def step_folders(folder: Path) -> list[Path]:

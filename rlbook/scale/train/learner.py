@@ -1,13 +1,28 @@
 """The learner of `rlbook.training`, its policy sharded over ranks, its checkpoints with it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from rlbook.scale.config import ScaleConfig
+import torch
+from accelerate import init_empty_weights
+from huggingface_hub import snapshot_download
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rlbook.policy import load_policy
+from rlbook.policy.loading import load_tokenizer, policy_source
+from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout
-from rlbook.scale.train.checkpoint import Checkpoints
-from rlbook.scale.train.loading import load_sharded
-from rlbook.scale.train.parallel import Ranks
+from rlbook.scale.train.checkpoint import Checkpoints, read_tensors, stored_shapes
+from rlbook.scale.train.parallel import Ranks, ScoredPolicy, shard
 from rlbook.training import Learner, Rollout, TrainBatch
+
+READ = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # of a repository on the hub
 
 
 class ShardedLearner(Learner):
@@ -47,3 +62,51 @@ class ShardedLearner(Learner):
         """Continue from the newest checkpoint, if there is one."""
         if state := self.checkpoints.load(self.policy, self.optimizers["model"]):
             self.load_state(state)
+
+
+def load_sharded(
+    name: str, ranks: Ranks, config: TrainConfig, frozen: bool = False
+) -> tuple[ScoredPolicy, PreTrainedTokenizerBase]:
+    """A policy by name (see `load_policy`), float32, spread over the ranks; collective.
+
+    Every rank reads its own rows, none ever holds the rest. Where a model's class names its weights
+    otherwise than its files do (experts that are stored one by one, say), every rank loads the
+    whole of it, as `load_policy` does, and keeps its part.
+    """
+    folder, tokenizer = policy_folder(name), load_tokenizer(name)
+    model = empty_policy(folder).requires_grad_(not frozen)
+    if not dict(model.named_parameters()).keys() <= stored_shapes(folder).keys():
+        model = load_policy(name, device=str(ranks.device))[0].requires_grad_(not frozen)
+        return shard(model, ranks.mesh, config), tokenizer
+    scored = shard(model, ranks.mesh, config)
+    materialise(model, ranks.device)
+    read_tensors(dict(model.named_parameters()), folder, ranks)
+    return scored, tokenizer
+
+
+def policy_folder(name: str) -> Path:
+    """The folder of a policy's files; those of a hub id are fetched once."""
+    source = policy_source(name)
+    return Path(
+        source if isinstance(source, Path) else snapshot_download(source, allow_patterns=READ)
+    )
+
+
+def empty_policy(folder: Path) -> PreTrainedModel:
+    """The architecture: parameters on the meta device, buffers (rotary frequencies) as they are."""
+    with init_empty_weights(include_buffers=False):
+        config = AutoConfig.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.tie_weights()
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model.eval()
+
+
+def materialise(model: PreTrainedModel, device: torch.device) -> None:
+    """Give a sharded model memory for its own rows, and keep its buffers."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.to_empty(device=device)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    model.tie_weights()

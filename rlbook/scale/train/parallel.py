@@ -1,30 +1,28 @@
 """The trainer's processes: what each keeps, what each runs, what they tell each other."""
 
-import json
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlbook.policy import TokenStats, token_stats, topk_logprobs
 from rlbook.scale.config import TrainConfig
-from rlbook.training.batch import SampledBatch, lengths_of, pack
+from rlbook.training.batch import lengths_of, pack
 from rlbook.training.forward import AnyBatch, LocalProcess, Rows
 
 TENSOR_LIMIT = timedelta(minutes=10)  # a collective on GPUs that takes longer never ends
 WORD_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait
+Result = TypeVar("Result")
 
 
 class Ranks(LocalProcess):
@@ -56,42 +54,20 @@ class Ranks(LocalProcess):
         """
         parts = list(super().micro_batches(batch, max_tokens))
         if self.count > 1:
-            own = self.rows(batch, max_tokens)
+            own = plan(lengths_of(batch.mask).tolist(), self.count, max_tokens)[self.rank]
             parts = [(torch.tensor(rows, dtype=torch.int64), select(batch, rows)) for rows in own]
         for number, part in enumerate(parts, 1):
             self.alive()
             self.last = number == len(parts)
             yield part
 
-    def rows(self, batch: SampledBatch, max_tokens: int) -> list[list[int]]:
-        """The rows of each of this rank's micro-batches; see `plan`."""
-        return plan(lengths_of(batch.mask).tolist(), self.count, max_tokens)[self.rank]
-
-    def token_stats(
-        self,
-        model: nn.Module,
-        micro: SampledBatch,
-        temperature: float,
-        entropy_grad: bool = False,
-        topk_ids: Int[Tensor, "N T K"] | None = None,
-    ) -> TokenStats:
-        """`policy.token_stats` of a micro-batch, (N, T) each."""
-        how = {"entropy_grad": entropy_grad, "topk_ids": topk_ids}
+    def call(
+        self, score: Callable[..., Result], model: nn.Module, *arguments: object, **how: object
+    ) -> Result:
+        """`score` of the policy that is in a `ScoredPolicy`."""
         if self.accumulate:
             cast(FSDPModule, model).set_requires_gradient_sync(self.last)
-        return model(micro.ids, micro.mask, temperature, **how)
-
-    def token_logprobs(
-        self, model: nn.Module, micro: SampledBatch, temperature: float
-    ) -> Float[Tensor, "N T"]:
-        """log π of the tokens of a micro-batch, (N, T)."""
-        return model(micro.ids, micro.mask, temperature).logp
-
-    def likeliest(
-        self, model: nn.Module, micro: SampledBatch, k: int, temperature: float
-    ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
-        """Ids and log-probs of the `k` likeliest tokens at every position."""
-        return model(micro.ids, micro.mask, temperature, likeliest=k)
+        return model(score, *arguments, **how)
 
     def whole(self, model: nn.Module, part: Tensor) -> Tensor:
         """The sum of all ranks' parts; the model is sharded again."""
@@ -108,24 +84,21 @@ class Ranks(LocalProcess):
         dist.all_gather(everyone, own)
         return [dict(zip(names, row, strict=True)) for row in torch.cat(everyone)]
 
-    def share(self, value: Any = None, source: int = 0) -> Any:
-        """The JSON value of one rank, on all of them; the others' values do not count."""
-        text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
-        length = torch.tensor(len(text))
-        dist.broadcast(length, source, self.words)
-        message = text if self.rank == source else torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(message, source, self.words)
-        return json.loads(bytes(message.tolist()))
+    def share(self, value: Any = None) -> Any:
+        """The value of the first rank, on all of them; the others' values do not count."""
+        shared = [value]
+        dist.broadcast_object_list(shared, group=self.words)
+        return shared[0]
 
     def collect(self, value: Any) -> list:
-        """The JSON values of all ranks."""
-        return [self.share(value, source) for source in range(self.count)]
+        """The values of all ranks."""
+        found = [None] * self.count
+        dist.all_gather_object(found, value, self.words)
+        return found
 
     def all(self, fine: bool) -> bool:
         """Whether it is fine on every rank."""
-        verdict = torch.tensor(int(fine))
-        dist.all_reduce(verdict, dist.ReduceOp.MIN, self.words)
-        return bool(verdict)
+        return all(self.collect(fine))
 
 
 class ScoredPolicy(nn.Module):
@@ -139,18 +112,9 @@ class ScoredPolicy(nn.Module):
         super().__init__()
         self.policy, self.fp32_head = policy, fp32_head
 
-    def forward(
-        self,
-        ids: Int[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        temperature: float,
-        likeliest: int | None = None,
-        **how: Any,
-    ) -> TokenStats | tuple[Tensor, Tensor]:
-        """`token_stats`, or `topk_logprobs` of so many of the `likeliest` tokens."""
-        if likeliest is not None:
-            return topk_logprobs(self.policy, ids, mask, likeliest, temperature, self.fp32_head)
-        return token_stats(self.policy, ids, mask, temperature, self.fp32_head, **how)
+    def forward(self, score: Callable[..., Result], *arguments: Any, **how: Any) -> Result:
+        """`score(policy, …)`, such as `token_stats`."""
+        return score(self.policy, *arguments, fp32_head=self.fp32_head, **how)
 
 
 def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> ScoredPolicy:

@@ -44,8 +44,7 @@ class ScaleTrainer:
         self.learner.load()
         self.orchestrator = saved_state(layout) or {}  # its state after the last batch trained
         self.reached = read_json(layout.status, {}).get("version", 0)  # before a restart
-        self.saved = self.version  # durable
-        self.saving: int | None = None  # being written
+        self.saved = self.version  # of the last checkpoint begun
         self.save_again, self.failed_saves = False, 0
         self.weight_sync = WeightSync(config, layout, self.learner)
         self.watch = Stopwatch()
@@ -57,16 +56,13 @@ class ScaleTrainer:
 
     def run(self) -> None:
         """Until the last version is trained, saved and delivered, or no further batch will come."""
-        acts = {"train": self.train, "push": self.push, "wait": self.wait}
-        while (order := self.next()) != "stop":
-            acts[order]()
+        while True:
+            with self.watch("wait"):
+                order = self.ranks.share(self.decide() if self.ranks.first else None)
+            if order == "stop":
+                return self.finish()
+            getattr(self, order)()
             self.settle(wait=False)
-        self.finish()
-
-    def next(self) -> str:
-        """What all ranks do next."""
-        with self.watch("wait"):
-            return self.ranks.share(self.decide() if self.ranks.first else None)
 
     def decide(self) -> Literal["train", "push", "wait", "stop"]:
         """Rank 0's choice.
@@ -80,7 +76,8 @@ class ScaleTrainer:
         pinned = read_json(self.layout.pinned)
         if not replaying and self.weight_sync.is_due(pinned):
             return "push"
-        if self.version >= self.end:
+        last = (spool_end(self.layout) or {}).get("version", math.inf)
+        if self.version >= min(self.config.steps, last):
             return "stop" if pinned is None else "wait"
         return "train" if ready else "wait"
 
@@ -122,28 +119,22 @@ class ScaleTrainer:
         self.settle(wait=True)
         with self.watch("save"):
             self.learner.begin_save(self.orchestrator)
-        self.saving, self.save_again = self.version, False
+        self.saved, self.save_again = self.version, False
 
     def settle(self, wait: bool) -> None:
         """See to the checkpoint that is being written; if it fails, again after the next update."""
-        if self.saving is None:
-            return
         with self.watch("save"):
             durable = self.learner.checkpoints.settle(wait)
-        if durable is None:
-            return
-        if durable:
-            self.saved = self.saving
-        else:
-            self.save_again, self.failed_saves = True, self.failed_saves + 1
-        self.saving = None
-        if self.ranks.first:
-            prune(self.layout, self.learner.checkpoints.oldest or 0)
+        if durable is not None:
+            self.save_again = not durable
+            self.failed_saves += not durable
+            if self.ranks.first:
+                prune(self.layout, self.learner.checkpoints.oldest or 0)
 
     def finish(self) -> None:
         """Leave a checkpoint of the last version, and say that the run is done."""
         self.settle(wait=True)
-        if self.saved != self.version:
+        if self.save_again or self.saved != self.version:
             self.save()
             self.settle(wait=True)
         if self.save_again:
@@ -185,11 +176,6 @@ class ScaleTrainer:
         """Batches learned."""
         return self.learner.step
 
-    @property
-    def end(self) -> int:
-        """The version to stop at."""
-        return min(self.config.steps, (spool_end(self.layout) or {}).get("version", math.inf))
-
 
 class Stopwatch:
     """Seconds by what they were spent on: `with watch("train"): …`."""
@@ -201,10 +187,8 @@ class Stopwatch:
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] += time.perf_counter() - start
+        yield
+        self.seconds[name] += time.perf_counter() - start
 
     def lap(self) -> dict[str, float]:
         """Seconds since the last lap, `total` being all of them."""

@@ -98,9 +98,8 @@ class FileTransport(Transport):
         """Delete all but the last folders, and what killed trainers left unfinished."""
         for partly in self.layout.weights.glob(".v*.partial"):
             shutil.rmtree(partly, ignore_errors=True)
-        folders = set(self.layout.weights.glob("v*")) - {self.folder}
-        by_age = sorted(folders, key=lambda folder: folder.stat().st_mtime)
-        for old in by_age[: len(by_age) - KEPT_FOLDERS + 1]:
+        by_age = sorted(self.layout.weights.glob("v*"), key=lambda path: path.stat().st_mtime_ns)
+        for old in by_age[:-KEPT_FOLDERS]:
             shutil.rmtree(old, ignore_errors=True)
 
 

@@ -145,7 +145,7 @@ def accumulating(ranks, out):
         sharded.update(1)
     ranks.accumulate = False
     save(out / "accumulated.safetensors", sharded.weights(), ranks)
-    rounds = len(ranks.rows(batch_of(0), 48))
+    rounds = len(list(ranks.micro_batches(batch_of(0), 48)))
     return {"rounds": rounds, "each": sums[False], "once": sums[True]}
 
 
@@ -154,7 +154,7 @@ def non_finite(ranks):
     sharded = Sharded(ranks)
     before, batch = sharded.weights(), batch_of(0)
     batch.advantages[0] = float("nan")
-    mine = [row for rows in ranks.rows(batch, 48) for row in rows]
+    mine = torch.cat([rows for rows, _ in ranks.micro_batches(batch, 48)]).tolist()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         metrics = train_step(

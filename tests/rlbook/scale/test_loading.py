@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rlbook.policy import load_policy, load_tokenizer, token_stats
+from rlbook.policy import load_policy, load_tokenizer, logprobs
 from rlbook.scale.config import TrainConfig
-from rlbook.scale.train import loading
-from rlbook.scale.train.loading import empty_policy, load_sharded, materialise
+from rlbook.scale.train import learner
+from rlbook.scale.train.learner import empty_policy, load_sharded, materialise
 from rlbook.scale.train.parallel import Ranks
 
 SIZES = {
@@ -56,8 +56,8 @@ def same(scored, name):
     assert all(torch.equal(whole(found[key]), wanted[key]) for key in wanted)
     ids = torch.arange(24).reshape(2, 12)
     mask = torch.arange(12) > torch.tensor([[2], [5]])
-    stats = token_stats(expected, ids, mask)
-    torch.testing.assert_close(scored(ids, mask, 1.0).logp, stats.logp)
+    logp = logprobs(expected, ids, mask)
+    torch.testing.assert_close(scored(logprobs, ids, mask, 1.0), logp)
     assert policy.generation_config.to_dict() == expected.generation_config.to_dict()
 
 
@@ -83,7 +83,7 @@ def test_a_frozen_model_asks_for_no_gradient(ranks, saved):
 def test_files_with_other_names_are_loaded_as_a_whole(ranks, saved, monkeypatch):
     torch.manual_seed(0)
     name = saved(GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2)))
-    monkeypatch.setattr(loading, "stored_shapes", lambda folder: {"elsewhere.weight": 1})
+    monkeypatch.setattr(learner, "stored_shapes", lambda folder: {"elsewhere.weight": 1})
     scored, _ = load_sharded(name, ranks, TrainConfig())
     monkeypatch.undo()
     same(scored, name)
@@ -99,12 +99,12 @@ def test_no_weight_has_memory_before_its_rows_are_known(ranks, saved):
 
 
 def test_a_policy_of_the_hub_is_fetched_without_what_nobody_reads(tmp_path, monkeypatch):
-    arguments = inspect.signature(loading.snapshot_download)
+    arguments = inspect.signature(learner.snapshot_download)
 
     def fetch(*args, **how):
         asked = arguments.bind(*args, **how).arguments
         assert asked["repo_id"] == "owner/model" and "*.safetensors" in asked["allow_patterns"]
         return str(tmp_path)
 
-    monkeypatch.setattr(loading, "snapshot_download", fetch)
-    assert loading.policy_folder("owner/model") == tmp_path
+    monkeypatch.setattr(learner, "snapshot_download", fetch)
+    assert learner.policy_folder("owner/model") == tmp_path

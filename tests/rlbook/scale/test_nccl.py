@@ -80,15 +80,15 @@ def test_the_error_of_a_peer_that_refuses_does_not_wait_for_the_transfer(transpo
         blocked.wait()
 
     async def run():
-        with pytest.raises(GenerationFailed, match="HTTP 500"):
-            await transport.supervised(peer, transfer)
-        with pytest.raises(Ended, match="given up while it waited for its peer"):
-            transport.forget(peer)
+        try:
+            with pytest.raises(GenerationFailed, match="HTTP 500"):
+                await transport.supervised(peer, transfer)
+            with pytest.raises(Ended, match="given up while it waited for its peer"):
+                transport.forget(peer)
+        finally:
+            blocked.set()
 
-    try:
-        asyncio.run(run())
-    finally:
-        blocked.set()
+    asyncio.run(run())
 
 
 def test_a_transfer_that_failed_and_ended_costs_the_connection_alone(transport):
@@ -133,16 +133,16 @@ def test_what_a_failed_transfer_leaves_is_gathered_all_the_same(transport, monke
 
     class Failing:
         def send_weights(self):
-            for number, _ in enumerate(transport.source):
+            for number, _ in enumerate(transport):
                 if number == 2:
                     raise GenerationFailed("HTTP 500")
 
     transport.engines[peer.url] = Failing()
     with pytest.raises(GenerationFailed, match="HTTP 500"):
         asyncio.run(transport.send(peer))
-    assert told == [True] and list(transport.source.left) == []
+    assert told == [True] and list(transport.left) == []
     transport.forget(peer)
-    sent = dict(transport.source)
+    sent = dict(transport)
     assert told == [True, True] and sent.keys() == policy.state_dict().keys()
     transport.release()
     assert told == [True, True, False]
@@ -153,20 +153,20 @@ def test_a_pass_that_was_cut_short_ends_the_rank(transport, monkeypatch):
     monkeypatch.setattr(nccl.torch.cuda, "synchronize", lambda: None)
     peer, blocked = Peer(), threading.Event()
     transport.gather(load_policy()[0], 3)
-    transport.source.drain = blocked.wait
+    transport.drain = blocked.wait
     transport.engines[peer.url] = SimpleNamespace()  # without `send_weights`: it fails at once
 
     async def run():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await transport.send(peer)
-        with pytest.raises(Ended, match="given up"):
-            transport.forget(peer)
+        try:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await transport.send(peer)
+            with pytest.raises(Ended, match="given up"):
+                transport.forget(peer)
+        finally:
+            blocked.set()
 
-    try:
-        asyncio.run(run())
-    finally:
-        blocked.set()
+    asyncio.run(run())
 
 
 def test_the_address_a_server_is_reached_by():

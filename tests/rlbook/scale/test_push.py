@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, nullcontext
 import pytest
 
 from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
-from rlbook.scale.train import push
-from rlbook.scale.train.push import GeneratorPool
+from rlbook.scale.train import weight_sync
+from rlbook.scale.train.weight_sync import GeneratorPool
 
 
 class FakeClient:
@@ -168,7 +168,7 @@ def test_tries_get_rarer_and_start_over_after_a_success(fleet):
 
 
 def test_a_silent_generator_costs_its_time_limit_once(fleet, monkeypatch):
-    monkeypatch.setattr(push, "SILENCE", 0.05)
+    monkeypatch.setattr(weight_sync, "SILENCE", 0.05)
     silent, good = FakeClient("silent", 0, hangs=["version"]), FakeClient("good", 0)
     generators = fleet(silent, good)
     with pytest.warns(RuntimeWarning, match=r"silent: no answer within 0\.05 s"):
@@ -265,7 +265,7 @@ def test_without_one_that_is_right_there_is_no_hope(fleet):
     clients = [FakeClient("a"), FakeClient("b")]
     generators = fleet(*clients)
     with pytest.warns(RuntimeWarning):
-        for attempt in range(push.MOST_WRONG):
+        for attempt in range(weight_sync.MOST_WRONG):
             assert not generators.hopeless
             generators.now.now = 100.0 * attempt
             judged(generators, 1, a=0.5, b=0.5)
@@ -277,7 +277,7 @@ def test_without_one_that_is_right_there_is_no_hope(fleet):
 
 def test_life_is_shown_for_a_generator_while_it_is_sent_weights(fleet, monkeypatch):
     """Its engine answers nobody meanwhile, however long that takes."""
-    monkeypatch.setattr(push, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(weight_sync, "HEARTBEAT_SECONDS", 0.01)
     beats = Counter()
     slow, other = FakeClient("slow", 0), FakeClient("other", 5)
     generators = fleet(slow, other, heartbeat_of=lambda client: lambda: beats.update([client.url]))

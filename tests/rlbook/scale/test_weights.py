@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -19,10 +20,18 @@ from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.layout import Layout
 from rlbook.scale.train import weights
 from rlbook.scale.train.parallel import Ranks, shard
-from rlbook.scale.train.push import MOST_WRONG, GeneratorPool
-from rlbook.scale.train.weight_check import Prober, gaps_of, tolerance
-from rlbook.scale.train.weight_sync import WeightSync, WrongWeights
+from rlbook.scale.train.weight_sync import (
+    MOST_WRONG,
+    GeneratorPool,
+    WeightSync,
+    WrongWeights,
+    gaps_of,
+    probe,
+    tolerance,
+)
 from rlbook.scale.train.weights import FileTransport, whole_tensors
+from rlbook.tasks import Problem
+from rlbook.training import Rollout
 
 TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
 
@@ -32,7 +41,7 @@ RUN_ID = "cafe"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A busy machine is not a silent one."""
-    monkeypatch.setattr("rlbook.scale.train.push.SILENCE", 120.0)
+    monkeypatch.setattr("rlbook.scale.train.weight_sync.SILENCE", 120.0)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +76,7 @@ async def serving(*models):
 
 def sender(root, ranks):
     config = ScaleConfig(run=str(root))
-    prober = Prober(config, policy_with(0).config.vocab_size)
+    prober = partial(probe, config, policy_with(0).config.vocab_size)
     return FileTransport(config, Layout(root), ranks), prober
 
 
@@ -206,7 +215,7 @@ def sync(ranks, tmp_path):
 
 def test_a_trainer_lives_for_as_long_as_its_push_takes(sync, monkeypatch):
     """The first one has no time to be compared with: nothing else shows that it goes on."""
-    monkeypatch.setattr("rlbook.scale.train.push.HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr("rlbook.scale.train.weight_sync.HEARTBEAT_SECONDS", 0.001)
     beats = []
     monkeypatch.setattr(sync.ranks, "alive", lambda: beats.append("gather"))
 
@@ -223,10 +232,11 @@ def test_a_trainer_lives_for_as_long_as_its_push_takes(sync, monkeypatch):
 
 
 def test_a_trainer_whose_every_generator_is_wrong_ends_and_says_so(sync, monkeypatch):
-    probe = {"prompt": [1, 9, 10], "tokens": [[5, 6]], "logps": [[-9.0, -9.0]]}
+    problem, logps = Problem("probe", "", ""), [-9.0, -9.0]
+    written = [Rollout(problem, 0, [1, 9, 10], [5, 6], logps, [0, 0], "length", "")]
 
     async def push(clients, version):
-        return [probe | {"url": sync.generators.clients[0].url}]
+        return [(sync.generators.clients[0].url, written)]
 
     monkeypatch.setattr(sync.generators, "push", push)
     with pytest.warns(RuntimeWarning, match="not those of the weights"):
