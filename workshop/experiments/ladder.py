@@ -25,16 +25,12 @@ GSPO_WIDTH = 0.03  # the best of `methods`: a copied window is not a setting
 NO_SIGMA = replace(METHODS["grpo"], advantage=group_center)
 
 Use = tuple[Mapping[str, Any], tuple[float, ...]]
-# Rows that a chapter tells beside its own. Not among them: those that an exact sampler makes GRPO
-# (corrections, `m2po`), those that another table trains (selections in 12, teachers in 14).
+# Rows that other trainers ship, those of most of them. Not among them: what an exact sampler makes
+# another row (corrections, `m2po`), what another table trains (selections in 12, teachers in 14).
 BESIDE: Mapping[str, tuple[Method, Use]] = {
     "SAPO": (METHODS["sapo"], SIXTEEN_UPDATES),
     "GLM-5": (FIELD["glm5"], SIXTEEN_UPDATES),
     "DRO": (FIELD["dro"], FOUR_UPDATES),
-    "GMPO": (METHODS["gmpo"], SIXTEEN_UPDATES),
-    "VESPO": (FIELD["vespo"], SIXTEEN_UPDATES),
-    "pass@k": (FIELD["pass_at_k"], ONE_UPDATE),
-    "TOPR": (FIELD["topr"], FOUR_UPDATES),
     "VAPO": (FIELD["vapo"], CRITIC),
 }
 
