@@ -114,6 +114,15 @@ def _learning_rows(table: pd.DataFrame) -> list[str]:
     ]
 
 
+def _version_rows(table: pd.DataFrame) -> list[str]:
+    return [
+        f"| {row.method.upper()} step, {row.completions} completions, after {row.trained} steps | "
+        f"{row.today:.2f} s | before prefixes were shared: {row.older:.2f} s; "
+        f"**{row.speedup:.1f}× ({row.speedup_low:.1f}–{row.speedup_high:.1f})** |"
+        for row in table[table["part"] == "step"].itertuples()
+    ]
+
+
 def _sampler_rows(table: pd.DataFrame) -> list[str]:
     return [
         f"| Sampling {row.batch} completions at once | {row.tokens_per_second:,.0f} tokens/s | "
@@ -149,6 +158,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "trl": _step_rows,
     "trl_late": _step_rows,
     "trl_learning": _learning_rows,
+    "versions": _version_rows,
     "sampler": _sampler_rows,
     "train_step": _train_rows,
     "head": _head_rows,
