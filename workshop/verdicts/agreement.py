@@ -15,6 +15,7 @@ from workshop.verdicts.table import NAMED, scored
 Notebook = Mapping[str, Any]
 NUMBER = r"[-+]?\d*\.?\d+"
 INTERVAL = re.compile(rf"({NUMBER})\s*\[({NUMBER}),\s*({NUMBER})\]")
+SPELT = re.compile(rf"([-+]?\d*\.\d+)[^\d\[\]]{{1,60}}?(?:\(|interval )({NUMBER}) to ({NUMBER})")
 COLUMNS = re.compile(rf"(?<![\w.\[])({NUMBER})\s+({NUMBER})\s+({NUMBER})(?![\w.,\]])")
 VALUE = re.compile(rf"{NUMBER} \[{NUMBER}, {NUMBER}\]|{NUMBER}")
 
@@ -53,7 +54,8 @@ def unproved(page: Notebook, book: pd.DataFrame) -> list[str]:
     outputs = plain(printed(page))
     for pattern in (INTERVAL, COLUMNS):
         there += [tuple(map(float, found)) for found in overlapping(pattern, outputs)]
-    told = INTERVAL.findall(plain(prose(page)))
+    text = plain(prose(page))
+    told = INTERVAL.findall(text) + SPELT.findall(text)
     return ["{} [{}, {}]".format(*one) for one in told if not any(same(one, o) for o in there)]
 
 

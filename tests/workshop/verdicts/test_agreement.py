@@ -103,6 +103,13 @@ def test_a_wrong_copy_of_an_interval_is_found(book):
     assert "0.13 [0.03, 0.23]" not in unproved(wrong, book)  # the ledger's, whatever a cell prints
 
 
+def test_a_wrong_copy_of_an_interval_in_words_is_found(book):
+    wrong = changed(
+        page("16"), "0.12 to no region (0.09 to 0.14)", "0.12 to no region (0.09 to 0.2)"
+    )
+    assert unproved(wrong, book) == ["0.12 [0.09, 0.2]"]
+
+
 def test_a_wrong_copy_of_a_scorecard_is_found():
     wrong = changed(page("16"), "**-0.51 [-0.64, -0.38] pass@1**", "-0.51 [-0.64, -0.38] pass@1")
     (found,) = stale(wrong, card("16"))
