@@ -79,7 +79,7 @@ class World:
         one = SimpleNamespace(
             layout=self.layout,
             heartbeat=lambda: None,
-            end=self.updates,
+            config=SimpleNamespace(steps=self.updates),
             weight_sync=SimpleNamespace(is_due=lambda pinned: WeightSync.is_due(sync, pinned)),
         )
         while True:
