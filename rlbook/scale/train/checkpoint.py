@@ -30,7 +30,7 @@ from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -75,7 +75,7 @@ class Checkpoints:
         """
         step, (model, tokenizer) = state["step"], policy
         partial = self.folder / f".step_{step:06d}.partial"
-        own = own_tensors(model, optimizer, self.ranks)
+        rows, places = own_tensors(model, optimizer, self.ranks)
         once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
         whole = whole_tensors(model, torch.float32, self.ranks.alive)
         weights = {name: to_host(t) for name, t in whole if self.ranks.first and name in once}
@@ -83,8 +83,6 @@ class Checkpoints:
         def write() -> dict[str, str]:
             partial.mkdir(parents=True, exist_ok=True)
             files = [partial / rank_file(self.ranks.rank)]
-            places = {name: {OFFSETS: start} for name, (_, start) in own.items()}
-            rows = {name: tensor for name, (tensor, _) in own.items()}
             save_file(rows, files[0], {PLACES: json.dumps(places)})
             sync_to_disk(files[0])
             if self.ranks.first:
@@ -142,7 +140,7 @@ class Checkpoints:
         if (folder := self.newest_intact()) is None:
             return None
         get_optimizer_state_dict(model, optimizer)  # torch makes the moments, where they belong
-        if not any(name.startswith("exp_avg.") for name in stored_shapes(folder)):
+        if not any(name.startswith("exp_avg.") for name in stored_names(folder)):
             optimizer.state.clear()  # it was saved before the first update
         tensors = dict(model.named_parameters()) | moments_of(model, optimizer)
         read_tensors(tensors, folder, self.ranks)
@@ -169,9 +167,13 @@ class Checkpoints:
                 if damages and ranks.first:
                     replace_text(self.folder / LATEST, f"{name}\n")
                 return folder
-            damages.append(f"{name}: {'; '.join(found)}")
+            reason, aside = "; ".join(found), folder.with_name(f"{name}.damaged")
+            damages.append(f"{name}: {reason}")
             if ranks.first:
-                set_aside(folder, "; ".join(found))
+                shutil.rmtree(aside, ignore_errors=True)  # it may have been damaged before
+                folder.rename(aside)
+                text = f"{folder} is damaged ({reason}) and set aside as {aside.name}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
         if damages:
             raise ValueError(
                 f"{self.folder}: no checkpoint is intact ({'; '.join(damages)}); start a new run "
@@ -191,26 +193,18 @@ def read_tensors(wanted: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
 
     Raises `ValueError` for a tensor that is not there, or has another shape.
     """
-    reader, shapes = dcp.HuggingFaceStorageReader(str(folder)), stored_shapes(folder)
-    for name, tensor in wanted.items():
-        if (found := shapes.get(name)) != tensor.shape:
-            there = "is missing" if found is None else f"has shape {list(found)}"
-            raise ValueError(
-                f"{folder}: {name} {there}, the model's has {list(tensor.shape)}: the checkpoint "
-                "is of another model"
-            )
-    with torch.no_grad():
-        dcp.load(wanted, storage_reader=reader, process_group=ranks.words)
+    reader = dcp.HuggingFaceStorageReader(str(folder))
+    try:
+        with torch.no_grad():
+            dcp.load(wanted, storage_reader=reader, process_group=ranks.words)
+    except CheckpointException as error:
+        reason, _ = next(iter(error.failures.values()))
+        raise ValueError(f"{folder} is of another model: {reason}") from None
 
 
-def stored_shapes(folder: Path) -> dict[str, torch.Size]:
-    """Of the whole tensors in a folder's safetensors, by name."""
-    stored = dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    return {
-        name: tensor.size
-        for name, tensor in stored.items()
-        if isinstance(tensor, TensorStorageMetadata)
-    }
+def stored_names(folder: Path) -> set[str]:
+    """Of the tensors in a folder's safetensors."""
+    return set(dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata)
 
 
 def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
@@ -252,20 +246,19 @@ def moments_of(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict
 
 def own_tensors(
     model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks
-) -> dict[str, tuple[Tensor, list[int]]]:
-    """Copies of what this rank has to write, each with the place of its first element.
+) -> tuple[dict[str, Tensor], dict[str, dict]]:
+    """Copies of what this rank has to write, and the place of each one's first element.
 
     Its rows of the moments, its RNG state; a scalar is written by rank 0, no rows by nobody.
     """
-    found = {RNG: (torch.get_rng_state(), [0])}
+    rows, places = {RNG: torch.get_rng_state()}, {RNG: {OFFSETS: [0]}}
     for name, value in moments_of(model, optimizer).items():
-        rows = value.to_local() if isinstance(value, DTensor) else value
-        if value.ndim and len(rows):
-            first = ranks.rank * -(-len(value) // ranks.count)
-            found[name] = to_host(rows), [first] + [0] * (value.ndim - 1)
-        elif not value.ndim and ranks.first:
-            found[name] = to_host(rows), []
-    return found
+        own, start = value.to_local() if isinstance(value, DTensor) else value, [0] * value.ndim
+        if value.ndim:
+            start[0] = ranks.rank * -(-len(value) // ranks.count)
+        if own.numel() and (value.ndim or ranks.first):
+            rows[name], places[name] = to_host(own), {OFFSETS: start}
+    return rows, places
 
 
 def to_host(tensor: Tensor) -> Tensor:
@@ -281,15 +274,6 @@ def attempt(step: int, stage: Callable[[], Result]) -> Result | None:
         text = f"checkpoint {step} is not written, the one before stays the newest: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None
-
-
-def set_aside(folder: Path, reason: str) -> None:
-    """Give a damaged step another name, and say so."""
-    aside = folder.with_name(f"{folder.name}.damaged")
-    shutil.rmtree(aside, ignore_errors=True)  # it may have been damaged before
-    folder.rename(aside)
-    text = f"{folder} is damaged ({reason}) and set aside as {aside.name}"
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def step_folders(folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from rlbook.policy import load_policy
 from rlbook.policy.loading import load_tokenizer, policy_source
 from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout
-from rlbook.scale.train.checkpoint import Checkpoints, read_tensors, stored_shapes
+from rlbook.scale.train.checkpoint import Checkpoints, read_tensors, stored_names
 from rlbook.scale.train.parallel import Ranks, ScoredPolicy, shard
 from rlbook.training import Learner, Rollout, TrainBatch
 
@@ -75,7 +75,7 @@ def load_sharded(
     """
     folder, tokenizer = policy_folder(name), load_tokenizer(name)
     model = empty_policy(folder).requires_grad_(not frozen)
-    if not dict(model.named_parameters()).keys() <= stored_shapes(folder).keys():
+    if not dict(model.named_parameters()).keys() <= stored_names(folder):
         model = load_policy(name, device=str(ranks.device))[0].requires_grad_(not frozen)
         return shard(model, ranks.mesh, config), tokenizer
     scored = shard(model, ranks.mesh, config)

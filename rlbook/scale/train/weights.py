@@ -79,7 +79,11 @@ class FileTransport(Transport):
         if self.ranks.first:
             try:
                 publish_folder(self.folder, partial(write_files, tensors), durable=False)
-                self.prune()
+                for partly in self.layout.weights.glob(".v*.partial"):  # of a killed trainer
+                    shutil.rmtree(partly, ignore_errors=True)
+                others = set(self.layout.weights.glob("v*")) - {self.folder}
+                for old in sorted(others, key=lambda v: v.stat().st_mtime)[: 1 - KEPT_FOLDERS]:
+                    shutil.rmtree(old, ignore_errors=True)
             except (OSError, SafetensorError) as error:
                 self.error = error
         for _ in tensors:
@@ -93,14 +97,6 @@ class FileTransport(Transport):
     async def send(self, client: GeneratorClient) -> None:
         """Have a generator load the folder."""
         await client.reload(str(self.folder.resolve()))
-
-    def prune(self) -> None:
-        """Delete all but the last folders, and what killed trainers left unfinished."""
-        for partly in self.layout.weights.glob(".v*.partial"):
-            shutil.rmtree(partly, ignore_errors=True)
-        by_age = sorted(self.layout.weights.glob("v*"), key=lambda path: path.stat().st_mtime_ns)
-        for old in by_age[:-KEPT_FOLDERS]:
-            shutil.rmtree(old, ignore_errors=True)
 
 
 def whole_tensors(
