@@ -63,7 +63,7 @@ def test_the_base_needs_no_extra():
 @pytest.mark.parametrize(
     ("module", "missing", "extra"),
     [
-        ("rlbook.viz", ["ipywidgets", "matplotlib"], "figures"),
+        ("rlbook.viz", ["matplotlib"], "figures"),
         ("workshop.tools", ["nbclient"], "book"),
         ("rlbook.scaling", ["scipy"], "stats"),
     ],
@@ -104,8 +104,6 @@ def test_the_wheel_holds_the_package_and_its_models_and_no_more(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert wheel.stat().st_size < 20e6
     assert {"rlbook/py.typed", "rlbook/data/scalerl_curves.toml"} <= set(names)
-    front = {f"rlbook/viz/masks/front/{f.name}" for f in ROOT.glob("rlbook/viz/masks/front/*")}
-    assert front and front <= set(names)
     for model in ROOT.glob("data/tiny-*"):
         packed = f"rlbook/data/{model.name}"
         assert {f"{packed}/model.safetensors", f"{packed}/tokenizer.json"} <= set(names)

@@ -15,9 +15,9 @@ from rlbook.manifest import SUFFIX, sha256
 from rlbook.paths import data_dir
 from rlbook.stats.differences import paired_differences
 from rlbook.tasks.habits import FAMILIES
-from rlbook.viz.curves import learning_curves
 from rlbook.viz.live import in_notebook
-from rlbook.viz.style import BAD, FAINT, FAMILY_COLOURS, GOOD, INK, MUTED
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED
+from workshop.arms import FAMILY_COLOURS, learning_curves
 
 PARTS = ("_eval", "_sweep", "_start")  # of an experiment's tables, beside the one of its steps
 READ_MARK = "read {table}, SHA-256 {sha}"

@@ -1,5 +1,6 @@
 """A plot that grows while a run trains, and stays in the notebook when it has ended."""
 
+import io
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
@@ -11,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rlbook.viz.style import CYCLE, METHOD_COLOURS, MUTED, STYLE, label_lines
-from rlbook.viz.widgets import png_bytes
 
 MAX_FRAMES = 36  # a front end gets the final picture too: at most 40 messages a cell
 
@@ -190,3 +190,10 @@ def in_notebook() -> bool:
     except ImportError:
         return False
     return getattr(get_ipython(), "kernel", None) is not None
+
+
+def png_bytes(fig: Figure) -> bytes:
+    """A figure as PNG with no time stamp or version in it: same figure, same bytes."""
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

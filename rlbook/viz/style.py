@@ -16,8 +16,6 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
-from rlbook.objectives import METHODS
-
 INK, MUTED, FAINT = "#222222", "#6b6b6b", "#d9d9d9"
 GOOD, BAD = "#0072B2", "#D55E00"
 
@@ -43,99 +41,6 @@ METHOD_COLOURS = {
     "lite_ppo": "#E69F00",
     "gpg": "#6699CC",
     "opd": "#44AA99",
-}
-# Arms of the experiments: one that is a method's own choice has the colour of that method.
-ARM_COLOURS = {
-    "no trust region": "#1b1b1b",
-    "clip 0.2": METHOD_COLOURS["ppo"],
-    "clip-higher 0.28": METHOD_COLOURS["dapo"],
-    "CISPO": METHOD_COLOURS["cispo"],
-    "GSPO": METHOD_COLOURS["gspo"],
-    "DPPO": METHOD_COLOURS["dppo"],
-    "DAPO": METHOD_COLOURS["dapo"],
-    "ScaleRL": METHOD_COLOURS["scalerl"],
-    "RLOO": METHOD_COLOURS["rloo"],
-    "GRPO": METHOD_COLOURS["grpo"],
-    "MaxRL": METHOD_COLOURS["maxrl"],
-    "mean per answer": METHOD_COLOURS["grpo"],
-    "mean over each answer": METHOD_COLOURS["grpo"],
-    "prompt mean": "#CC79A7",
-    "token mean": METHOD_COLOURS["dapo"],
-    "constant": METHOD_COLOURS["dr_grpo"],
-    "cliff": METHOD_COLOURS["grpo"],
-    "ramp": METHOD_COLOURS["dapo"],
-    "filter": "#E69F00",
-    "one update": "#1b1b1b",
-    "16 minibatches, no trust region": "#6b6b6b",
-    "16 minibatches, clip 0.2": METHOD_COLOURS["ppo"],
-    "4 passes of 4, no trust region": "#a8a8a8",
-    "4 passes of 4, clip 0.2": "#E69F00",
-    "GRPO, twice the batches": "#56B4E9",
-    "+ dynamic sampling": METHOD_COLOURS["dapo"],
-    "PPO, critic": METHOD_COLOURS["ppo"],
-    "PPO, critic, λ = 1": METHOD_COLOURS["ppo"],
-    "PPO, critic, λ = 0.95": "#882255",
-    "GRPO, no σ": "#1b1b1b",
-    "GRPO + KL": "#332288",
-    "PPO's loss, siblings": METHOD_COLOURS["lite_ppo"],
-    "batch mean": METHOD_COLOURS["reinforce_batch_mean"],
-    "RL": METHOD_COLOURS["rloo"],
-    "SFT on the teacher": "#E69F00",
-    "on-policy distillation": METHOD_COLOURS["opd"],
-    "no price": "#1b1b1b",
-    "0.005 a token": "#56B4E9",
-    "0.02 a token": "#D55E00",
-    "L1-Max, 32 tokens": "#009E73",
-    "Kimi, among siblings": "#882255",
-    "all families": "#1b1b1b",
-    "pass rate 0.2 to 0.8": "#0072B2",
-    "as many, any": "#56B4E9",
-    "brackets only": "#CC79A7",
-    "four problems": "#E69F00",
-    "easy first": "#009E73",
-    "RL alone": METHOD_COLOURS["rloo"],
-    "cold start, then RL": "#E69F00",
-    "R1's four stages": "#882255",
-    "150 pairs": "#E69F00",
-    "1000 pairs": "#D55E00",
-    "4000 pairs": "#7a1032",
-    "1000 pairs, β = 0.03": "#8fd3c1",
-    "1000 pairs, β = 0.1": "#00795a",
-    "misled annotators, β = 0.1": "#6b6b6b",
-    "outcome": METHOD_COLOURS["rloo"],
-    "step groups": "#8c8c8c",
-    "process": "#0072B2",
-    "VinePPO, k = 2": "#D55E00",
-    "PRIME": "#882255",
-    "PRIME, slow judge": "#44AA66",
-    "tool tokens trained": "#AA4499",
-    "outcome, tool repaired": "#009E73",
-    "base": "#6b6b6b",
-    "verifier": METHOD_COLOURS["grpo"],
-    "majority vote": "#D55E00",
-    "agreement": "#E69F00",
-    "confidence": "#771155",
-    "EM-FT": "#d9a0c4",
-    "coin, one update": "#1b1b1b",
-    "coin, 8 updates, no clip": "#b5b5b5",
-    "coin, 8 updates, clip": "#56B4E9",
-    "format only": "#44AA66",
-    "wrong labels": "#771155",
-    "LitePPO": METHOD_COLOURS["lite_ppo"],
-    "bonus": "#004488",
-    "adaptive": "#1b1b1b",
-    "Clip-Cov": "#D55E00",
-    "KL-Cov": "#882255",
-    "KL-Cov, k3": "#9a9a9a",
-}
-# Families of habits, from the one that the base has right to the one it hardly ever has.
-FAMILY_COLOURS = {
-    "plain": "#a0c4d8",
-    "bracket": "#56a5c9",
-    "double minus": "#1b7fb0",
-    "precedence": "#c98a1b",
-    "power": "#b4491f",
-    "square": "#7a1032",
 }
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#6b6b6b", "#56B4E9", "#332288")
 
@@ -242,23 +147,6 @@ def _interrupted(shell, kind, stop, trace, tb_offset=None) -> list[str]:
     stop._render_traceback_ = lambda: lines
     shell.showtraceback((kind, stop, trace))
     return lines
-
-
-def colour_of(name: str, default: str | None = None) -> str:
-    """The book's colour of a method (`METHOD_COLOURS`) or an arm (`ARM_COLOURS`), or `default`.
-
-    A row of the table that has none of its own gets one of `CYCLE`, always the same.
-    Raises `ValueError` for an unknown name without a default.
-    """
-    colour = METHOD_COLOURS.get(name) or ARM_COLOURS.get(name) or default
-    if colour is None and name in METHODS:
-        colour = CYCLE[list(METHODS).index(name) % len(CYCLE)]
-    if colour is None:
-        raise ValueError(
-            f"no colour for {name!r}; methods: {', '.join(METHOD_COLOURS)}; "
-            f"arms: {', '.join(ARM_COLOURS)}"
-        )
-    return colour
 
 
 def readable(colour: str, contrast: float = 4.5) -> str:

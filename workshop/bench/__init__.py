@@ -42,7 +42,7 @@ def main(
     part works; its numbers mean nothing. The default folder is `data/results/bench`. Raises
     `ValueError` for an unknown part or size. What a GPU makes of the package is in `bench.gpu`.
     """
-    require("scale", "aiohttp", "ipywidgets", "matplotlib", "pandas")
+    require("scale", "aiohttp", "matplotlib", "pandas")
     if unknown := set(parts) - set(PARTS):
         raise ValueError(f"unknown benchmark {sorted(unknown)}: choose from {sorted(PARTS)}")
     if size not in SIZES:

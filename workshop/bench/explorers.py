@@ -19,9 +19,9 @@ from rlbook.exact import FOUR
 from rlbook.objectives import group_normalize
 from rlbook.policy import load_policy, set_threads
 from rlbook.scaling import Cluster, Sigmoid
-from rlbook.viz.widgets import Explorer
 from workshop.figures import ch01, ch02, ch03, ch05, ch06, ch07, ch08, ch10, ch11, ch13, ch16
 from workshop.figures.clip import clip_explorer
+from workshop.figures.explorer import Explorer
 from workshop.figures.group import group_lab
 from workshop.figures.live import LiveFigure
 from workshop.worlds.strategy_mixture import estimator_weight

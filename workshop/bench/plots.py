@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rlbook.stats import t_interval
-from rlbook.viz.curves import learning_curves
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, use_style
+from workshop.arms import learning_curves
 
 OTHERS = {"trl": "TRL", "generate": "model.generate", "plain": "all logits at once"}
 OURS = {"rlbook": "rlbook", "chunked": "chunked"}

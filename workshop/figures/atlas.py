@@ -25,7 +25,8 @@ from rlbook.objectives import (
     sequence_ratio,
     weigh,
 )
-from rlbook.viz.masks.rules import (
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, STYLE, readable
+from workshop.figures.masks.rules import (
     MASKS,
     Mask,
     advantages_of,
@@ -33,7 +34,6 @@ from rlbook.viz.masks.rules import (
     find_mask,
     token_names,
 )
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, STYLE, readable
 
 LOW, HIGH = -6.2, 4.4  # logits at the edges of a plane: probabilities .002 and .988
 TICKS = {".01": 0.01, ".1": 0.1, ".5": 0.5, ".9": 0.9}

@@ -30,7 +30,7 @@ from rlbook.troubles import (
     tight_limit,
 )
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, luminance, readable
-from rlbook.viz.widgets import Explorer, choice, slider
+from workshop.figures.explorer import Explorer, choice, slider
 from workshop.worlds.shared_choice import shared_choice
 
 TREE_CHARACTER = 0.054  # width of a character of the tree, in columns

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlbook.exact import FillerPolicy, SoftmaxPolicy, TokenTree
 from rlbook.stats import bootstrap_interval
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
-from rlbook.viz.widgets import Explorer, slider
+from workshop.figures.explorer import Explorer, slider
 from workshop.figures.live import LiveFigure
 from workshop.worlds.baseline_cost import (
     baseline_moments,

@@ -18,10 +18,11 @@ from rlbook.objectives import RatioClip, Tokens, Weights, token_ratio, weigh
 from rlbook.stats.differences import paired_differences
 from rlbook.tasks import SumsTask
 from rlbook.training import Rollout, TrainBatch
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, colour_of, label_lines, readable
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from rlbook.viz.texts import tint, token_texts
-from rlbook.viz.widgets import Explorer, slider
+from workshop.arms import colour_of
 from workshop.evidence import by_arm
+from workshop.figures.explorer import Explorer, slider
 from workshop.figures.rates import WORTH
 from workshop.worlds.gae_walk import Walk, gae_table
 

@@ -13,8 +13,8 @@ from rlbook.stats import t_interval, wilson_interval
 from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
 from rlbook.training.metrics import group_by
-from rlbook.viz.curves import learning_curves
-from rlbook.viz.style import INK, MUTED, colour_of, label_lines
+from rlbook.viz.style import INK, MUTED, label_lines
+from workshop.arms import colour_of, learning_curves
 from workshop.evidence import draw_families
 from workshop.worlds.preferences import best_of_n, kl_optimum
 

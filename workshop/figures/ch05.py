@@ -19,20 +19,11 @@ from rlbook.scaling.memory import StateMemory
 from rlbook.stats import pass_at_k
 from rlbook.stats.differences import paired_differences
 from rlbook.training import Rollout
-from rlbook.viz.style import (
-    BAD,
-    FAINT,
-    FAMILY_COLOURS,
-    GOOD,
-    INK,
-    MUTED,
-    colour_of,
-    label_lines,
-    readable,
-)
-from rlbook.viz.widgets import Explorer, choice, slider
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
+from workshop.arms import FAMILY_COLOURS, colour_of
 from workshop.bases.habits_card import majority
 from workshop.evidence import by_arm
+from workshop.figures.explorer import Explorer, choice, slider
 
 SOLVE_RATES = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
 BLUES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08306b")

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rlbook.viz.style import FAINT, INK, MUTED, colour_of, label_lines, readable
-from rlbook.viz.widgets import Explorer, slider
+from rlbook.viz.style import FAINT, INK, MUTED, label_lines, readable
+from workshop.arms import colour_of
+from workshop.figures.explorer import Explorer, slider
 from workshop.worlds.baseline_cost import cost
 
 COLOURS = {

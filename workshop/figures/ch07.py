@@ -9,17 +9,9 @@ from matplotlib.figure import Figure
 
 from rlbook.objectives import token_weights
 from rlbook.stats import t_interval
-from rlbook.viz.style import (
-    ARM_COLOURS,
-    BAD,
-    FAINT,
-    GOOD,
-    METHOD_COLOURS,
-    MUTED,
-    label_lines,
-    readable,
-)
-from rlbook.viz.widgets import Explorer, choice, slider
+from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, label_lines, readable
+from workshop.arms import ARM_COLOURS
+from workshop.figures.explorer import Explorer, choice, slider
 from workshop.worlds.length_bias import StopPolicy, follow
 
 BUDGET, GROUP = 80, 8

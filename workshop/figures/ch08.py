@@ -25,10 +25,10 @@ from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.stats import t_interval
 from rlbook.tasks import SumsTask
 from rlbook.training import TrainBatch, Trainer
-from rlbook.viz.curves import learning_curves
-from rlbook.viz.style import ARM_COLOURS, BAD, FAINT, GOOD, INK, MUTED, label_lines
-from rlbook.viz.widgets import Explorer, choice, slider
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
+from workshop.arms import ARM_COLOURS, learning_curves
 from workshop.evidence import batches_until, load_results
+from workshop.figures.explorer import Explorer, choice, slider
 from workshop.worlds.batch_reuse import rare_token_world, reuse_batches
 
 CLIPS = {

@@ -8,17 +8,8 @@ from jaxtyping import Bool, Float, Int
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from rlbook.viz.curves import compare_bars
-from rlbook.viz.style import (
-    ARM_COLOURS,
-    BAD,
-    FAINT,
-    GOOD,
-    METHOD_COLOURS,
-    MUTED,
-    colour_of,
-    readable,
-)
+from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, readable
+from workshop.arms import ARM_COLOURS, colour_of, compare_bars
 
 REGION_COLOURS = {
     "no region": ARM_COLOURS["no trust region"],

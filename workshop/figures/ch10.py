@@ -14,10 +14,10 @@ from rlbook.evaluation import right_counts
 from rlbook.objectives import group_normalize, leave_one_out, max_rl
 from rlbook.stats import bootstrap_interval, pass_at_k, t_interval
 from rlbook.training import Rollout
-from rlbook.viz.curves import compare_bars, learning_curves
-from rlbook.viz.style import INK, MUTED, colour_of, label_lines
-from rlbook.viz.widgets import Explorer, slider
+from rlbook.viz.style import INK, MUTED, label_lines
+from workshop.arms import colour_of, compare_bars, learning_curves
 from workshop.evidence import batches_until
+from workshop.figures.explorer import Explorer, slider
 from workshop.figures.live import LiveFigure
 from workshop.worlds.strategy_mixture import (
     StrategyMixture,

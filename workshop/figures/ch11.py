@@ -28,20 +28,10 @@ from rlbook.objectives import (
     weigh,
 )
 from rlbook.stats import t_interval
-from rlbook.viz.curves import compare_bars, learning_curves
-from rlbook.viz.masks import MASKS, Mask
-from rlbook.viz.style import (
-    ARM_COLOURS,
-    BAD,
-    FAINT,
-    GOOD,
-    INK,
-    METHOD_COLOURS,
-    MUTED,
-    label_lines,
-    readable,
-)
-from rlbook.viz.widgets import Explorer, choice, slider
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, METHOD_COLOURS, MUTED, label_lines, readable
+from workshop.arms import ARM_COLOURS, compare_bars, learning_curves
+from workshop.figures.explorer import Explorer, choice, slider
+from workshop.figures.masks import MASKS, Mask
 from workshop.worlds.mismatch_bandit import Anchor, BanditRun, mismatch_bandit
 
 CLIP, DPPO, BOTH = METHOD_COLOURS["dapo"], METHOD_COLOURS["dppo"], "#8a4b2f"

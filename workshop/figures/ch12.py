@@ -14,7 +14,8 @@ from rlbook.objectives import Method, group_center, group_normalize, leave_one_o
 from rlbook.stats import t_interval
 from rlbook.stats.differences import holm, paired_differences
 from rlbook.training import Rollout, Trainer
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, colour_of, label_lines
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
+from workshop.arms import colour_of
 from workshop.evidence import at_each_rate, by_arm, draw_differences, load_results
 from workshop.factorial import Factorial
 from workshop.figures.rates import short

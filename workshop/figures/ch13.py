@@ -13,9 +13,9 @@ from torch import Tensor
 from rlbook.exact import SoftmaxPolicy
 from rlbook.stats import pass_at_k, t_interval
 from rlbook.tasks.habits import FAMILIES
-from rlbook.viz.curves import compare_bars, learning_curves
-from rlbook.viz.style import ARM_COLOURS, BAD, FAINT, GOOD, INK, MUTED, label_lines
-from rlbook.viz.widgets import Explorer, slider
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
+from workshop.arms import ARM_COLOURS, compare_bars, learning_curves
+from workshop.figures.explorer import Explorer, slider
 from workshop.worlds.majority_reward import CountReward, ascend, election
 from workshop.worlds.random_reward import clipping_bias, logit
 

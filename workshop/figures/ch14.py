@@ -13,7 +13,7 @@ from rlbook.tasks import Problem
 from rlbook.tasks.habits import FAMILIES
 from rlbook.training import Rollout
 from rlbook.training.rewards import Reward
-from rlbook.viz.style import ARM_COLOURS, BAD, FAMILY_COLOURS, GOOD, MUTED, label_lines
+from rlbook.viz.style import BAD, GOOD, MUTED, label_lines
 from rlbook.viz.texts import (
     WIDTH,
     TextPanel,
@@ -24,6 +24,7 @@ from rlbook.viz.texts import (
     pushed_pieces,
     right_of,
 )
+from workshop.arms import ARM_COLOURS, FAMILY_COLOURS
 
 RULES: dict[str, Reward] = {
     "a price: 0.01 a token": LengthCost(0.01),

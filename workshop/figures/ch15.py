@@ -20,7 +20,7 @@ from rlbook.stats import t_interval
 from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
 from rlbook.training.metrics import group_by
-from rlbook.viz.style import ARM_COLOURS, BAD, GOOD, INK, MUTED, label_lines
+from rlbook.viz.style import BAD, GOOD, INK, MUTED, label_lines
 from rlbook.viz.texts import (
     WIDTH,
     TextPanel,
@@ -31,6 +31,7 @@ from rlbook.viz.texts import (
     push_rows,
     pushed_pieces,
 )
+from workshop.arms import ARM_COLOURS
 from workshop.evidence import short
 from workshop.worlds.retokenization import Speller
 from workshop.worlds.step_credit import (

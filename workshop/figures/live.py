@@ -13,9 +13,9 @@ from typing import Any
 import anywidget
 import traitlets
 
-from rlbook.viz.masks import lab as mask_lab
-from rlbook.viz.masks.lab import as_script, packed
-from rlbook.viz.widgets import Explorer
+from workshop.figures.explorer import Explorer
+from workshop.figures.masks import lab as mask_lab
+from workshop.figures.masks.lab import as_script, packed
 
 HERE = Path(__file__).parent / "front"
 SHARED = Path(mask_lab.__file__).parent / "front"

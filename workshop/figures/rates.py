@@ -8,8 +8,8 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from rlbook.viz.curves import compare_bars
 from rlbook.viz.style import BAD, GOOD, INK, MUTED
+from workshop.arms import compare_bars
 from workshop.evidence import short
 
 WORTH = LinearSegmentedColormap.from_list("worth", [BAD, "#f7f7f7", GOOD])

@@ -69,7 +69,7 @@ def figures_page() -> str:
 
 def lab() -> str:
     """The mask lab of the front page."""
-    from rlbook.viz import mask_lab
+    from workshop.figures.masks import mask_lab
 
     shown = mask_lab("ppo", "dppo", hint="Drag δ or ε, click a token, press play.")
     names = ("left", "right", "token", "update", "updates", "hint", "masks", "answers")

@@ -8,8 +8,9 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from rlbook.objectives import METHODS
-from rlbook.viz import METHOD_COLOURS, colour_of, label_line, label_lines, use_style
+from rlbook.viz import METHOD_COLOURS, label_line, label_lines, use_style
 from rlbook.viz.style import CYCLE, luminance, readable, spread
+from workshop.arms import colour_of
 from workshop.experiments import EXPERIMENTS
 from workshop.experiments.pressing import PRESSING
 

@@ -257,7 +257,7 @@ def source_notebook(notebook, tmp_path):
     sources = [
         "import warnings\nwarnings.warn('careful')",
         "import sys\nfor i in range(3):\n    print(i, flush=True)",
-        "from rlbook.viz import Explorer, slider\n"
+        "from workshop.figures.explorer import Explorer, slider\n"
         "Explorer(lambda fig, x: fig.subplots().plot([0, x]), x=slider(0.0, 1.0, 0.5))",
         "from pathlib import Path\nprint(Path.cwd().name)",
         "from rlbook.viz import LivePlot\nlive = LivePlot('reward')\n"

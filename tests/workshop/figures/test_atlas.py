@@ -9,9 +9,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from rlbook.objectives import RatioClip, WeightClip
-from rlbook.viz import MASKS, Mask
-from rlbook.viz.widgets import png_bytes
+from rlbook.viz.live import png_bytes
 from workshop.figures.atlas import finding, mask_atlas
+from workshop.figures.masks import MASKS, Mask
 from workshop.tools.hygiene import MAX_IMAGE_BYTES
 from workshop.tools.runner import small_png
 

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from rlbook.viz import compare_bars
+from workshop.arms import compare_bars
 from workshop.figures.ch08 import evidence, named
 
 

@@ -109,7 +109,7 @@ def test_words_from_the_function_that_draws():
 
 def test_a_mask_lab_keeps_its_state_and_loses_its_code(tmp_path):
     pytest.importorskip("anywidget")
-    from rlbook.viz import mask_lab
+    from workshop.figures.masks import mask_lab
 
     lab = mask_lab("ppo", "dapo", hint="a </script> inside")
     (cell,) = page(tmp_path, shown({"text/html": lab.html(), "text/plain": "MaskLab"}))

@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlbook.viz import METHOD_COLOURS, compare_bars, learning_curves
-from rlbook.viz.curves import arm_colours
+from rlbook.viz import METHOD_COLOURS
+from workshop.arms import arm_colours, compare_bars, learning_curves
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from rlbook.objectives import (
     WeightClip,
 )
 from rlbook.objectives.specs import read, write
-from rlbook.viz.masks.rules import MASKS, Mask, advantages_of, find_mask, token_names
+from workshop.figures.masks.rules import MASKS, Mask, advantages_of, find_mask, token_names
 
 UPDATES = 16
 DRAWN = (NoTrustRegion, RatioClip, WeightClip, DivergenceMask)  # what numbers.js can calculate
@@ -172,7 +172,7 @@ def answers_as_data(completions: Completions) -> list[dict[str, Any]]:
 @cache
 def front_end() -> str:
     """Numbers, drawing and style as one script, without comments and indentation."""
-    folder = files("rlbook.viz.masks") / "front"
+    folder = files("workshop.figures.masks") / "front"
     return as_script({name: (folder / name).read_text(encoding="utf-8") for name in PARTS})
 
 

@@ -10,9 +10,10 @@ import torch
 
 from rlbook.exact import FOUR
 from rlbook.objectives import METHODS, RatioClip, SoftGate, WeightClip
-from rlbook.viz import MASKS, METHOD_COLOURS, Mask, mask_lab
-from rlbook.viz.masks.rules import apply_mask, token_names
-from rlbook.viz.widgets import png_bytes
+from rlbook.viz import METHOD_COLOURS
+from rlbook.viz.live import png_bytes
+from workshop.figures.masks import MASKS, Mask, mask_lab
+from workshop.figures.masks.rules import apply_mask, token_names
 from workshop.tools.hygiene import WIDGET, cell_problems, machine_paths
 from workshop.tools.runner import clean
 

@@ -25,9 +25,9 @@ from rlbook.objectives import (
     weigh,
 )
 from rlbook.objectives.specs import write
-from rlbook.viz import MASKS, mask_lab
-from rlbook.viz.masks.lab import front_end
-from rlbook.viz.masks.rules import advantages_of, apply_mask, token_names
+from workshop.figures.masks import MASKS, mask_lab
+from workshop.figures.masks.lab import front_end
+from workshop.figures.masks.rules import advantages_of, apply_mask, token_names
 from workshop.tools.runner import clean
 
 ROOT = Path(__file__).parents[3]
@@ -494,7 +494,7 @@ def test_the_theme_follows_the_page(page, tmp_path):
 
 def notebook_with(lab) -> nbformat.NotebookNode:
     """A notebook as the runner stores it: a cell whose output is the lab."""
-    source = "from rlbook.viz import mask_lab\n\nlab = mask_lab()\nlab"
+    source = "from workshop.figures.masks import mask_lab\n\nlab = mask_lab()\nlab"
     asked = "(lab.token, lab.left, lab.regions['dapo'].high)"
     cells = [nbformat.v4.new_code_cell(source, execution_count=1), nbformat.v4.new_code_cell(asked)]
     cells[0].outputs = [

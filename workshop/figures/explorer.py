@@ -1,7 +1,6 @@
 """Explorer: controls beside a picture that a function of the package draws."""
 
 import base64
-import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from rlbook.viz.live import png_bytes
 from rlbook.viz.style import STYLE
 
 MAX_CONTROLS = 3
@@ -109,10 +109,3 @@ def image_layout(figsize: tuple[float, float]) -> W.Layout:
     """A picture in its own size, narrower only where the page is."""
     width = figsize[0] * STYLE["savefig.dpi"]  # one pixel of the picture to one of the screen
     return W.Layout(width=f"{width:.0f}px", flex="0 0 auto", max_width="100%")
-
-
-def png_bytes(fig: Figure) -> bytes:
-    """A figure as PNG with no time stamp or version in it: same figure, same bytes."""
-    buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()

@@ -19,7 +19,7 @@ from rlbook.objectives import (
     group_normalize,
     weigh,
 )
-from rlbook.viz.style import colour_of
+from workshop.arms import colour_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rlbook.viz import Explorer, choice, slider
+from workshop.figures.explorer import Explorer, choice, slider
 
 
 def draw_level(fig, level, colour="black"):
