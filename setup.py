@@ -29,9 +29,7 @@ def left_out(folder, names):
     """Names in `folder` that stay out: results, and what only the book reads."""
     if Path(folder) != DATA:
         return set()
-    return set(names) - ignore_patterns("tiny-*", "scalerl_curves.toml", "published_runs.toml")(
-        folder, names
-    )
+    return set(names) - ignore_patterns("tiny-*")(folder, names)
 
 
 setup(cmdclass={"build_py": BuildWithData, "editable_wheel": EditableWithWorkshop})

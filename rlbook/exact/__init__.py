@@ -1,6 +1,5 @@
 """Policies small enough to enumerate, and what can be computed exactly with them."""
 
-from rlbook.exact.divergence import *
 from rlbook.exact.estimators import *
 from rlbook.exact.four_completions import *
 from rlbook.exact.policies import *

@@ -43,12 +43,10 @@ def pooled(runs: Recipe) -> Points:
     return Points(*(np.concatenate(parts) for parts in zip(*runs.values(), strict=True)))
 
 
-def fit_common_asymptote(
-    recipes: Mapping[str, Recipe], R_0: float | None
-) -> dict[str, Fit[Sigmoid]]:
+def fit_common_asymptote(recipes: Mapping[str, Recipe], R_0: float | None) -> dict[str, Fit]:
     """B and C_mid of every recipe with one A for all: the mean of those they have by themselves.
 
-    How ScaleRL compares the efficiency of recipes whose A agree within `ASYMPTOTE_MARGIN`; while A
+    How ScaleRL compares the efficiency of recipes whose A agree within 0.02; while A
     is free, B is traded against it. Source: arXiv:2510.13786, section 5. Chapter 16.
     """
     points = {name: pooled(runs) for name, runs in recipes.items()}

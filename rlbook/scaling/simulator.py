@@ -6,11 +6,9 @@ together. Left out: prompts (prefill costs nothing), verification, failures, and
 on context length. Chapter 16 compares it with real runs.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil, exp, inf, log
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 __all__ = ["Cluster", "Lengths", "PipelineRun", "Schedule", "ceilings", "generate_then_update"]
-__all__ += ["knee", "pipeline_rl", "ppo_off_policy", "scaling", "simulate", "split"]
+__all__ += ["pipeline_rl", "ppo_off_policy", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -309,40 +307,6 @@ def simulate(
     return _Simulation(schedule, cluster, tokens, batch, group_size).run(updates, warmup)
 
 
-def scaling(
-    schedules: Iterable[Schedule],
-    cluster: Cluster,
-    lengths: Lengths,
-    batch: int,
-    accelerators: Sequence[int],
-    updates: int = 24,
-    warmup: int = 8,
-    seed: int = 0,
-    group_size: int = 1,
-) -> list[dict[str, float | str]]:
-    """One `summary` row per schedule and number of accelerators, with the batch size fixed.
-
-    A schedule that overlaps divides the accelerators (`split`), one that alternates has
-    all of them do both: it is not charged for a split it does not need. The costs of `cluster`
-    count, its own numbers of generators and trainers do not. A single accelerator cannot overlap:
-    no row. Chapter 16.
-    """
-    rows = []
-    for schedule in schedules:
-        for n in accelerators:
-            if not schedule.overlap:
-                shape = replace(cluster, generators=n, trainers=n)
-            elif n > 1:
-                shape = split(schedule, cluster, lengths, batch, n)
-            else:
-                continue
-            run = simulate(schedule, shape, lengths, batch, updates, warmup, seed, group_size)
-            sizes = {"generators": shape.generators, "trainers": shape.trainers}
-            per_accelerator = {"per_accelerator": run.tokens_per_second / n}
-            rows.append({**run.summary(), "accelerators": n, **sizes, **per_accelerator})
-    return rows
-
-
 def ceilings(
     schedule: Schedule, cluster: Cluster, lengths: Lengths, batch: int
 ) -> dict[str, float]:
@@ -367,51 +331,6 @@ def ceilings(
         "trainers": tokens / seconds if seconds else inf,
         "staleness": started * lengths.expected / waiting,
     }
-
-
-def split(
-    schedule: Schedule, cluster: Cluster, lengths: Lengths, batch: int, accelerators: int
-) -> Cluster:
-    """The same costs on `accelerators`, divided so that the slower side is as fast as possible.
-
-    max over generators of the lower of the `ceilings` of generators and trainers
-
-    Raises `ValueError` for fewer than two accelerators. Chapter 16.
-    """
-    if accelerators < 2:
-        raise ValueError("a generator and a trainer side by side need two accelerators")
-    shapes = (
-        replace(cluster, generators=accelerators - trainers, trainers=trainers)
-        for trainers in range(1, accelerators)
-    )
-
-    def slower_side(shape: Cluster) -> float:
-        speeds = ceilings(schedule, shape, lengths, batch)
-        return min(speeds["generators"], speeds["trainers"])
-
-    return max(shapes, key=slower_side)
-
-
-def knee(rows: Iterable[dict[str, Any]], schedule: Schedule, share: float = 0.5) -> float:
-    """Accelerators beyond which each does less than `share` of what it does at best.
-
-    Interpolated between the sizes of `scaling` on a logarithmic axis; inf if it is never reached.
-    Chapter 16.
-    """
-    mine = sorted(
-        (row["accelerators"], row["per_accelerator"])
-        for row in rows
-        if row["schedule"] == schedule.name
-    )
-    if not mine:
-        raise ValueError(f"no rows of {schedule.name!r}: pass it to scaling() first")
-    sizes, speeds = np.array(mine, dtype=float).T
-    shares = speeds / speeds.max()
-    above = np.flatnonzero(shares >= share)[-1]
-    if above == len(sizes) - 1:
-        return inf
-    way = (shares[above] - share) / (shares[above] - shares[above + 1])
-    return float(sizes[above] * (sizes[above + 1] / sizes[above]) ** way)
 
 
 class _Simulation:

@@ -5,7 +5,7 @@ from math import log2, sqrt
 
 import numpy as np
 
-from rlbook.scaling import Cluster, Lengths, Sigmoid, ceilings, pipeline_rl, published_curves, split
+from rlbook.scaling import Cluster, Lengths, Sigmoid, ceilings, pipeline_rl
 from workshop.checks.verdicts import (
     check_lines,
     check_numbers,
@@ -15,6 +15,8 @@ from workshop.checks.verdicts import (
     right,
     same,
 )
+from workshop.scalerl import published_curves
+from workshop.worlds.accelerators import split
 
 SHARES = ((0.5, 3.0), (0.9, 1.92), (0.9, 1.09), (0.2, 2.0))
 RUN = published_curves()["ScaleRL"]

@@ -18,14 +18,13 @@ from rlbook.scaling.simulator import (
     PipelineRun,
     Schedule,
     generate_then_update,
-    knee,
     pipeline_rl,
     simulate,
-    split,
 )
 from rlbook.stats import Interval
 from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED, label_lines
 from workshop.figures.live import LiveFigure
+from workshop.worlds.accelerators import knee, split
 
 SCHEDULE_COLOURS = {
     "generate, then update": MUTED,

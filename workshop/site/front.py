@@ -46,10 +46,11 @@ def figures_page() -> str:
     """The page of all figures that move without a kernel."""
     import numpy as np
 
-    from rlbook.scaling import Cluster, Sigmoid, published_curves
+    from rlbook.scaling import Cluster, Sigmoid
     from workshop.figures import ch02, ch10, ch16
     from workshop.figures.clip import clip_explorer
     from workshop.figures.group import group_lab
+    from workshop.scalerl import published_curves
 
     compute = np.arange(2, 75) * 100_000 / 74
     noise = 0.004 * np.random.default_rng(0).standard_normal(len(compute))

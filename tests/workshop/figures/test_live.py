@@ -13,18 +13,11 @@ import torch
 
 from rlbook.exact import SoftmaxPolicy
 from rlbook.objectives import METHODS
-from rlbook.scaling import (
-    Cluster,
-    Lengths,
-    Sigmoid,
-    generate_then_update,
-    pipeline_rl,
-    simulate,
-    split,
-)
+from rlbook.scaling import Cluster, Lengths, Sigmoid, generate_then_update, pipeline_rl, simulate
 from workshop.figures import ch02, ch10, ch16, clip
 from workshop.figures.group import LABELS, group_lab, methods_as_data, pushes
 from workshop.figures.live import PARTS, front_end
+from workshop.worlds.accelerators import split
 from workshop.worlds.baseline_cost import baseline_moments
 from workshop.worlds.strategy_mixture import estimator_weight, likelihood_weight
 

@@ -5,9 +5,10 @@ from itertools import product
 import pytest
 import torch
 
-from rlbook.exact import SoftmaxPolicy, exact_kl
+from rlbook.exact import SoftmaxPolicy
 from rlbook.rewards import bradley_terry_loss, dpo_loss
 from workshop.worlds.best_of_n import best_of_n_kl
+from workshop.worlds.divergence import exact_kl
 from workshop.worlds.preferences import best_of_n, flipped, kl_optimum, preference_probs
 
 REFERENCE = SoftmaxPolicy.from_probs([0.45, 0.30, 0.20, 0.05])

@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from rlbook.exact import (
-    SoftmaxPolicy,
-    TokenTree,
+from rlbook.exact import SoftmaxPolicy, TokenTree
+from workshop.worlds.divergence import (
     exact_kl,
     exact_kl_gradient,
     exact_reverse_kl_gradient,
