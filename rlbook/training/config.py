@@ -1,5 +1,6 @@
 """Everything that decides a run, as data: one `RunConfig` for notebook, shell and cluster."""
 
+import random
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,7 +22,12 @@ from rlbook.objectives import METHODS, Method
 from rlbook.training.sinks import SinkName
 from rlbook.verbs import read_settings
 
-__all__ = ["RunConfig", "dump_config", "load_config"]
+__all__ = ["RunConfig", "derive_seed", "dump_config", "load_config"]
+
+
+def derive_seed(seed: int, *path: object) -> int:
+    """An independent stream for every (seed, path): nothing to save, nothing to restore."""
+    return random.Random("/".join(map(str, (seed, *path)))).getrandbits(62)
 
 
 class Section(BaseModel):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -75,30 +75,27 @@ class LocalProcess:
     @torch.no_grad()
     def over(
         self,
-        compute: Callable[[SampledBatch], tuple[Tensor, ...]],
+        compute: Callable[..., Tensor | tuple[Tensor, ...]],
         model: nn.Module,
         batch: SampledBatch,
         max_tokens: int,
-    ) -> tuple[Tensor, ...]:
-        """`compute(micro_batch)`, tensors (n, t, …), of the whole batch: (N, T, …); no gradient."""
+        *how: Any,
+    ) -> list[Tensor]:
+        """`compute(model, micro_batch, *how)`, tensors (n, t, …), of the whole batch: (N, T, …)."""
         results: list[Tensor] = []
         for rows, micro in self.micro_batches(batch, max_tokens):
-            parts = compute(micro)
+            part = compute(model, micro, *how)
+            parts = (part,) if isinstance(part, Tensor) else part
             results = results or [p.new_zeros(*batch.ids.shape, *p.shape[2:]) for p in parts]
             for result, part in zip(results, parts, strict=True):
                 result[rows, : part.shape[1]] = part[: len(rows)]
-        return tuple(self.whole(model, result) for result in results)
+        return [self.whole(model, result) for result in results]
 
     def logprobs(
         self, model: nn.Module, batch: SampledBatch, temperature: float, max_tokens: int
     ) -> Float[Tensor, "N T"]:
         """log π(token) of a batch's tokens."""
-        (logps,) = self.over(
-            lambda micro: (self.token_logprobs(model, micro, temperature),),
-            model,
-            batch,
-            max_tokens,
-        )
+        (logps,) = self.over(self.token_logprobs, model, batch, max_tokens, temperature)
         return logps
 
     def entropies(
@@ -106,10 +103,7 @@ class LocalProcess:
     ) -> Float[Tensor, "N T"]:
         """Entropy of the distribution each token was drawn from, in nats."""
         (entropies,) = self.over(
-            lambda micro: (self.token_stats(model, micro, temperature).entropy,),
-            model,
-            batch,
-            max_tokens,
+            lambda *micro: self.token_stats(*micro).entropy, model, batch, max_tokens, temperature
         )
         return entropies
 
@@ -117,18 +111,14 @@ class LocalProcess:
         self, model: nn.Module, batch: SampledBatch, k: int, temperature: float, max_tokens: int
     ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
         """The likeliest tokens at each position and their log-probabilities; `topk_logprobs`."""
-        ids, logps = self.over(
-            lambda micro: self.likeliest(model, micro, k, temperature), model, batch, max_tokens
-        )
+        ids, logps = self.over(self.likeliest, model, batch, max_tokens, k, temperature)
         return ids, logps
 
     def values(
         self, critic: nn.Module, batch: SampledBatch, max_tokens: int
     ) -> Float[Tensor, "N T"]:
         """The critic's value of the state before each token."""
-        (values,) = self.over(
-            lambda micro: (critic(micro.ids, micro.mask),), critic, batch, max_tokens
-        )
+        (values,) = self.over(lambda critic, m: critic(m.ids, m.mask), critic, batch, max_tokens)
         return values
 
 

@@ -10,7 +10,7 @@ from rlbook.objectives import Method, policy_loss
 from rlbook.policy import Sampler, logprobs
 from rlbook.tasks import Task
 from rlbook.training.batch import collate, minibatches
-from rlbook.training.pool import derive_seed
+from rlbook.training.config import derive_seed
 from rlbook.training.rollouts import collect_rollouts
 
 __all__ = ["train"]

@@ -6,14 +6,9 @@ from typing import Any
 
 from rlbook.tasks import HeldOut, Problem, Task, held_out_problems
 from rlbook.training.batch import Rollout
-from rlbook.training.config import RunConfig
+from rlbook.training.config import RunConfig, derive_seed
 
-__all__ = ["PromptPool", "derive_seed"]
-
-
-def derive_seed(seed: int, *path: object) -> int:
-    """An independent stream for every (seed, path): nothing to save, nothing to restore."""
-    return random.Random("/".join(map(str, (seed, *path)))).getrandbits(62)
+__all__ = ["PromptPool"]
 
 
 class PromptPool:

@@ -14,9 +14,9 @@ from rlbook.objectives import Method
 from rlbook.policy import Completion, Sampler
 from rlbook.tasks import Problem, Task, Verdict
 from rlbook.training.batch import Rollout
-from rlbook.training.config import RunConfig
+from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.metrics import differ, group_by
-from rlbook.training.pool import derive_seed, prompt_pool
+from rlbook.training.pool import prompt_pool
 from rlbook.training.rewards import Reward, VerifierReward, give_rewards, reward_name
 
 __all__ = ["Engine", "RolloutSource", "collect_rollouts", "select_groups"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from rlbook.objectives import METHODS, Method
 from rlbook.tasks import Problem, get_task
 from rlbook.training import RunConfig
-from rlbook.training.rollouts import derive_seed
+from rlbook.training.config import derive_seed
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rlbook.scale.generate.builtin_server import TOKEN_VARIABLE
 from rlbook.scale.generate.registry import ENTRY_VARIABLE
 from rlbook.scale.launch.processes import Command
 from rlbook.scale.layout import Layout
-from rlbook.training.pool import derive_seed
+from rlbook.training.config import derive_seed
 
 
 def run_commands(config: ScaleConfig, layout: Layout) -> list[Command]:

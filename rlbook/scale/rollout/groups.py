@@ -12,7 +12,7 @@ from rlbook.scale.generate.engine import GenerationFailed, all_of
 from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.pool import derive_seed
+from rlbook.training.config import derive_seed
 from rlbook.training.rewards import give_rewards, rewards_of
 from rlbook.training.rollouts import decode, encode, make_rollout, text_of
 

@@ -127,7 +127,7 @@ def test_sync_halts_a_completion_but_loses_nothing():
     np.testing.assert_allclose(run.staleness_shares, [0.6, 0.4, 0, 0, 0])
 
 
-def test_oldest_lag_is_generation_time_over_update_time():
+def test_oldest_staleness_is_generation_time_over_update_time():
     """g_max = ⌈t_gen / t_train⌉ (PipelineRL, section 4), with starts spread evenly over time.
 
     Ten slots on as many generators, 100 tokens each; the first round is shorter by turns. One
@@ -168,7 +168,7 @@ def test_with_a_target_what_is_slow_is_overtaken_up_to_the_bound():
     assert bounded.start_staleness.max() == 2 < overtaken.start_staleness.max() <= 9
 
 
-def test_no_lag_allowed_is_generate_then_update():
+def test_no_staleness_allowed_is_generate_then_update():
     runs = [
         simulate(schedule, BUSY, TAILED, 32, 10)
         for schedule in (generate_then_update(), pipeline_rl(0))
@@ -358,7 +358,7 @@ def test_littles_law():
 # Shapes of the results
 
 
-def test_more_lag_buys_throughput_until_the_generators_are_full():
+def test_more_staleness_buys_throughput_until_the_generators_are_full():
     runs = [simulate(pipeline_rl(k), BUSY, TAILED, 48, 40, 10) for k in (0, 1, 2, 4, 8, 16)]
     speeds = [run.tokens_per_second for run in runs]
     assert (np.diff(speeds[:4]) > 0).all()
