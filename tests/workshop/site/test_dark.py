@@ -8,7 +8,8 @@ import pytest
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from rlbook.viz.style import ARM_COLOURS, BAD, FAMILY_COLOURS, GOOD, INK, METHOD_COLOURS, MUTED
+from rlbook.viz.style import BAD, GOOD, INK, METHOD_COLOURS, MUTED
+from workshop.arms import ARM_COLOURS, FAMILY_COLOURS
 from workshop.site.dark import PAPER, dark, dark_colour, dark_png, dark_svg, parsed
 
 INKS = sorted(
