@@ -240,6 +240,7 @@ VERL = {
     "rollout_corr/k3_kl": "mismatch_kl",
     "training/rollout_actor_probs_pearson_corr": "mismatch_correlation",
 }
+SUMMARY = "train_runtime"  # of the row of totals that ends a log of TRL, under its last step
 SCALE = {"mismatch_fresh": "mismatch"}
 NUMBER = r"-?(?:\d[\d.]*(?:e[+-]?\d+)?|nan|inf)"
 VERL_PAIR = re.compile(rf"([\w/@.-]+):(?:np\.\w+\()?({NUMBER})\b")
@@ -287,7 +288,7 @@ def row_of(line: Any) -> dict[str, float]:
     for name, value in given.items():
         with suppress(TypeError, ValueError):
             row[name] = float(value)
-    return row if len(row) > 2 else {}
+    return row if len(row) > 2 and SUMMARY not in row else {}
 
 
 def literal(text: str) -> Any:

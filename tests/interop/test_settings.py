@@ -5,10 +5,12 @@ import importlib.metadata
 import importlib.util
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import torch
 
+from rlbook.doctor import VERL as DOCTORS_VERL
 from rlbook.interop import PEERS, BatchSizes, translate
 from rlbook.objectives import FIELD, METHODS
 from rlbook.paths import data_dir
@@ -161,6 +163,39 @@ def test_gkd_of_written_texts_is_a_divergence_and_no_likelihood(trl):
     torch.testing.assert_close(slope, student - q)  # of KL(teacher ‖ student), by hand
     written = torch.tensor([1.0, 0, 0], dtype=torch.float64)  # SFT on token 0
     assert (slope - (student - written)).abs().max() > 0.3
+
+
+VERL = tomllib.loads((data_dir() / "peers.toml").read_text(encoding="utf-8"))["verl"]
+EXPERIMENTAL = "async_training.staleness_threshold"
+
+
+def test_verls_defaults_are_the_ones_that_the_book_states(verl):
+    config = verl.parse({})
+    stated = {name: value for name, value in VERL["keys"].items() if name != EXPERIMENTAL}
+    theirs = {name: found(config, name) for name in stated}
+    assert theirs == {name: None if v == "null" else v for name, v in stated.items()}
+
+
+@pytest.fixture(scope="module")
+def text_of_verl(verl):
+    (folder,) = importlib.util.find_spec("verl").submodule_search_locations
+    files = [p for p in Path(folder).rglob("*") if p.suffix in (".py", ".yaml")]
+    return "\n".join(p.read_text(encoding="utf-8", errors="replace") for p in files)
+
+
+@pytest.mark.parametrize("word", [*VERL["values"], EXPERIMENTAL.rpartition(".")[2]])
+def test_verl_has_every_word_that_the_book_writes(text_of_verl, word):
+    assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text_of_verl)
+
+
+def test_the_doctors_names_are_those_of_the_logs(text_of_verl):
+    """Names that verl puts together from a family and a key count by their parts."""
+    missing = {}
+    for name in DOCTORS_VERL:
+        family, _, key = name.partition("/")
+        if name not in text_of_verl:
+            missing[name] = [p for p in (family, key) if not re.search(rf"\b{p}\b", text_of_verl)]
+    assert not any(missing.values()), missing
 
 
 CLAIMS = tomllib.loads((data_dir() / "claims.toml").read_text(encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -155,6 +156,26 @@ def test_a_log_of_trl_in_all_its_forms(tmp_path, name, text):
     assert (log.first("truncated"), log.first("kl_ref"), log.first("mismatch")) == (1, 0, 0.004)
     assert log.all("kl") == []  # TRL means the reference
     assert names(log)[:2] == ["all_truncated", "silent_groups"]
+
+
+LOGS = Path(__file__).with_name("logs")  # of TRL 1.16, by workshop.troubles.trl_logs
+
+
+@pytest.mark.parametrize(
+    ("file", "first"),
+    [
+        ("trl_healthy.json", None),
+        ("trl_cut.json", "all_truncated"),
+        ("trl_cut.txt", "all_truncated"),
+        ("trl_paid.json", "silent_groups"),
+    ],
+)
+def test_what_trl_wrote_itself_of_a_healthy_run_and_of_two_faults(file, first):
+    """Two updates a batch, so every second row has no completions; the last one is no step."""
+    log = read_log(LOGS / file)
+    assert len(log.rows) == 12 and len(log.all("truncated")) == 6
+    assert len(log.all("clip_fraction")) == len(log.all("grad_norm")) == 12
+    assert (names(log) or [None])[0] == first
 
 
 def test_a_log_of_verl_on_the_console_and_as_lines(tmp_path):
