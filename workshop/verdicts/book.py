@@ -471,6 +471,22 @@ def efficiency(told: Told) -> Iterator[Claim]:
         for arm in ("at once", "after 12 batches"):
             yield told(f"a price {arm}, for no price", SUMS + OWN, "late_price", arm, "no price",
                        collapse=True)  # fmt: skip
+    if there(told.load, "length_padded"):
+        arms = told.load("length_padded_eval").arm.unique()
+        for arm in (arm for arm in arms if arm != "no price"):
+            padded = ("padded answers" + OWN, "length_padded", arm, "no price")
+            yield told(f"{arm}, for accuracy", *padded)
+            mean = Column("over_budgets")
+            yield told(f"{arm}, over budgets", *padded, mean, unit="right")
+    if recorded(told.load, "pupils", arms=7):
+        habits = ("habits" + OWN, "pupils")
+        yield told("γ = 1, for γ = 0", *habits, "γ = 1", "γ = 0", EACH_FAMILY, unit="pass@1")
+        for arm in ("distilled, then RL", "imitated, then RL", "squares begun, RL"):
+            yield told(f"{arm}, for RL", *habits, arm, "RL", EACH_FAMILY, beside="teacher_null",
+                       **alone)  # fmt: skip
+        shown = "48 examples, then RL"
+        yield told("RL behind 48 examples, for them alone", *habits, shown, "48 examples",
+                   EACH_FAMILY, collapse=True, **alone)  # fmt: skip
     small = ("habits, a student of a sixth", "small_student")
     for text, arm, lr in (("imitation", teacher, 2e-3), ("on-policy distillation", opd, 2e-3)):
         yield told(
