@@ -30,7 +30,7 @@ LAB_SETTINGS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "f
 	"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
-.PHONY: help lab test lint types unit portable slow test-chapters book site bench setup setup-dev \
+.PHONY: help lab test lint types unit portable slow test-chapters book site pdf bench setup setup-dev \
 	gpu vllm-cpu trl interop lock check-python check-port
 
 help:  ## this list
@@ -77,6 +77,9 @@ book: setup  ## execute chapters in place and refresh their outputs (CHAPTERS="â
 
 site: $(SITE_VENV)/.site  ## the web edition, from the stored outputs, into build/site/html
 	$(SITE_VENV)/bin/python -m workshop site
+
+pdf: site  ## the whole book as one PDF, build/site/rlbook.pdf; needs Chromium
+	$(SITE_VENV)/bin/python -m workshop pdf
 
 bench: setup  ## measure this machine: against TRL, against its own limit
 	$(BIN)/python -m workshop bench

@@ -99,6 +99,17 @@ def site(words: Sequence[str]) -> None:
     print(build_site())
 
 
+def pdf(words: Sequence[str]) -> None:
+    """Print the built site as one PDF, into build/site/rlbook.pdf."""
+    parser = parser_of("python -m workshop pdf", pdf)
+    parser.add_argument("pages", nargs="*", help="such as 05_grpo; the whole book if none is named")
+    chosen = parser.parse_args(words).pages
+    from workshop.site.pdf import book_pdf
+
+    path = book_pdf(chosen=chosen)
+    print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
+
+
 def troubles(words: Sequence[str]) -> None:
     """Put faults into the trainer and count how many of them `rlbook doctor` names."""
     parser = parser_of("python -m workshop troubles", troubles)
@@ -140,6 +151,7 @@ VERBS = {
     "book": book,
     "shape": shape,
     "site": site,
+    "pdf": pdf,
     "course": course,
     "chaos": chaos,
     "troubles": troubles,
