@@ -1,16 +1,17 @@
 """The log of batches between orchestrator and trainer: published whole, kept until superseded.
 
-spool/batch_000012/tokens.safetensors   what was sampled, flat, with the offsets of each rollout
-spool/batch_000012/rollouts.json        everything else about the rollouts
-spool/batch_000012/state.json           the orchestrator's state once this batch was formed
-spool/batch_000012/checksums.json       SHA-256 of each of these
-spool/END                               no batch will follow; names the version to stop at
+batches/batch_000012/tokens.safetensors   what was sampled, flat, with the offsets of each rollout
+batches/batch_000012/rollouts.json        everything else about the rollouts
+batches/batch_000012/state.json           the orchestrator's state once this batch was formed
+batches/batch_000012/checksums.json       SHA-256 of each of these
+batches/END                               no batch will follow; names the version to stop at
 """
 
 import json
+import math
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -31,7 +32,7 @@ def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: d
     """
     if has_batch(layout, step):
         raise FileExistsError(
-            f"batch {step} is in {layout.spool} already: does another orchestrator write to it?"
+            f"batch {step} is in {layout.batches} already: does another orchestrator write to it?"
         )
 
     def write(folder: Path) -> None:
@@ -50,7 +51,9 @@ def read_batch(layout: Layout, step: int) -> tuple[list[Rollout], dict]:
     """
     folder = layout.batch(step)
     if not folder.is_dir():
-        raise FileNotFoundError(f"no batch {step} in {layout.spool}: newest {newest_batch(layout)}")
+        raise FileNotFoundError(
+            f"no batch {step} in {layout.batches}: newest {newest_batch(layout)}"
+        )
     check_batch(folder)
     document = json.loads((folder / "rollouts.json").read_text())
     rollouts = restore(document, load_file(folder / "tokens.safetensors"))
@@ -76,38 +79,31 @@ def has_batch(layout: Layout, step: int) -> bool:
 
 
 def published(layout: Layout) -> list[int]:
-    """Numbers of all batches in the spool, in order."""
-    names = (re.fullmatch(r"batch_(\d+)", path.name) for path in layout.spool.glob("batch_*"))
+    """Numbers of all batches in the log, in order."""
+    names = (re.fullmatch(r"batch_(\d+)", path.name) for path in layout.batches.glob("batch_*"))
     return sorted(int(name[1]) for name in names if name)
 
 
 def newest_batch(layout: Layout) -> int | None:
-    """The last batch published; None if the spool is empty."""
+    """The last batch published; None if the log is empty."""
     return max(published(layout), default=None)
 
 
 def newest_state(layout: Layout) -> tuple[int, dict | None]:
     """The next batch to form and the orchestrator's state after the one before; (0, None) at first.
 
-    From the spool, or from the newest checkpoint if that has made every batch superfluous.
+    From the log, or from the newest checkpoint if that has made every batch superfluous.
     """
-    state = spooled_state(layout) or saved_state(layout)
+    newest, state = newest_batch(layout), None
+    if newest is not None:
+        try:
+            check_batch(layout.batch(newest))
+            state = read_json(layout.batch(newest) / "state.json")
+        except (DamagedBatch, FileNotFoundError):
+            if has_batch(layout, newest):  # else it is being pruned right now
+                raise
+    state = state or saved_state(layout)
     return (state["step"] + 1, state) if state else (0, None)
-
-
-def spooled_state(layout: Layout) -> dict | None:
-    """State of the newest batch; None if there is none, or it is being pruned right now."""
-    newest = newest_batch(layout)
-    if newest is None:
-        return None
-    folder = layout.batch(newest)
-    try:
-        check_batch(folder)
-        return read_json(folder / "state.json")
-    except (DamagedBatch, FileNotFoundError):
-        if has_batch(layout, newest):
-            raise
-        return None
 
 
 def saved_state(layout: Layout) -> dict | None:
@@ -118,27 +114,25 @@ def saved_state(layout: Layout) -> dict | None:
     return read_json(layout.checkpoints / pointer.read_text().strip() / "orchestrator.json")
 
 
-def prune(layout: Layout, before_step: int) -> None:
-    """Delete the batches before `before_step`, which a durable checkpoint has made superfluous."""
-    remove_batches(layout, lambda step: step < before_step)
+def prune(layout: Layout, before: int = 0, since: float = math.inf) -> None:
+    """Delete the batches before one, which a durable checkpoint has made superfluous, or since one.
 
-
-def remove_batches(layout: Layout, unwanted: Callable[[int], bool]) -> None:
-    """Delete some batches. A folder loses its name first: what a crash leaves of it is no batch."""
+    A folder loses its name first: what a crash leaves of it is no batch.
+    """
     for step in published(layout):
-        if unwanted(step):
+        if step < before or step >= since:
             folder = layout.batch(step)
             folder.rename(folder.with_name(f".{folder.name}.pruned"))
-    for leftover in layout.spool.glob(".batch_*.pruned"):
+    for leftover in layout.batches.glob(".batch_*.pruned"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def end_spool(layout: Layout, step: int, reason: str, failed: bool = False) -> None:
+def end_log(layout: Layout, step: int, reason: str, failed: bool = False) -> None:
     """Announce that batch `step` will never come, and why: the trainer stops at that version."""
     end = {"version": step, "exhausted": True, "reason": reason, "failed": failed}
-    write_json(layout.spool / "END", end)
+    write_json(layout.batches / "END", end)
 
 
-def spool_end(layout: Layout) -> dict | None:
-    """What `end_spool` announced: {"version", "exhausted", "reason", "failed"}; None if nothing."""
-    return read_json(layout.spool / "END")
+def log_end(layout: Layout) -> dict | None:
+    """What `end_log` announced: {"version", "exhausted", "reason", "failed"}; None if nothing."""
+    return read_json(layout.batches / "END")

@@ -1,22 +1,28 @@
 """Settings of a full-scale run: those of any run, and what many processes need besides."""
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rlbook.scale.conflicts import (
-    evaluation_conflicts,
-    generate_conflicts,
-    placement_conflicts,
-    run_conflicts,
-)
+from rlbook.objectives import REQUIREMENTS
 from rlbook.training import config as training
 from rlbook.training.config import RunConfig, Section
 from rlbook.training.config import dump_config as dump_config
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+NOT_HERE = {  # what a method may need and not get, and why
+    "critic": "it would be a second sharded model in every update, checkpoint and budget",
+    "sampler's top-k": "generators report the log-probs of the tokens they drew, and no others",
+}
+DECIDED = {  # options of vLLM's server that follow from other settings
+    *("model", "host", "port", "dtype", "max-num-seqs", "generation-config", "logprobs-mode"),
+    *("weight-transfer-config", "middleware", "hf-overrides", "tensor-parallel-size"),
+    *("gpu-memory-utilization", "enable-scale-out", "disable-log-stats"),
+    "disable-uvicorn-access-log",
+}
 
 
 class Interruption(Section):
@@ -37,14 +43,13 @@ class Interruption(Section):
         return after
 
     @property
-    def latest(self) -> int:
-        """Tokens of the longest thought."""
-        return self.after[1] if isinstance(self.after, tuple) else self.after
+    def bounds(self) -> tuple[int, int]:
+        """Tokens of the shortest and of the longest thought."""
+        return self.after if isinstance(self.after, tuple) else (self.after, self.after)
 
     def limits(self, n: int, random: Random) -> list[int]:
         """Tokens of thought for each of `n` completions."""
-        low, high = self.after if isinstance(self.after, tuple) else (self.after, self.after)
-        return [random.randint(low, high) for _ in range(n)]
+        return [random.randint(*self.bounds) for _ in range(n)]
 
 
 class GenerateConfig(Section):
@@ -55,9 +60,7 @@ class GenerateConfig(Section):
     )
     python: str | None = Field(None, description="interpreter of the vLLM environment; this one")
     count: int = Field(1, ge=1, description="servers to start")
-    token: str | None = Field(
-        None, description="secret that every request has to carry; a new one for every start"
-    )
+    token: str | None = Field(None, description="secret of all requests; new for every start")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per server")
     colocated: bool = Field(False, description="on the trainers' GPUs instead of their own")
     gpu_memory: float = Field(0.9, gt=0, le=1, description="share of GPU memory vLLM may take")
@@ -76,14 +79,10 @@ class GenerateConfig(Section):
     )
     timeout: float = Field(600.0, gt=0, description="seconds before a request is given up")
     max_staleness: int = Field(
-        8,
-        ge=0,
-        description="most versions, one a step, between a token and its training; 0: on-policy",
+        8, ge=0, description="most versions, one a step, from a token to its training; 0: on-policy"
     )
     target_staleness: int | None = Field(
-        None,
-        ge=0,
-        description="steps by which generators work ahead; null: as few as keep the trainer busy",
+        None, ge=0, description="steps to work ahead; null: as few as keep the trainer busy"
     )
     late: Literal["wait", "drop"] = Field(
         "wait", description="a group about to get too old: the trainer waits, or it is dropped"
@@ -101,15 +100,11 @@ class EvaluationSet(Section):
     )
     levels: tuple[int, ...] | None = Field(None, description="difficulty levels; all if absent")
     prompts: int = Field(ge=1, description="problems; those that training asks are left out")
-    samples: int | None = Field(
-        None, ge=1, description="completions per problem; evaluation.samples if absent"
-    )
+    samples: int | None = Field(None, ge=1, description="completions each; evaluation.samples")
     ks: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         None, description="pass@k to report besides pass@1; 2, 4, 8, … if absent"
     )
-    temperature: float | None = Field(
-        None, ge=0, description="of sampling; rollout.temperature if absent"
-    )
+    temperature: float | None = Field(None, ge=0, description="of sampling; as in training")
     max_new_tokens: int | None = Field(
         None, ge=1, description="completion limit in tokens, not interrupted; as in training"
     )
@@ -133,9 +128,7 @@ class TrainConfig(Section):
     fp32_head: bool = Field(True, description="logits in float32, here and in the generators")
     activation_checkpointing: bool = Field(False, description="recompute layers in backward")
     accumulate: bool = Field(
-        False,
-        description="sum gradients over processes once an update, not once a micro-batch: 4 bytes "
-        "a parameter more on each, for where their links are slow",
+        False, description="sum gradients once an update, for slow links: 4 bytes a parameter more"
     )
 
 
@@ -148,17 +141,11 @@ class LaunchConfig(Section):
     max_deaths: int = Field(8, ge=1, description="deaths of one process in `window` that it bears")
     window: float = Field(600.0, gt=0, description="seconds")
     silent_batches: int = Field(
-        20,
-        ge=1,
-        description="batches in a row, none of whose groups passes the prompt filter: it stops",
+        20, ge=1, description="batches in a row without a group that passes the filter: it stops"
     )
-    shown: int = Field(
-        4, ge=0, description="answers of every batch, right and wrong, kept to be read"
-    )
+    shown: int = Field(4, ge=0, description="answers of every batch that are kept to be read")
     loading: float = Field(
-        1800.0,
-        gt=0,
-        description="seconds from a process's start to its first sign of life; then it is killed",
+        1800.0, gt=0, description="seconds to a process's first sign of life; then it is killed"
     )
     grace: float = Field(20.0, ge=0, description="seconds a process is given to stop by itself")
 
@@ -175,17 +162,11 @@ class BudgetConfig(Section):
 
     gpu_memory_gb: float = Field(80.0, gt=0, description="per GPU, 1e9 bytes")
     peak_tflops: float = Field(989.0, gt=0, description="dense bf16 peak per GPU")
-    mfu: float | None = Field(
-        None, gt=0, le=1, description="share of the peak that layers reach; by model size if absent"
-    )
+    mfu: float | None = Field(None, gt=0, le=1, description="share of the peak; by size if absent")
     update_seconds: float | None = Field(None, gt=0, description="measured; else peak and mfu")
     bandwidth_tb: float = Field(3.35, gt=0, description="memory bandwidth per GPU, TB/s")
-    decode_share: float = Field(
-        0.8, gt=0, le=1, description="share of the bandwidth a decode step reaches"
-    )
-    decode_seconds: float | None = Field(
-        None, gt=0, description="measured for one token of every slot; else bandwidth"
-    )
+    decode_share: float = Field(0.8, gt=0, le=1, description="share of the bandwidth in decoding")
+    decode_seconds: float | None = Field(None, gt=0, description="measured; else from bandwidth")
     push_gb: float = Field(2.0, gt=0, description="GB per second at which weights travel")
     gpu_hour_price: float | None = Field(None, gt=0, description="in any currency, for the cost")
     mean_tokens: int | None = Field(None, ge=1, description="mean completion; half the limit")
@@ -253,14 +234,77 @@ class ScaleConfig(RunConfig):
 
     @model_validator(mode="after")
     def _can_work(self) -> Self:
-        for problem in chain(
-            run_conflicts(self),
-            evaluation_conflicts(self.evaluation),
-            generate_conflicts(self, self.generate),
-            placement_conflicts(self.generate, self.train, self.launch),
-        ):
+        for problem in conflicts(self):
             raise ValueError(problem)
         return self
+
+
+def conflicts(run: ScaleConfig) -> Iterator[str]:
+    """Settings that are valid one by one and cannot work together: each line names the fix."""
+    generate, train, launch = run.generate, run.train, run.launch
+    for need in sorted(run.method.requirements() & NOT_HERE.keys()):
+        yield (
+            f"method: {run.method.name} needs {REQUIREMENTS[need]}, which many processes do not "
+            f"have ({NOT_HERE[need]}): train it with `rlbook train`"
+        )
+    if run.rollout.sync_every > 1:
+        yield (
+            f"rollout.sync_every {run.rollout.sync_every}: here weights travel after every step, "
+            "set it to 1 and bound the age of tokens by generate.max_staleness"
+        )
+    if run.model.device not in ("cpu", "cuda"):
+        yield (
+            f"model.device {run.model.device!r}: write cpu or cuda; CUDA_VISIBLE_DEVICES chooses "
+            "among GPUs"
+        )
+    for name, one in run.evaluation.sets.items():
+        samples, largest = one.samples or run.evaluation.samples, max(one.ks or (1,))
+        if largest > samples:
+            yield (
+                f"evaluation.sets.{name}: pass@{largest} needs {largest} samples of a problem, it "
+                f"has {samples}: raise its samples, or lower its ks"
+            )
+    if generate.transport == "nccl" and run.model.device != "cuda":
+        yield (
+            "generate.transport nccl moves GPU memory: set model.device to cuda, or the transport "
+            "to file"
+        )
+    if generate.engine == "builtin":
+        if generate.tensor_parallel > 1:
+            yield "generate.tensor_parallel needs engine vllm"
+        if generate.dtype != "float32":
+            yield "generate.engine builtin computes in float32: set generate.dtype to float32"
+        if generate.transport == "nccl":
+            yield "generate.engine builtin reads weights: set generate.transport to file"
+    if taken := sorted(DECIDED.intersection(name.replace("_", "-") for name in generate.vllm)):
+        yield f"generate.vllm: the run itself decides {', '.join(taken)}: leave them out"
+    target, bound = generate.target_staleness, generate.max_staleness
+    if target is not None and target > bound:
+        yield (
+            f"generate.target_staleness {target} exceeds generate.max_staleness {bound}: lower it "
+            "or raise the bound"
+        )
+    cut, limit = generate.interruption, run.rollout.max_new_tokens
+    if cut and cut.bounds[1] + cut.answer_tokens > limit:
+        yield (
+            "generate.interruption: after + answer_tokens exceed rollout.max_new_tokens "
+            f"({limit}): raise it or lower them"
+        )
+    if generate.colocated and launch.engine == "ray":
+        yield (
+            "generate.colocated: on a cluster every process has GPUs of its own, set it to false, "
+            "or launch.engine to local"
+        )
+    if generate.colocated and generate.transport == "nccl":
+        yield (
+            "generate.colocated: NCCL wants a GPU of its own for every process, set "
+            "generate.transport to file"
+        )
+    if generate.colocated and generate.count * generate.tensor_parallel > train.processes:
+        yield (
+            f"generate.colocated: {generate.count} servers of {generate.tensor_parallel} GPUs "
+            f"do not fit on train.processes {train.processes}: lower generate.count"
+        )
 
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> ScaleConfig:

@@ -1,8 +1,8 @@
-"""Where a run keeps its things.
+"""Where a run keeps its things, and who may open it.
 
 <run>/config.yaml           settings
-<run>/spool/batch_000012/   rollouts of update 12: a log that is replayed after a crash
-<run>/spool/END             no further batch will come: the version at which to stop, and why
+<run>/batches/batch_000012/   rollouts of update 12: a log that is replayed after a crash
+<run>/batches/END             no further batch will come: the version at which to stop, and why
 <run>/weights/v000012/      weights after 12 updates, for generators that read files
 <run>/step_000020/          checkpoint after 20 updates: a Hugging Face folder and more
 <run>/latest                names the newest checkpoint
@@ -22,42 +22,40 @@
 <run>/report.html           the report
 """
 
-from dataclasses import dataclass
+import fcntl
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from rlbook.durable import read_json as read_json
-from rlbook.durable import sync_to_disk as sync_to_disk
-from rlbook.durable import write_json as write_json
+from rlbook.durable import read_json, replace_text, write_json
+from rlbook.scale.config import ScaleConfig, dump_config, load_config
+from rlbook.training.resume import fixed_differences
+
+# What a resumed run may change: how long it goes on, where it runs, what it may use, how it is
+# watched. Up to rounding, nothing of it decides what is learnt, as `evaluation.prompts` does:
+# training leaves held-out problems out.
+RESUMABLE = (
+    *("run", "steps", "sinks", "launch", "checkpoint", "budget", "model.device"),
+    *("evaluation.every", "evaluation.samples", "evaluation.sets"),
+    *("optimizer.micro_batch_tokens", "generate.python", "generate.count", "generate.token"),
+    *("generate.tensor_parallel", "generate.colocated", "generate.gpu_memory", "generate.slots"),
+    *("generate.transport", "generate.timeout", "generate.verifiers", "generate.vllm"),
+    *("train.processes", "train.activation_checkpointing", "train.accumulate"),
+)
 
 
-class Inside:
-    """A path in the run folder, of this name."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __get__(self, layout: "Layout", owner: type) -> Path:
-        return layout.root / self.name
-
-
-@dataclass(frozen=True)
 class Layout:
     """Paths inside one run folder."""
 
-    root: Path
-
-    config = Inside("config.yaml")
-    spool = Inside("spool")
-    weights = Inside("weights")
-    checkpoints = Inside("")  # the run folder itself, as for `rlbook train`
-    status = Inside("status.json")
-    servers = Inside("servers")
-    run_id = Inside("run_id")
-    processes = Inside("processes.json")
-    sent = Inside("sent.json")
-    pinned = Inside("pinned")
-    logs = Inside("logs")
-    report = Inside("report.html")
+    def __init__(self, root: Path):
+        self.root = self.checkpoints = root  # checkpoints as for `rlbook train`
+        self.config, self.run_id = root / "config.yaml", root / "run_id"
+        self.status, self.processes = root / "status.json", root / "processes.json"
+        self.sent, self.report = root / "sent.json", root / "report.html"
+        self.batches, self.weights = root / "batches", root / "weights"
+        self.servers, self.logs, self.pinned = root / "servers", root / "logs", root / "pinned"
 
     def server(self, name: str) -> Path:
         """Address of one server."""
@@ -73,8 +71,57 @@ class Layout:
 
     def batch(self, step: int) -> Path:
         """Rollouts of update `step`."""
-        return self.spool / f"batch_{step:06d}"
+        return self.batches / f"batch_{step:06d}"
 
     def version(self, version: int) -> Path:
         """Weights of one version."""
         return self.weights / f"v{version:06d}"
+
+
+def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
+    """Make the run folder, or check that `config` continues the run in it.
+
+    Raises `ValueError` for a folder that is taken, nothing to resume, or settings that differ (it
+    names them).
+    """
+    known = layout.config.exists()
+    if known and not resume:
+        raise ValueError(
+            f"{layout.root} already holds a run: continue it with --resume, or choose another "
+            "folder with run=…"
+        )
+    if resume and not known:
+        raise ValueError(f"{layout.root} holds no run to resume: leave --resume out to start one")
+    if resume:
+        differing = fixed_differences(load_config(layout.config), config, RESUMABLE)
+        changed = [f"{name} was {old!r}, is {new!r}" for name, (old, new) in differing.items()]
+        if changed:
+            raise ValueError(
+                f"the run in {layout.root} was started with other settings ({'; '.join(changed)}). "
+                f"These may change: {', '.join(RESUMABLE)}. Resume {layout.config} without the "
+                "others, or start a new run with run=…"
+            )
+        status = read_json(layout.status, {})
+        if status.get("done") and status["version"] < config.steps:  # it is given more to do
+            write_json(layout.status, {**status, "done": False})
+    layout.root.mkdir(parents=True, exist_ok=True)
+    replace_text(layout.config, dump_config(config), mode=0o600)  # it holds the servers' secret
+    shutil.rmtree(layout.servers, ignore_errors=True)  # those of an earlier start
+    layout.pinned.unlink(missing_ok=True)
+    if not layout.run_id.exists():
+        replace_text(layout.run_id, secrets.token_hex(4))
+
+
+@contextmanager
+def one_launcher(layout: Layout) -> Iterator[None]:
+    """Hold the folder; the system lets go of it when the process ends, however it ends.
+
+    Raises `ValueError` if another launcher holds it.
+    """
+    layout.root.mkdir(parents=True, exist_ok=True)
+    with (layout.root / ".launcher.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another launcher is at work in {layout.root}: stop it") from None
+        yield

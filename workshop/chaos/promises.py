@@ -11,7 +11,7 @@ from torch import Tensor
 from rlbook.durable import read_json
 from rlbook.jsonl import read_jsonl
 from rlbook.policy import set_threads
-from rlbook.scale.batch_log import DamagedBatch, published, read_batch, spool_end
+from rlbook.scale.batch_log import DamagedBatch, log_end, published, read_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.learner import ShardedLearner
@@ -54,7 +54,7 @@ def broken_promises(layout: Layout, kept: Layout, config: ScaleConfig) -> Iterat
 
 def last_update(layout: Layout, config: ScaleConfig) -> int:
     """The run's last update: that of its settings, or an earlier one if the prompts ran out."""
-    end = spool_end(layout)
+    end = log_end(layout)
     return min(config.steps, end["version"]) if end and not end["failed"] else config.steps
 
 
@@ -62,7 +62,7 @@ def bad_end(layout: Layout, updates: int) -> Iterator[str]:
     """What is wrong with the run's last status, if anything."""
     status = read_json(layout.status, {})
     if not status.get("done") or status["version"] != updates:
-        why = (spool_end(layout) or {}).get("reason")
+        why = (log_end(layout) or {}).get("reason")
         yield f"the run ends with status {status}" + (f": {why}" if why else "")
 
 

@@ -190,7 +190,7 @@ def in_processes(config: ScaleConfig) -> tuple[list[dict], dict[int, dict]]:
     for folder in step_folders(layout.checkpoints):
         rewards[read_state(folder)["step"]] = held_out(load_policy(str(folder)), config)
         shutil.rmtree(folder)
-    for part in (layout.spool, layout.weights):
+    for part in (layout.batches, layout.weights):
         shutil.rmtree(part, ignore_errors=True)
     return rows, rewards
 

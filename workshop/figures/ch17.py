@@ -64,7 +64,7 @@ BOXES = (  # left, bottom, width, height, colour, title, text
     (2, 38, 22, 36, PROCESS, "generators", "vLLM or the\nbook's sampler,\nas HTTP servers"),
     (39, 52, 22, 22, PROCESS, "orchestrator", "prompts, groups,\nrewards, pacing"),
     (76, 38, 22, 36, PROCESS, "trainer ranks", "FSDP2,\nour train_step"),
-    (39, 27, 22, 12, FOLDER, "spool/", "a log of batches"),
+    (39, 27, 22, 12, FOLDER, "batches/", "a log of batches"),
     (39, 3, 22, 12, FOLDER, "weights/", "or over the network"),
     (76, 3, 22, 17, FOLDER, "step_…/", "model, AdamW,\npool, version"),
 )

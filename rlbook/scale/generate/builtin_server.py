@@ -11,9 +11,11 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
@@ -25,7 +27,7 @@ from torch import Tensor
 
 from rlbook.policy import Completion, load_policy, set_threads
 from rlbook.policy.continuous import ContinuousSampler
-from rlbook.scale.conflicts import LOOPBACK
+from rlbook.scale.config import LOOPBACK
 from rlbook.scale.generate.protocol import RELOAD_ROUTE, WEIGHTS_VARIABLE, requested_folder
 from rlbook.scale.generate.registry import own_host, publish
 from rlbook.scale.process import die_with_parent
@@ -74,77 +76,59 @@ class Label(Strict):
     new_version: str
 
 
-class Stepper:
-    """Takes steps in a thread while there is something to do: no request waits for the model.
+class Server:
+    """The routes; `labels[v]` is what clients call the weights that the sampler knows as v.
 
-    `async with stepper` is between two of them; nobody touches the sampler otherwise.
+    Steps are taken in a thread while there is something to do: no request waits for the model.
+    Between two of them is `async with server.turn()`; nobody touches the sampler otherwise.
     """
 
     def __init__(self, sampler: ContinuousSampler):
-        self.sampler, self.paused = sampler, False
+        self.sampler, self.labels, self.paused = sampler, [FRESH_LABEL], False
         self.thread = ThreadPoolExecutor(1, "sampler")
         self._turn, self._woken = asyncio.Lock(), asyncio.Event()
         self._completions: dict[int, asyncio.Future[Completion]] = {}
 
-    async def __aenter__(self) -> ContinuousSampler:
-        await self._turn.acquire()
-        return self.sampler
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[ContinuousSampler]:
+        """The sampler between two steps."""
+        async with self._turn:
+            self._woken.set()
+            yield self.sampler
 
-    async def __aexit__(self, *error) -> None:
-        self._turn.release()
-        self._woken.set()
+    async def live(self, app: web.Application) -> AsyncIterator[None]:
+        """Steps are taken for as long as the application runs."""
+        self.stepping = asyncio.create_task(self.step_for_ever())
+        yield
+        self.stepping.cancel()
 
-    async def add(
-        self, n: int, prompt: list[int], max_new_tokens: int, temperature: float
-    ) -> list[asyncio.Future[Completion]]:
-        """`n` futures of completions. Cancelling one frees it."""
-        loop = asyncio.get_running_loop()
-        async with self as sampler:
-            numbers = [sampler.add(prompt, max_new_tokens, temperature) for _ in range(n)]
-            return [self._completions.setdefault(one, loop.create_future()) for one in numbers]
-
-    async def run(self) -> None:
-        """Step for ever; a step that fails ends every completion, for no row can go on."""
+    async def step_for_ever(self) -> None:
+        """A step that fails ends every completion, for no row can go on."""
         loop = asyncio.get_running_loop()
         while True:
             await self._woken.wait()
             async with self._turn:
-                self._forget_cancelled()
+                cancelled = [n for n, future in self._completions.items() if future.cancelled()]
+                self.sampler.cancel(cancelled)
+                for number in cancelled:
+                    del self._completions[number]
                 if self.paused or not self.sampler.busy:
                     self._woken.clear()
                     continue
+                ended: Mapping[int, Completion | Exception]
                 try:
-                    finished = await loop.run_in_executor(self.thread, self.sampler.step)
+                    ended = await loop.run_in_executor(self.thread, self.sampler.step)
                 except Exception as error:
-                    finished = {}
-                    self.sampler.cancel(self._completions)
-                    for future in self._completions.values():
-                        if not future.done():
-                            future.set_exception(error)
-                    self._completions.clear()
-                for number, completion in finished.items():
+                    ended = {number: error for number in self._completions}
+                    self.sampler.cancel(ended)
+                for number, end in ended.items():
                     future = self._completions.pop(number)
-                    if not future.done():  # cancelled meanwhile
-                        future.set_result(completion)
-
-    def _forget_cancelled(self) -> None:
-        cancelled = [number for number, f in self._completions.items() if f.cancelled()]
-        self.sampler.cancel(cancelled)
-        for number in cancelled:
-            del self._completions[number]
-
-
-class Server:
-    """The routes; `labels[v]` is what clients call the weights that the sampler knows as v."""
-
-    def __init__(self, sampler: ContinuousSampler):
-        self.stepper, self.labels = Stepper(sampler), [FRESH_LABEL]
-
-    async def live(self, app: web.Application) -> AsyncIterator[None]:
-        """Steps are taken for as long as the application runs."""
-        self.stepping = asyncio.create_task(self.stepper.run())
-        yield
-        self.stepping.cancel()
+                    if future.done():  # cancelled meanwhile
+                        continue
+                    if isinstance(end, Exception):
+                        future.set_exception(end)
+                    else:
+                        future.set_result(end)
 
     def routes(self) -> list[web.RouteDef]:
         """The part of vLLM's interface that rollouts and weight updates need."""
@@ -169,7 +153,7 @@ class Server:
 
     async def is_paused(self, request: web.Request) -> web.Response:
         """Whether sampling stands still for an update."""
-        return web.json_response({"is_paused": self.stepper.paused})
+        return web.json_response({"is_paused": self.paused})
 
     async def pause(self, request: web.Request) -> web.Response:
         """Stop between two tokens; requests stay, and so does the cache unless asked otherwise."""
@@ -178,22 +162,22 @@ class Server:
         clear = request.query.get("clear_cache", "true")
         if clear not in ("true", "false"):
             raise BadRequest(f"clear_cache: expected true or false, got {clear!r}")
-        async with self.stepper as sampler:
-            self.stepper.paused = True
+        async with self.turn() as sampler:
+            self.paused = True
             if clear == "true":
                 sampler.clear_cache()
         return web.json_response({"status": "paused"})
 
     async def resume(self, request: web.Request) -> web.Response:
         """Go on with every request where it stood."""
-        async with self.stepper:
-            self.stepper.paused = False
+        async with self.turn():
+            self.paused = False
         return web.json_response({"status": "resumed"})
 
     async def update_label(self, request: web.Request) -> web.Response:
         """Name the present weights."""
         label = (await read_body(request, Label)).new_version
-        async with self.stepper as sampler:
+        async with self.turn() as sampler:
             self.labels.append(label)
             sampler.version = len(self.labels) - 1
         return web.json_response({"success": True, "new_version": label})
@@ -205,23 +189,25 @@ class Server:
         except ValueError as error:
             raise BadRequest(str(error)) from None
         tensors = await asyncio.to_thread(read_folder, Path(folder))
-        async with self.stepper as sampler:
+        async with self.turn() as sampler:
             await asyncio.to_thread(sampler.load_weights, tensors, len(self.labels) - 1)
         return web.json_response({"results": [None]})
 
     async def generate(self, request: web.Request) -> web.Response:
         """`n` completions of a prompt, each token with its log-prob and its weights' name."""
         body = await read_body(request, Generation)
-        asked, slots = body.sampling_params, self.stepper.sampler.slots
-        if asked.n > slots:
-            raise BadRequest(f"sampling_params.n: this server has {slots} slots")
-        arguments = asked.n, body.token_ids, asked.max_tokens, asked.temperature
-        try:
-            futures = await self.stepper.add(*arguments)
-        except ValueError as error:
-            raise BadRequest(f"token_ids, sampling_params.max_tokens: {error}") from None
-        completions = await asyncio.gather(*futures)
-        choices = [self.choice(*numbered) for numbered in enumerate(completions)]
+        asked, loop = body.sampling_params, asyncio.get_running_loop()
+        if asked.n > self.sampler.slots:
+            raise BadRequest(f"sampling_params.n: this server has {self.sampler.slots} slots")
+        futures = [loop.create_future() for _ in range(asked.n)]
+        async with self.turn() as sampler:
+            for future in futures:
+                try:
+                    number = sampler.add(body.token_ids, asked.max_tokens, asked.temperature)
+                except ValueError as error:
+                    raise BadRequest(f"token_ids, sampling_params.max_tokens: {error}") from None
+                self._completions[number] = future
+        choices = [self.choice(*one) for one in enumerate(await asyncio.gather(*futures))]
         return web.json_response(
             {"request_id": uuid4().hex, "output_mode": "tokens", "choices": choices}
         )
@@ -229,25 +215,18 @@ class Server:
     def choice(self, index: int, completion: Completion) -> dict:
         """A completion in the reply; `weight_versions` are spans [start, end) of tokens."""
         tokens = zip(completion.token_ids, completion.logps, strict=True)
+        numbered = groupby(enumerate(completion.versions or ()), key=itemgetter(1))
+        runs = [(self.labels[version], [place for place, _ in run]) for version, run in numbered]
         return {
             "index": index,
             "token_ids": completion.token_ids,
             "finish_reason": completion.finish_reason,
             "logprobs": {"content": [{"token_id": t, "logprob": logp} for t, logp in tokens]},
             "weight_versions": [
-                {"version": self.labels[version], "start": start, "end": end}
-                for version, start, end in spans(completion.versions or ())
+                {"version": label, "start": places[0], "end": places[-1] + 1}
+                for label, places in runs
             ],
         }
-
-
-def spans(versions: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Runs of equal versions as (version, start, end)."""
-    found, end = [], 0
-    for version, run in groupby(versions):
-        start, end = end, end + sum(1 for _ in run)
-        found.append((version, start, end))
-    return found
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
@@ -262,8 +241,8 @@ async def read_body(request: web.Request, kind: type[Body]) -> Body:
     try:
         return kind.model_validate(await read_json(request))
     except ValidationError as error:
-        problems = [(".".join(map(str, p["loc"])), p["msg"]) for p in error.errors()]
-        raise BadRequest("; ".join(f"{field}: {message}" for field, message in problems)) from None
+        problems = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()]
+        raise BadRequest("; ".join(problems)) from None
 
 
 async def read_json(request: web.Request) -> Any:
@@ -275,7 +254,7 @@ async def read_json(request: web.Request) -> Any:
 
 
 def guard(token: str | None) -> Callable:
-    """Middleware: who does not know the secret learns nothing."""
+    """Middleware: who does not know the secret learns nothing; errors are written as vLLM's."""
     expected = f"Bearer {token}".encode()
 
     @web.middleware
@@ -283,31 +262,24 @@ def guard(token: str | None) -> Callable:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if token and not secrets.compare_digest(given, expected):
             return web.json_response({"error": "Unauthorized"}, status=401)
-        return await handler(request)
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            status, kind, message = error.status, "HTTPException", error.reason
+        except BadRequest as error:
+            status, kind, message = 400, "BadRequestError", str(error)
+        except Exception as error:
+            logging.exception("%s failed", request.path)
+            status, kind, message = 500, type(error).__name__, str(error)
+        described = {"message": message, "type": kind, "code": status}
+        return web.json_response({"error": described}, status=status)
 
     return check
 
 
-@web.middleware
-async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Exceptions as vLLM writes them, with status 400 for a wrong request and 500 otherwise."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        status, kind, message = error.status, "HTTPException", error.reason
-    except BadRequest as error:
-        status, kind, message = 400, "BadRequestError", str(error)
-    except Exception as error:
-        logging.exception("%s failed", request.path)
-        status, kind, message = 500, type(error).__name__, str(error)
-    described = {"message": message, "type": kind, "code": status}
-    return web.json_response({"error": described}, status=status)
-
-
 def make_app(sampler: ContinuousSampler, token: str | None = None) -> web.Application:
     """The server as an aiohttp application. Chapter 17."""
-    app = web.Application(middlewares=[guard(token), errors_as_json])
-    server = Server(sampler)
+    app, server = web.Application(middlewares=[guard(token)]), Server(sampler)
     app.cleanup_ctx.append(server.live)
     app.add_routes(server.routes())
     return app
@@ -324,8 +296,7 @@ async def start(app: web.Application, host: str, port: int) -> web.AppRunner:
 
 async def serve(app: web.Application, host: str, port: int) -> None:
     """Answer requests for ever, after one line that says where."""
-    runner = await start(app, host, port)
-    host, port = runner.addresses[0][:2]
+    host, port = (await start(app, host, port)).addresses[0][:2]
     publish(host, port)
     print(f"ready at http://{host}:{port}", flush=True)
     await asyncio.Event().wait()

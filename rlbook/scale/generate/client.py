@@ -15,19 +15,17 @@ import aiohttp
 
 from rlbook.policy import Completion
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.engine import (
+from rlbook.scale.generate.protocol import (
+    RELOAD_ROUTE,
     GenerationFailed,
     RequestRefused,
     all_of,
     labelled_version,
     pause_after,
-    weight_label,
-)
-from rlbook.scale.generate.protocol import (
-    RELOAD_ROUTE,
     read_completions,
     reload_request,
     sampling_params,
+    weight_label,
 )
 from rlbook.scale.generate.registry import published
 from rlbook.scale.layout import Layout
@@ -72,26 +70,13 @@ class GeneratorClient:
             self.look_at = time.monotonic() + LOOK_SECONDS
             self.url = published(self.where) or self.url
 
-    async def complete(
-        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
-    ) -> list[Completion]:
-        """`n` completions of one prompt, sampled from softmax(logits / temperature), untruncated.
-
-        The server's weights must be of this run, before and throughout.
-        """
-        version = labelled_version(await self._label(), self.run_id)
-        if version is None:
-            raise GenerationFailed(f"{self.url} has no weights of this run yet")
-        return await self.complete_at(
-            version, prompt, n, max_new_tokens=max_new_tokens, temperature=temperature
-        )
-
     async def complete_at(
         self, version: int, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
     ) -> list[Completion]:
-        """`complete` for a caller who knows the server's version.
+        """`n` completions of one prompt, sampled from softmax(logits / temperature), untruncated.
 
-        Cached prompts are shared only among requests sent at the same version.
+        Cached prompts are shared only among requests sent at the same `version`, the server's own.
+        Its weights must be of this run throughout.
         """
         copies, asked = (n, 1) if temperature == 0 else (1, n)  # vLLM decodes greedily only once
         body = {
@@ -99,7 +84,7 @@ class GeneratorClient:
             "cache_salt": weight_label(self.run_id, version),
             "sampling_params": sampling_params(asked, max_new_tokens, temperature),
         }
-        reply = await self._call("POST", "/inference/v1/generate", json=body)
+        reply = await self._ask("/inference/v1/generate", body)
         try:
             return copies * read_completions(reply, asked, max_new_tokens, self.run_id)
         except ValueError as error:
@@ -108,14 +93,16 @@ class GeneratorClient:
     async def version(self) -> int | None:
         """Version of the server's weights; None if they are not of this run, or it is silent."""
         try:
-            return labelled_version(await self._label(), self.run_id)
+            reply = await self._ask("/weight_info", method="GET", seconds=STATUS_SECONDS)
         except GenerationFailed:
             return None
+        label = reply.get("weight_version") if isinstance(reply, dict) else None
+        return labelled_version(label, self.run_id) if isinstance(label, str) else None
 
     async def healthy(self) -> bool:
         """Whether the server and the engine behind it are alive."""
         try:
-            await self._send("GET", "/health", STATUS_SECONDS)
+            await self._ask("/health", method="GET", seconds=STATUS_SECONDS)
         except GenerationFailed:
             return False
         return True
@@ -138,72 +125,62 @@ class GeneratorClient:
 
         With `clear_cache` their keys and values are computed again under the next weights.
         """
-        cleared = str(clear_cache).lower()
-        await self._call("POST", f"/pause?mode=keep&clear_cache={cleared}")
+        await self._ask(f"/pause?mode=keep&clear_cache={str(clear_cache).lower()}")
 
     async def resume(self) -> None:
         """Let frozen and waiting requests go on; without effect on a server that runs."""
-        await self._call("POST", "/resume")
+        await self._ask("/resume")
 
     async def name_weights(self, version: int | None) -> None:
         """From now on tokens carry `version`; None: it counts as a server without weights."""
         label = weight_label(self.run_id, version)
-        await self._call("POST", "/update_weight_version", json={"new_version": label})
+        await self._ask("/update_weight_version", {"new_version": label})
 
     async def reload(self, folder: str) -> None:
         """Have the server load the safetensors files of a folder it can read."""
-        await self._call("POST", RELOAD_ROUTE, json=reload_request(folder))
+        await self._ask(RELOAD_ROUTE, reload_request(folder))
 
     async def init_transfer(self, info: dict) -> None:
         """Have vLLM's transfer engine meet the trainer's; returns when both have met."""
-        await self._call("POST", "/init_weight_transfer_engine", json={"init_info": info})
+        await self._ask("/init_weight_transfer_engine", {"init_info": info})
 
     async def start_update(self) -> None:
         """Open an update of vLLM's transfer engine, closing one that a dead trainer left open."""
         try:
-            await self._call("POST", "/start_weight_update")
+            await self._ask("/start_weight_update")
         except GenerationFailed:
             await self.finish_update()
-            await self._call("POST", "/start_weight_update")
+            await self._ask("/start_weight_update")
 
     async def update(self, info: dict) -> None:
         """Have vLLM's transfer engine receive the tensors that `info` announces."""
-        await self._call("POST", "/update_weights", json={"update_info": info})
+        await self._ask("/update_weights", {"update_info": info})
 
     async def finish_update(self) -> None:
         """End the update; all weights announced have come."""
-        await self._call("POST", "/finish_weight_update")
+        await self._ask("/finish_weight_update")
 
-    async def _label(self) -> str:
-        reply = await self._call("GET", "/weight_info", seconds=STATUS_SECONDS)
-        if not isinstance(reply, dict) or not isinstance(reply.get("weight_version"), str):
-            raise GenerationFailed(f"{self.url} does not name its weights: {reply!r:.200}")
-        return reply["weight_version"]
-
-    async def _call(self, method: str, route: str, seconds: float | None = None, **body):
-        content = await self._send(method, route, seconds or self.timeout, **body)
-        try:
-            return json.loads(content)
-        except ValueError:
-            raise GenerationFailed(
-                f"{self.url}{route} sent no JSON but {content[:200]!r}"
-            ) from None
-
-    async def _send(self, method: str, route: str, seconds: float, **body) -> bytes:
+    async def _ask(
+        self, route: str, body: Any = None, method: str = "POST", seconds: float | None = None
+    ) -> Any:
+        """The reply, None for an empty one."""
+        where, seconds = f"{self.url}{route}", seconds or self.timeout
         limit = aiohttp.ClientTimeout(total=seconds)
-        where = f"{self.url}{route}"
         try:
-            async with self._session.request(method, where, timeout=limit, **body) as response:
+            async with self._session.request(method, where, timeout=limit, json=body) as response:
                 content, status = await response.read(), response.status
                 self.heard = time.monotonic()
         except TimeoutError:
             raise GenerationFailed(f"{where}: no answer within {seconds:g} s") from None
         except aiohttp.ClientError as error:
             raise GenerationFailed(f"{where}: {type(error).__name__}: {error}") from None
-        if status < 400:
-            return content
-        kind = GenerationFailed if status >= 500 or status in RETRYABLE else RequestRefused
-        raise kind(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
+        if status >= 400:
+            kind = GenerationFailed if status >= 500 or status in RETRYABLE else RequestRefused
+            raise kind(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
+        try:
+            return json.loads(content or b"null")
+        except ValueError:
+            raise GenerationFailed(f"{where} sent no JSON but {content[:200]!r}") from None
 
 
 def watched_socket(address: tuple) -> socket.socket:
@@ -290,21 +267,19 @@ class HTTPEngine:
         """
         limits: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         client, version = await self.least_busy()
-        with self.busy(client, n):
+
+        async def one() -> Completion:
+            try:
+                return (await client.complete_at(version, prompt, 1, **limits))[0]
+            except GenerationFailed:
+                other, its_version = await self.least_busy()
+                with self._busy(other, 1):
+                    return (await other.complete_at(its_version, prompt, 1, **limits))[0]
+
+        with self._busy(client, n):
             if temperature == 0:  # they are all alike
                 return await client.complete_at(version, prompt, n, **limits)
-            return await all_of(self._one(client, version, prompt, limits) for _ in range(n))
-
-    async def _one(
-        self, client: GeneratorClient, version: int, prompt: list[int], limits: dict
-    ) -> Completion:
-        try:
-            (written,) = await client.complete_at(version, prompt, 1, **limits)
-        except GenerationFailed:
-            client, version = await self.least_busy()
-            with self.busy(client, 1):
-                (written,) = await client.complete_at(version, prompt, 1, **limits)
-        return written
+            return await all_of(one() for _ in range(n))
 
     async def least_busy(self) -> tuple[GeneratorClient, int]:
         """The admitted server with the fewest completions to write, and its version."""
@@ -314,9 +289,8 @@ class HTTPEngine:
         raise GenerationFailed(f"no generator has weights of this run: {servers or 'no URLs'}")
 
     @contextmanager
-    def busy(self, client: GeneratorClient, n: int) -> Iterator[None]:
-        """Count `n` completions as this server's for as long as the block lasts."""
-        url = client.url
+    def _busy(self, client: GeneratorClient, n: int) -> Iterator[None]:
+        url = client.url  # it may be another when the block ends
         self._running[url] += n
         try:
             yield

@@ -1,15 +1,55 @@
-"""The wire format of what generators are asked, and of their replies: a subset of vLLM's."""
+"""What generators are asked, what they reply, and what can go wrong: a subset of vLLM's format."""
 
+import asyncio
 import math
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
+from typing import TypeVar, cast
 
 from rlbook.policy import Completion
-from rlbook.scale.generate.engine import labelled_version
 
+Result = TypeVar("Result")
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
 RELOAD_ROUTE, RELOAD = "/collective_rpc", "reload_weights"
 WEIGHTS_VARIABLE = "RLBOOK_WEIGHTS"  # names the folder whose subfolders a server may load
 PUSH_VARIABLE = "RLBOOK_PUSH_SECONDS"  # how long a trainer waits for a server at most
+
+
+class GenerationFailed(RuntimeError):
+    """A generator could not answer (connection, time limit, HTTP 5xx, malformed reply).
+
+    Asking again, or asking another generator, may help. The message names server and reason.
+    """
+
+
+class RequestRefused(RuntimeError):
+    """A generator refused the request itself (HTTP 4xx); asking again would not help."""
+
+
+async def all_of(work: Iterable[Awaitable[Result]]) -> list[Result]:
+    """The results of all; the first error, if there is one, after all have ended."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast(list[Result], results)
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to leave a server in peace after so many failures in a row."""
+    return min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
+
+
+def weight_label(run_id: str, version: int | None) -> str:
+    """The name a server knows its weights by; None stands for an update that is under way."""
+    return f"{run_id}:{'updating' if version is None else version}"
+
+
+def labelled_version(label: str, run_id: str) -> int | None:
+    """The version in a label of this run; None for any other label."""
+    owner, _, version = label.rpartition(":")
+    return int(version) if owner == run_id and version.isdecimal() else None
 
 
 def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:
@@ -60,7 +100,10 @@ def read_completions(reply, n: int, limit: int, run_id: str) -> list[Completion]
 
 
 def read_completion(choice: dict, limit: int, run_id: str) -> Completion:
-    """One completion of a reply; `ValueError` says what is wrong with it."""
+    """One completion of a reply; `ValueError` says what is wrong with it.
+
+    Its versions come as spans [start, end), which must cover all tokens in order.
+    """
     tokens, reason = choice["token_ids"], choice["finish_reason"]
     logps = [entry["logprob"] for entry in choice["logprobs"]["content"]]
     if reason not in ("stop", "length"):
@@ -72,20 +115,13 @@ def read_completion(choice: dict, limit: int, run_id: str) -> Completion:
     for logp in logps:
         if not (math.isfinite(logp) and CLAMPED < logp < 1e-3):
             raise ValueError(f"{logp} is no log-probability: the policy may have diverged")
-    versions = read_versions(choice["weight_versions"], len(tokens), run_id)
-    return Completion(tokens, logps, reason, versions=versions)
-
-
-def read_versions(spans: list[dict], length: int, run_id: str) -> list[int]:
-    """One version per token from spans [start, end) that must cover all tokens in order."""
     versions: list[int] = []
-    for span in spans:
-        version = labelled_version(span["version"], run_id)
-        if version is None:
+    for span in choice["weight_versions"]:
+        if (version := labelled_version(span["version"], run_id)) is None:
             raise ValueError(f"tokens by weights {span['version']!r}, which are not of this run")
-        if span["start"] != len(versions) or not span["start"] < span["end"] <= length:
-            raise ValueError(f"weight_versions do not cover the tokens one by one: {spans!r:.200}")
+        if span["start"] != len(versions) or not span["start"] < span["end"] <= len(tokens):
+            raise ValueError(f"weight_versions do not cover the tokens one by one: {span!r:.200}")
         versions += [version] * (span["end"] - span["start"])
-    if len(versions) != length:
-        raise ValueError(f"weight_versions cover {len(versions)} of {length} tokens")
-    return versions
+    if len(versions) != len(tokens):
+        raise ValueError(f"weight_versions cover {len(versions)} of {len(tokens)} tokens")
+    return Completion(tokens, logps, reason, versions=versions)

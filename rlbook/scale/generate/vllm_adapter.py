@@ -9,28 +9,26 @@ from importlib.util import find_spec
 
 import torch
 from packaging.specifiers import SpecifierSet
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlbook.paths import ROOT
 from rlbook.policy.loading import policy_source
-from rlbook.scale.config import GenerateConfig, ScaleConfig
+from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import PUSH_VARIABLE, WEIGHTS_VARIABLE
 from rlbook.scale.layout import Layout
-from rlbook.scaling.memory import count_parameters
+from rlbook.scaling.shape import described_shape, model_shape
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
 ENVIRONMENTS = {"cuda": ".venv-gpu", "cpu": ".venv-vllm-cpu"}  # `make gpu`, `make vllm-cpu`
-CPU_ARGUMENTS = [
-    "--distributed-executor-backend=uni",
-    "--enforce-eager",
-    f"--kv-cache-memory-bytes={2**28}",  # a fixed size also spares the CPU build a warm-up
-]
+CPU_OPTIONS: dict[str, bool | int | str] = {
+    "distributed-executor-backend": "uni",
+    "enforce-eager": True,
+    "kv-cache-memory-bytes": 2**28,  # a fixed size also spares the CPU build a warm-up
+}
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a third process would spin on the few cores there are
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
-CACHE_OPTION = "kv-cache-memory-bytes"
 WORKSPACE = 3e9  # bytes: activations of a prefill, CUDA graphs, context; an assumption
 LEAST_FREE = 0.05  # of a shared GPU: vLLM starts with less than its share free if it is told so
 FIND_VERSION = """
@@ -91,62 +89,50 @@ def server_command(config: ScaleConfig, index: int) -> tuple[list[str], dict[str
             f"generate.transport nccl needs vLLM beside the trainer too, and {sys.executable} has "
             "none: start the run with that of `make gpu`, or set the transport to file"
         )
-    arguments = server_arguments(config)
+    options = server_options(config) | config.generate.vllm
+    switches = {True: "--{}", False: "--no-{}"}
+    arguments = [
+        switches[value].format(name) if isinstance(value, bool) else f"--{name}={value}"
+        for name, value in options.items()
+    ]
     environment = {
         "VLLM_SERVER_DEV_MODE": "1",
         WEIGHTS_VARIABLE: str(Layout(config.folder).weights.resolve()),
         PUSH_VARIABLE: f"{config.generate.timeout:g}",
+        **(CPU_ENVIRONMENT if config.model.device == "cpu" else {}),
     }
-    if config.model.device == "cuda":
-        arguments += gpu_arguments(config)
-    else:
-        arguments += CPU_ARGUMENTS
-        environment |= CPU_ENVIRONMENT
     if config.generate.token:
         environment["VLLM_API_KEY"] = config.generate.token
     return [python, "-m", "rlbook.scale.generate.vllm_server", *arguments], environment
 
 
-def server_arguments(config: ScaleConfig) -> list[str]:
-    """What CPU and GPU servers have in common."""
-    generate = config.generate
-    options = {
-        "model": policy_source(config.model.policy),
-        "dtype": generate.dtype,
+def server_options(config: ScaleConfig) -> dict[str, bool | int | float | str]:
+    """Options of vLLM's command line by their names; `True` switches one on."""
+    generate, cuda = config.generate, config.model.device == "cuda"
+    options: dict[str, bool | int | float | str] = {
+        "model": str(policy_source(config.model.policy)),
+        "dtype": str(generate.dtype),
         "max-num-seqs": generate.slots,
         "generation-config": "vllm",  # sampling as requested, whatever the model's folder suggests
         "logprobs-mode": "processed_logprobs",  # of the distribution that was sampled
         "middleware": "rlbook.scale.generate.vllm_server.Guard",
+        "enable-scale-out": True,
+        "disable-uvicorn-access-log": True,
+        "disable-log-stats": True,
+        **({} if cuda else CPU_OPTIONS),
     }
     if generate.transport == "nccl":
         options["weight-transfer-config"] = json.dumps({"backend": "nccl"})
     if config.train.fp32_head and generate.dtype != "float32":
         options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
-    flags = ["--enable-scale-out", "--disable-uvicorn-access-log", "--disable-log-stats"]
-    return [f"--{name}={value}" for name, value in options.items()] + flags + own_options(generate)
-
-
-def own_options(generate: GenerateConfig) -> list[str]:
-    """`generate.vllm` as command-line options; `True` and `False` switch one on and off."""
-    switches = {True: "--{}", False: "--no-{}"}
-    return [
-        switches[value].format(name) if isinstance(value, bool) else f"--{name}={value}"
-        for name, value in generate.vllm.items()
-    ]
-
-
-def gpu_arguments(config: ScaleConfig) -> list[str]:
-    """Options of vLLM's command line for a server on GPUs."""
-    generate = config.generate
-    sized = generate.colocated or CACHE_OPTION in generate.vllm
-    share = LEAST_FREE if sized else generate.gpu_memory
-    arguments = [
-        f"--tensor-parallel-size={generate.tensor_parallel}",
-        f"--gpu-memory-utilization={share}",
-    ]
-    if generate.colocated and CACHE_OPTION not in generate.vllm:
-        arguments.append(f"--{CACHE_OPTION}={cache_bytes(config)}")
-    return arguments
+    if cuda:
+        sized = "kv-cache-memory-bytes" in generate.vllm
+        share = LEAST_FREE if sized or generate.colocated else generate.gpu_memory
+        options["tensor-parallel-size"] = generate.tensor_parallel
+        options["gpu-memory-utilization"] = share
+        if generate.colocated and not sized:
+            options["kv-cache-memory-bytes"] = cache_bytes(config)
+    return options
 
 
 def gpu_memory_gb(config: ScaleConfig) -> float:
@@ -163,13 +149,10 @@ def cache_bytes(config: ScaleConfig) -> int:
     By itself vLLM would measure what is free on the device, while the trainers change it.
     Raises `ValueError` if the weights leave nothing.
     """
-    generate, shape = config.generate, config.budget.shape
-    described = AutoConfig.for_model(**shape) if shape else None
-    described = described or AutoConfig.from_pretrained(policy_source(config.model.policy))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(described)
+    generate, known = config.generate, config.budget.shape
+    shape = described_shape(known) if known else model_shape(config.model.policy)
     itemsize = getattr(torch, str(generate.dtype)).itemsize
-    weights = count_parameters(model) * itemsize / generate.tensor_parallel
+    weights = shape.parameters * itemsize / generate.tensor_parallel
     memory = min(gpu_memory_gb(config), config.budget.gpu_memory_gb)
     left = generate.gpu_memory * memory * 1e9 - weights - WORKSPACE
     if left <= 0:

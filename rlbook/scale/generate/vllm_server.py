@@ -28,26 +28,17 @@ from rlbook.scale.generate.registry import free_port, own_host, publish
 from rlbook.scale.process import die_with_parent
 
 STARTED_BY_US = "RLBOOK_VLLM_SERVER"
-ROUTES = (
-    "/health",
-    "/weight_info",
-    "/is_paused",
-    "/pause",
-    "/resume",
-    "/update_weight_version",
-    RELOAD_ROUTE,
-    "/init_weight_transfer_engine",
-    "/start_weight_update",
-    "/update_weights",
-    "/finish_weight_update",
-    "/inference/v1/generate",
-)
 UPDATE_ROUTES = (  # the engine answers these, and may have to wait for the trainer
     "/pause",
     "/init_weight_transfer_engine",
     "/start_weight_update",
     "/update_weights",
     "/finish_weight_update",
+)
+ROUTES = (
+    *UPDATE_ROUTES,
+    *("/health", "/weight_info", "/is_paused", "/resume", "/update_weight_version"),
+    *(RELOAD_ROUTE, "/inference/v1/generate"),
 )
 GRACE = 30.0  # seconds in which an update may end after the trainer has hung up
 
@@ -65,31 +56,24 @@ class Guard:
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
-        elif scope["type"] == "http" and self.expected and not self.knows_secret(scope):
-            await refuse(send, 401, "Unauthorized")
-        elif scope["type"] == "http" and scope["path"] not in ROUTES:
-            await refuse(send, 404, "Not a route of this server")
-        elif scope["type"] == "http" and scope["path"] == RELOAD_ROUTE:
-            await self.reload(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] in UPDATE_ROUTES:
-            await self.update(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
-
-    def knows_secret(self, scope) -> bool:
-        """Whether a request carries the run's secret; takes equally long either way."""
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        return secrets.compare_digest(given, self.expected)
-
-    async def reload(self, scope, receive, send) -> None:
-        """Let a request through that loads weights of this run; nothing else of this route."""
-        body = await body_of(receive)
-        try:
-            requested_folder(json.loads(body), self.weights)
-        except ValueError as error:
-            return await refuse(send, 400, str(error))
-        await self.app(scope, replayed(body, receive), send)
+            return await send({"type": "websocket.close"})
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        path, given = scope["path"], dict(scope["headers"]).get(b"authorization", b"")
+        if self.expected and not secrets.compare_digest(given, self.expected):
+            return await refuse(send, 401, "Unauthorized")
+        if path not in ROUTES:
+            return await refuse(send, 404, "Not a route of this server")
+        if path in UPDATE_ROUTES:
+            return await self.update(scope, receive, send)
+        if path == RELOAD_ROUTE:  # weights of this run are loaded; nothing else of this route
+            body = await body_of(receive)
+            try:
+                requested_folder(json.loads(body), self.weights)
+            except ValueError as error:
+                return await refuse(send, 400, str(error))
+            receive = replayed(body, receive)
+        await self.app(scope, receive, send)
 
     async def update(self, scope, receive, send) -> None:
         """A part of a weight update; if it cannot end any more, this process ends."""

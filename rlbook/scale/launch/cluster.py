@@ -5,12 +5,9 @@ goes through it: batches, weights and checkpoints travel as on one machine, by t
 and NCCL. So all machines see that folder, under the same path.
 """
 
-import fcntl
 import logging
 import os
 import signal
-import socket
-import struct
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group
@@ -30,7 +28,6 @@ from rlbook.scale.launch.processes import LOST, Command, LocalProcess, Start, me
 PLACED_WITHIN = 600.0  # seconds for machines to join
 SHARED_WITHIN = 60.0  # seconds for a file to be seen by all machines
 ANSWER_SECONDS = 2.0  # for an actor that is alive
-SIOCGIFADDR = 0x8915  # from linux/sockios.h
 
 
 class NotShared(OSError):
@@ -68,7 +65,11 @@ class Host:
     def enter_folder(self) -> None:
         """Be where the launcher is. Raises `NotShared` if that is another folder here."""
         deadline = time.monotonic() + self.patience
-        while not (os.path.isdir(self.folder) and seen(self.config) == self.text):
+        while True:
+            with suppress(OSError):
+                os.chdir(self.folder)
+                if self.config.read_text() == self.text:
+                    return
             if time.monotonic() > deadline:
                 raise NotShared(
                     f"node {ray.util.get_node_ip_address()} does not see {self.config} as the "
@@ -76,7 +77,6 @@ class Host:
                     "on a file system that all nodes share, and the launcher's folder on all nodes"
                 )
             time.sleep(0.5)
-        os.chdir(self.folder)
 
     def send_signal(self, number: int) -> None:
         """To its process, if that has been started."""
@@ -89,28 +89,15 @@ def network(host: str) -> dict[str, str]:
 
     Left alone, gloo takes what the machine's name resolves to, which may be a loopback address.
     """
-    interface = {name: interface_of(host) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
-    chosen = {name: value for name, value in interface.items() if value and name not in os.environ}
-    return {HOST_VARIABLE: host} | chosen
+    names = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - os.environ.keys()
+    interface = interface_of(host)
+    return {HOST_VARIABLE: host} | ({name: interface for name in names} if interface else {})
 
 
 def interface_of(host: str) -> str | None:
-    """The network interface with this IPv4 address (Linux)."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # one without an address
-                request = struct.pack("256s", name.encode())
-                if fcntl.ioctl(asking, SIOCGIFADDR, request)[20:24] == socket.inet_aton(host):
-                    return name
-    return None
-
-
-def seen(path: Path) -> str | None:
-    """The text of a file, None where this machine does not see it."""
-    try:
-        return path.read_text()
-    except OSError:
-        return None
+    """The network interface with this address."""
+    known = psutil.net_if_addrs().items()
+    return next((name for name, own in known if host in [one.address for one in own]), None)
 
 
 class RemoteProcess:
@@ -127,22 +114,18 @@ class RemoteProcess:
         return answered(self.own, 0.0)
 
     def poll(self) -> int | None:
-        """Its exit code; None while it lives."""
+        """Its exit code, or `LOST` with Ray's reason in its log; None while it lives."""
         if self.code is None and answered(self.end, 0.0):
-            self.code = self.ended()
+            try:
+                self.code = int(ray.get(self.end))
+            except NotShared as error:
+                self.code = LOST  # whoever ends the run is told only once
+                raise ValueError(getattr(error, "cause", error)) from None
+            except RayError as error:
+                self.code = LOST
+                with suppress(OSError), self.log.open("a") as log:
+                    log.write(f"{error}\n")
         return self.code
-
-    def ended(self) -> int:
-        """Its exit code, or `LOST` with Ray's reason in its log."""
-        try:
-            return int(ray.get(self.end))
-        except NotShared as error:
-            self.code = LOST  # whoever ends the run is told only once
-            raise ValueError(getattr(error, "cause", error)) from None
-        except RayError as error:
-            with suppress(OSError), self.log.open("a") as log:
-                log.write(f"{error}\n")
-            return LOST
 
     def send_signal(self, number: int) -> None:
         """To the process; SIGKILL ends its actor as well, wherever that is."""
@@ -151,13 +134,11 @@ class RemoteProcess:
         if number == signal.SIGKILL or not placed:
             ray.kill(self.host)
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float) -> int | None:
         """Its exit code; raises `TimeoutExpired` if it still lives after `seconds`."""
         if not answered(self.end, seconds):
             raise subprocess.TimeoutExpired(str(self.log), seconds)
-        if self.code is None:
-            self.code = self.ended()
-        return self.code
+        return self.poll()
 
 
 def answered(reference: ray.ObjectRef, seconds: float) -> bool:
@@ -195,20 +176,16 @@ def reserve(commands: Iterable[Command]) -> dict[str, PlacementGroup]:
     for name, group in reserved.items():
         while not group.wait(1):
             if time.monotonic() > deadline:
+                cpus = sum(command.ranks * command.cpus for command in commands)
+                gpus = sum(command.ranks * command.gpus for command in commands)
+                found = ray.cluster_resources()
                 raise ValueError(
-                    f"no room for {name}: the run needs {shortage(commands)} in the cluster, each "
+                    f"no room for {name}: the run needs {cpus} CPUs of {found.get('CPU', 0):g} "
+                    f"and {gpus} GPUs of {found.get('GPU', 0):g} in the cluster, each "
                     "process's on one machine: add machines, or lower generate.count, "
                     "generate.tensor_parallel or train.processes"
                 )
     return reserved
-
-
-def shortage(commands: Iterable[Command]) -> str:
-    """What commands need of what the cluster has."""
-    listed = [bundle for command in commands for bundle in bundles(command)]
-    needed = {name: sum(bundle.get(name, 0) for bundle in listed) for name in ("CPU", "GPU")}
-    found = ray.cluster_resources()
-    return " and ".join(f"{n} {name}s of {found.get(name, 0):g}" for name, n in needed.items())
 
 
 def start_there(

@@ -14,11 +14,30 @@ from rlbook.scale.launch.processes import Command
 from rlbook.scale.layout import Layout
 from rlbook.training.config import derive_seed
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
 
 def run_commands(config: ScaleConfig, layout: Layout) -> list[Command]:
     """Trainer, orchestrator and generators. Raises `ValueError` if there is nothing to run one."""
     generators = [generator(config, layout, index) for index in range(config.generate.count)]
-    return [trainer(config, layout), orchestrator(config, layout), *generators]
+    ranks, cuda = config.train.processes, config.model.device == "cuda"
+    module = [sys.executable, "-m"]
+    trainer = Command(
+        "trainer",
+        [*module, "rlbook.scale.train.trainer", str(layout.root)],
+        {} if cuda else ONE_THREAD,
+        finishes=True,
+        ranks=ranks,
+        gpus=int(cuda),
+    )
+    orchestrator = Command(
+        "orchestrator",
+        [*module, "rlbook.scale.rollout.orchestrator", str(layout.root)],
+        ONE_THREAD,
+        finishes=True,
+        cpus=1 + config.generate.verifiers,
+    )
+    return [trainer, orchestrator, *generators]
 
 
 def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
@@ -31,21 +50,15 @@ def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
 
 
 def generator(config: ScaleConfig, layout: Layout, index: int) -> Command:
-    """Generator `index`."""
-    name, on_gpus = f"generator{index}", config.model.device == "cuda"
+    """Generator `index`; on a CPU it has one thread, for all processes share the cores."""
+    name, cuda = f"generator{index}", config.model.device == "cuda"
     server = vllm_adapter.server_command if chosen_engine(config) == "vllm" else builtin_server
     argv, env = server(config, index)
-    env |= {ENTRY_VARIABLE: str(layout.server(name))}
-    if on_gpus and config.launch.engine == "local":
+    env = (env if cuda else ONE_THREAD | env) | {ENTRY_VARIABLE: str(layout.server(name))}
+    if cuda and config.launch.engine == "local":
         env["CUDA_VISIBLE_DEVICES"] = vllm_adapter.visible_gpus(config, index)
-    return Command(
-        name,
-        argv,
-        cpu_threads(config) | env,
-        spare=True,
-        witness="orchestrator",
-        gpus=config.generate.tensor_parallel * on_gpus,
-    )
+    gpus = config.generate.tensor_parallel * cuda
+    return Command(name, argv, env, spare=True, witness="orchestrator", gpus=gpus)
 
 
 def builtin_server(config: ScaleConfig, index: int) -> tuple[list[str], dict[str, str]]:
@@ -62,22 +75,3 @@ def builtin_server(config: ScaleConfig, index: int) -> tuple[list[str], dict[str
     argv = [f"--{name}={value}" for name, value in options.items()]
     env = {TOKEN_VARIABLE: generate.token} if generate.token else {}
     return [sys.executable, "-m", "rlbook.scale.generate.builtin_server", *argv], env
-
-
-def orchestrator(config: ScaleConfig, layout: Layout) -> Command:
-    """The command of the process that asks, judges and makes batches."""
-    argv = [sys.executable, "-m", "rlbook.scale.rollout.orchestrator", str(layout.root)]
-    cpus = 1 + config.generate.verifiers
-    return Command("orchestrator", argv, {"OMP_NUM_THREADS": "1"}, finishes=True, cpus=cpus)
-
-
-def trainer(config: ScaleConfig, layout: Layout) -> Command:
-    """The command of the ranks that learn."""
-    argv = [sys.executable, "-m", "rlbook.scale.train.trainer", str(layout.root)]
-    ranks, gpus = config.train.processes, int(config.model.device == "cuda")
-    return Command("trainer", argv, cpu_threads(config), finishes=True, ranks=ranks, gpus=gpus)
-
-
-def cpu_threads(config: ScaleConfig) -> dict[str, str]:
-    """On a CPU every process gets one thread: they share the cores."""
-    return {"OMP_NUM_THREADS": "1"} if config.model.device == "cpu" else {}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from rlbook.scale.generate.registry import LOCALHOST, free_port
 from rlbook.scale.process import LAUNCHER, die_with_parent
@@ -44,26 +44,7 @@ class Command:
         return [f"{self.name}{number}" for number in numbers]
 
 
-class Process(Protocol):
-    """A process that a command has started, on whatever machine."""
-
-    @property
-    def pid(self) -> int | None:
-        """On this machine."""
-
-    def begun(self) -> bool:
-        """Whether it runs, or has run: it may wait for a machine first."""
-
-    def poll(self) -> int | None:
-        """Exit code, as of `subprocess.Popen`, or `LOST`; None while it runs."""
-
-    def send_signal(self, number: int, /) -> None:
-        """To the process and all that it has started."""
-
-    def wait(self, seconds: float, /) -> int:
-        """Exit code. Raises `subprocess.TimeoutExpired`."""
-
-
+Process = Any  # a `LocalProcess`, or what has its five methods for a process of another machine
 Start = Callable[[Command, Sequence[Path]], Sequence[Process]]  # with a log for each process
 
 
@@ -73,10 +54,9 @@ class LocalProcess(subprocess.Popen):
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path, machine: str = ""):
         machine = machine or socket.gethostname()
         log.parent.mkdir(parents=True, exist_ok=True)
-        heading = f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start on {machine}\n"
         with log.open("ab", buffering=0) as out:
             with suppress(OSError):  # on a full disk a log may lack a line
-                out.write(heading.encode())
+                out.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start on {machine}\n".encode())
             super().__init__(
                 argv,
                 env={**os.environ, LAUNCHER: str(os.getpid()), **env},
@@ -88,7 +68,7 @@ class LocalProcess(subprocess.Popen):
             )
 
     def begun(self) -> bool:
-        """True: a process of this machine needs no place elsewhere first."""
+        """Whether it runs, or has run: one of another machine may wait for a place first."""
         return True
 
     def send_signal(self, number: int) -> None:
@@ -100,10 +80,13 @@ class LocalProcess(subprocess.Popen):
 def start_here(command: Command, logs: Sequence[Path]) -> list[LocalProcess]:
     """Start a command on this machine, with a log for each of its processes."""
     port, ranks = free_port(LOCALHOST), command.ranks
-    envs = [meeting(rank, ranks, LOCALHOST, port, local_rank=rank) for rank in range(ranks)]
     return [
-        LocalProcess(command.argv, command.env | env, log)
-        for env, log in zip(envs, logs, strict=True)
+        LocalProcess(
+            command.argv,
+            command.env | meeting(rank, ranks, LOCALHOST, port, local_rank=rank),
+            log,
+        )
+        for rank, log in zip(range(ranks), logs, strict=True)
     ]
 
 
@@ -122,7 +105,5 @@ def describe_exit(code: int) -> str:
         return "lost, perhaps with its machine"
     if code >= 0:
         return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"killed by {names.get(-code, f'signal {-code}')}"

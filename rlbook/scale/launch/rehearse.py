@@ -47,7 +47,7 @@ def rehearse(config: ScaleConfig, file: Path | None = None) -> int:
         return 1
     budget = Budget(config, measure_shape(config), measure_prompts(config))
     found = measured(layout, budget)
-    print(as_text(beside(budget, found, killer)))
+    print("\n" + as_text(beside(budget, found, killer)))
     failed = len(killer.killed) < len(VICTIMS)
     if file is None or failed:
         print("\nWhat the plan should know, for the settings file:\n")
@@ -73,29 +73,26 @@ def with_budget(text: str, found: Mapping[str, float]) -> str:
 
 
 class Killer:
-    """Called after every look of the supervisor: kills the victims, and notes who it was, at which
-    version, when, and when the next version was made."""
+    """Called after every look of the supervisor: kills the victims once there is a version.
+
+    `lost` are the seconds from then to the next one.
+    """
 
     def __init__(self, layout: Layout):
         self.layout = layout
         self.killed: list[str] = []
-        self.version, self.since, self.until = 0, 0.0, 0.0
+        self.version, self.since, self.lost = 0, 0.0, 0.0
 
     def __call__(self, supervisor: Supervisor) -> None:
         version = read_json(self.layout.status, {}).get("version", 0)
         if version and not self.killed:
             self.version, self.since = version, time.monotonic()
         if version <= self.version:
-            self.until = time.monotonic()
+            self.lost = time.monotonic() - self.since
         for one in supervisor.watched if version else ():
             if one.name in VICTIMS and one.name not in self.killed and one.processes:
                 self.killed.append(one.name)
                 one.signal(signal.SIGKILL)
-
-    @property
-    def lost(self) -> float:
-        """Seconds from the deaths to the next update."""
-        return self.until - self.since
 
 
 def measured(layout: Layout, budget: Budget) -> dict[str, float]:
@@ -103,23 +100,20 @@ def measured(layout: Layout, budget: Budget) -> dict[str, float]:
     trained, sampled = (read_jsonl(layout.log(name))[1:] for name in ("metrics", "rollouts"))
     pushes = [row["push_seconds"] for row in trained if row["push_seconds"] > 0]
     rate = budget.config.budget.push_gb
-    return {
-        "update_seconds": rounded(median(row["train_seconds"] for row in trained)),
-        "decode_seconds": rounded(decode_seconds(layout, sampled[-1]["group_seconds"])),
-        "push_gb": rounded(rate * budget.push_seconds / median(pushes)) if pushes else rate,
-        "mean_tokens": round(fmean(row["length"] for row in sampled)),
+    found = {
+        "update_seconds": median(row["train_seconds"] for row in trained),
+        "decode_seconds": decode_seconds(layout, sampled[-1]["group_seconds"]),
+        "push_gb": rate * budget.push_seconds / median(pushes) if pushes else rate,
     }
+    tokens = round(fmean(row["length"] for row in sampled))
+    return {name: float(f"{n:.3g}") for name, n in found.items()} | {"mean_tokens": tokens}
 
 
 def decode_seconds(layout: Layout, group_seconds: float) -> float:
     """Of a token, at most: a group takes as long as its longest answer, and its verdicts."""
-    newest = newest_batch(layout)
-    assert newest is not None  # three updates were made
-    rollouts, _ = read_batch(layout, newest)
-    longest: dict[int, int] = {}
-    for rollout in rollouts:
-        longest[rollout.group] = max(longest.get(rollout.group, 0), rollout.length)
-    return group_seconds / fmean(longest.values())
+    rollouts, _ = read_batch(layout, newest_batch(layout) or 0)  # three updates were made
+    groups = {rollout.group for rollout in rollouts}
+    return group_seconds / fmean(max(r.length for r in rollouts if r.group == g) for g in groups)
 
 
 def beside(budget: Budget, found: dict[str, float], killer: Killer) -> Iterator[tuple[str, str]]:
@@ -135,8 +129,3 @@ def beside(budget: Budget, found: dict[str, float], killer: Killer) -> Iterator[
         yield name, f"{value:>10.3g}{planned[name]:>10.3g}"
     yield "killed", " and ".join(killer.killed) or "nobody: the run was over too soon"
     yield "next update after", f"{killer.lost:.0f} s"
-
-
-def rounded(value: float) -> float:
-    """To three digits: more was not measured."""
-    return float(f"{value:.3g}")

@@ -1,46 +1,51 @@
 """`rlbook scale`: starts a run's processes, looks after them, ends when the run is done."""
 
 import secrets
+import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from rlbook.durable import read_json
+from rlbook.durable import damage, read_json, replace_text, write_json
 from rlbook.extras import require
-from rlbook.scale.batch_log import spool_end
+from rlbook.scale.batch_log import log_end, prune
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
-from rlbook.scale.launch.dry_run import check_start
-from rlbook.scale.launch.forward import forwarding
-from rlbook.scale.launch.machine import gpu_problem
-from rlbook.scale.launch.processes import Command, Start, start_here
-from rlbook.scale.launch.progress import ProgressLine
-from rlbook.scale.launch.rollback import roll_back
+from rlbook.scale.launch.dry_run import check_start, gpu_problem
+from rlbook.scale.launch.processes import Start, start_here
+from rlbook.scale.launch.progress import ProgressLine, forwarding
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
-from rlbook.scale.layout import Layout
-from rlbook.scale.run_folder import one_launcher, open_run
+from rlbook.scale.layout import Layout, one_launcher, open_run
+from rlbook.scale.train.checkpoint import step_folders
+from rlbook.training import RunLog
+from rlbook.training.checkpoint import LATEST
+
+LOGS = ("metrics", "rollouts", "eval", "samples")
+
+
+class Interrupted(Exception):
+    """The launcher was asked to stop: SIGINT or SIGTERM."""
 
 
 def scale(config: ScaleConfig, resume: bool = False, rollback: int | None = None) -> int:
     """`launch` for a shell: says how it ended and how to go on; returns the exit code."""
     layout = Layout(config.folder)
-    goes_on = f"; go on with `rlbook scale {layout.config} --resume`"
     try:
         status = launch(config, resume, rollback)
-    except TooManyDeaths as error:
-        say(f"{error}\nstopped at {reached(layout)} of {config.steps}{goes_on}")
-        return 1
-    except Interrupted:
-        say(f"stopped at {reached(layout)} of {config.steps}{goes_on}")
-        return 130
-    failed = (spool_end(layout) or {}).get("failed", False)
-    say(f"{'stopped' if failed else 'done'}: {ending(layout, status)} in {layout.root}")
+    except (TooManyDeaths, Interrupted) as error:
+        died = isinstance(error, TooManyDeaths)
+        update = read_json(layout.status, {}).get("version", 0)
+        say(
+            f"{error if died else ''}\nstopped at update {update} of {config.steps}; go on with "
+            f"`rlbook scale {layout.config} --resume`"
+        )
+        return 1 if died else 130
+    end = log_end(layout) or {}
+    failed, why = end.get("failed", False), f" ({end['reason']})" if end else ""
+    say(f"{'stopped' if failed else 'done'}: {status['version']} steps{why} in {layout.root}")
     return int(failed)
-
-
-class Interrupted(Exception):
-    """The launcher was asked to stop: SIGINT or SIGTERM."""
 
 
 def launch(
@@ -57,63 +62,37 @@ def launch(
     (both leave a folder that `resume` continues), and `ValueError` for what cannot start.
     Chapter 17.
     """
-    layout, config = Layout(config.folder), with_token(config)
+    if not config.generate.token:  # every start has a secret of its own
+        config = config.replace(generate={"token": secrets.token_urlsafe(24)})
+    layout = Layout(config.folder)
     check_machine(config)
     check_start(config)
     commands = run_commands(config, layout)
-    with stop_signals(), one_launcher(layout), machines(config, layout, commands) as start:
+    machines: AbstractContextManager[Start] = nullcontext(start_here)
+    if config.launch.engine == "ray":
+        from rlbook.scale.launch.cluster import cluster
+
+        machines = cluster(commands, layout.config)
+    with stop_signals(), one_launcher(layout), machines as start:
         if rollback is not None:
             roll_back(layout, rollback)
         open_run(layout, config, resume or rollback is not None)
-        announce(config, layout)
+        say(
+            f"{layout.root}: {config.steps} steps of {config.method.name} on "
+            f"{config.model.policy}; {config.generate.count} generators ({chosen_engine(config)}), "
+            f"{config.train.processes} trainer processes; logs in {layout.logs}"
+        )
         progress = ProgressLine(layout, config.steps)
         with (
             forwarding(config, layout) as forward,
             Supervisor(commands, layout, config.launch, start) as supervisor,
         ):
-
-            def each_turn(one: Supervisor) -> None:
-                progress(one)
-                forward()
-                tick(one)
-
-            supervisor.watch(lambda: is_done(layout), each_turn)
-        progress.end()
+            turn = (progress, lambda supervisor: forward(), tick)
+            supervisor.watch(
+                lambda: bool(read_json(layout.status, {}).get("done")),
+                lambda supervisor: [act(supervisor) for act in turn],
+            )
     return read_json(layout.status)
-
-
-def with_token(config: ScaleConfig) -> ScaleConfig:
-    """With a secret for this start, unless it has one."""
-    if config.generate.token:
-        return config
-    return config.replace(generate={"token": secrets.token_urlsafe(24)})
-
-
-def machines(
-    config: ScaleConfig, layout: Layout, commands: list[Command]
-) -> AbstractContextManager[Start]:
-    """What starts commands, on this machine or on those of a Ray cluster."""
-    if config.launch.engine == "local":
-        return nullcontext(start_here)
-    from rlbook.scale.launch.cluster import cluster
-
-    return cluster(commands, layout.config)
-
-
-def reached(layout: Layout) -> str:
-    """How far a run has come, in words."""
-    return f"update {read_json(layout.status, {}).get('version', 0)}"
-
-
-def ending(layout: Layout, status: dict) -> str:
-    """How many steps were made, and why if there should have been more."""
-    end = spool_end(layout)
-    return f"{status['version']} steps" + (f" ({end['reason']})" if end else "")
-
-
-def say(text: str) -> None:
-    """A line to stderr, below a line of progress if there may be one."""
-    print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
 def check_machine(config: ScaleConfig) -> None:
@@ -122,23 +101,44 @@ def check_machine(config: ScaleConfig) -> None:
     For one of several machines `ImportError` without Ray, which sees to the others.
     """
     if config.launch.engine == "ray":
-        return require("cluster", "ray")
-    if problem := gpu_problem(config):
+        require("cluster", "ray")
+    elif problem := gpu_problem(config):
         raise ValueError(problem)
 
 
-def is_done(layout: Layout) -> bool:
-    """Whether the trainer has said that the run is over."""
-    return bool(read_json(layout.status, {}).get("done"))
+def roll_back(layout: Layout, step: int) -> None:
+    """Make the checkpoint of update `step` the newest, as if the run had not gone on from there.
+
+    Later checkpoints are set aside as `step_….undone`; later batches, weights and rows of logs go:
+    new prompts are asked, so the run does not repeat what it is to forget. Nothing may be running.
+    Raises `ValueError` for a step that is not kept, or damaged.
+    """
+    folders = step_folders(layout.checkpoints)
+    kept = {int(folder.name.removeprefix("step_")): folder for folder in folders}
+    if step not in kept:
+        steps = ", ".join(map(str, kept)) or "none"
+        raise ValueError(f"{layout.root} keeps no checkpoint of update {step}: it has {steps}")
+    if found := damage(kept[step]):
+        raise ValueError(f"{kept[step]} is damaged ({found}): choose another step")
+    replace_text(layout.checkpoints / LATEST, f"{kept[step].name}\n")
+    prune(layout, since=step)
+    (layout.batches / "END").unlink(missing_ok=True)
+    for later, folder in kept.items():
+        if later > step:
+            undone = folder.with_name(f"{folder.name}.undone")
+            shutil.rmtree(undone, ignore_errors=True)
+            folder.rename(undone)
+    for name in LOGS:
+        if layout.log(name).exists():
+            RunLog(layout.root, step, name=name).close()
+    sent = read_json(layout.sent, {})
+    write_json(layout.sent, {log: min(last, step) for log, last in sent.items()})
+    write_json(layout.status, {"version": step, "done": False, "time": time.time()})
 
 
-def announce(config: ScaleConfig, layout: Layout) -> None:
-    """Say what is about to run, with what, and where its logs are."""
-    say(
-        f"{layout.root}: {config.steps} steps of {config.method.name} on "
-        f"{config.model.policy}; {config.generate.count} generators ({chosen_engine(config)}), "
-        f"{config.train.processes} trainer processes; logs in {layout.logs}"
-    )
+def say(text: str) -> None:
+    """A line to stderr, below a line of progress if there may be one."""
+    print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def stop_signals() -> Iterator[None]:
     """Inside the block, SIGINT and SIGTERM raise `Interrupted`; once is enough, more is ignored."""
 
     def stop(number: int, frame) -> None:
-        for name in (signal.SIGINT, signal.SIGTERM):
+        for name in before:
             signal.signal(name, signal.SIG_IGN)
         raise Interrupted(signal.Signals(number).name)
 

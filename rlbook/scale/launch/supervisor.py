@@ -40,12 +40,21 @@ class Watched:
         self.finished, self.life = False, LifeSigns(layout.alive(self.name))
         self.witness = LifeSigns(layout.alive(command.witness)) if command.witness else None
 
-    def due(self, now: float) -> bool:
-        """Whether it is time to start the command."""
-        return not self.processes and not self.finished and self.start_at <= now
+    def silence(self) -> float | None:
+        """Seconds without a sign of life, if those are too many; none before all of it runs.
 
-    def exited(self) -> int | None:
-        """The exit code of a command that has ended since the last call, otherwise None.
+        They end where its witness was last heard: a dead one hears nobody.
+        """
+        now = time.monotonic()
+        self.life.look(now)
+        if not all(process.begun() for process in self.processes):
+            self.started = now
+        if self.witness:
+            now = self.witness.look(now)
+        return self.life.silence(self.started, now, self.limits.loading)
+
+    def exited(self) -> tuple[int, str] | None:
+        """Exit code and reason of a command that has ended since the last call, otherwise None.
 
         It ends with the first process that fails, or with the last. Nothing of it is left then.
         """
@@ -54,12 +63,12 @@ class Watched:
         if not codes or (None in codes and not self.failed):
             return None
         self.kill()
-        return codes[self.failed[0]] if self.failed else 0
-
-    def why(self, code: int) -> str:
-        """The reason of its end, with the rank if there are several."""
-        who = f"{self.command.members[self.failed[0]]}: " if self.command.ranks > 1 and code else ""
-        return who + describe_exit(code)
+        if not self.failed:
+            return 0, describe_exit(0)
+        code, name = codes[self.failed[0]], self.command.members[self.failed[0]]
+        assert code is not None
+        who = f"{name}: " if self.command.ranks > 1 else ""
+        return code, who + describe_exit(code)
 
     def plan_restart(self, now: float) -> None:
         """Note a death and when to start again; `TooManyDeaths` if it is one too many."""
@@ -120,7 +129,17 @@ class Supervisor:
         return self
 
     def __exit__(self, *error) -> None:
-        self.stop()
+        """End everybody: a request to stop, `grace` seconds later an order."""
+        alive = [one for one in self.watched if one.processes]
+        deadline = time.monotonic() + self.limits.grace
+        for one in alive:
+            one.signal(signal.SIGTERM)
+        for one in alive:
+            one.wait(deadline - time.monotonic())
+        for one in alive:
+            processes = one.processes
+            one.kill()
+            self.record(one, "stop", code=processes[0].poll())
 
     @property
     def deaths(self) -> int:
@@ -130,7 +149,7 @@ class Supervisor:
     def watch(
         self,
         done: Callable[[], bool],
-        tick: Callable[["Supervisor"], None] = lambda supervisor: None,
+        tick: Callable[["Supervisor"], object] = lambda supervisor: None,
         seconds: float = POLL_SECONDS,
     ) -> None:
         """Start everybody and look after them every `seconds`, calling `tick` each time.
@@ -145,36 +164,28 @@ class Supervisor:
     def look(self, done: bool) -> bool:
         """One round: end who hangs, note who exited, start whoever is due. Returns `done`."""
         for one in self.watched:
-            if one.processes and (silence := self.silence(one)):
+            if one.processes and (silence := one.silence()):
                 self.record(one, "hung", reason=f"no sign of life for {silence:.0f} s")
                 one.hang(silence)
-            if (code := one.exited()) is None:
+            if not (end := one.exited()):
                 continue
+            code, reason = end
             if done and (code == 0 or not one.command.finishes):
                 one.finished = True
                 self.record(one, "end", code=code)
             else:
-                self.record(one, "death", code=code, reason=one.why(code))
+                self.record(one, "death", code=code, reason=reason)
                 self.restart_or_leave_out(one)
         for one in self.watched:
-            if one.due(time.monotonic()) and (one.command.finishes or not done):
+            due = not (one.processes or one.finished) and one.start_at <= time.monotonic()
+            if due and (one.command.finishes or not done):
                 one.started, one.processes = time.monotonic(), self.start(one.command, one.logs)
                 self.record(one, "start", pid=one.processes[0].pid)
-        self.tell()
+        if self.told != (ids := self.process_ids()):
+            with suppress(OSError):  # on a full disk later
+                write_json(self.layout.processes, ids)
+                self.told = ids
         return done
-
-    def silence(self, one: Watched) -> float | None:
-        """Seconds without a sign of life, if those are too many; none before all of it runs.
-
-        They end where its witness was last heard: a dead one hears nobody.
-        """
-        now = time.monotonic()
-        one.life.look(now)
-        if not all(process.begun() for process in one.processes):
-            one.started = now
-        if one.witness:
-            now = one.witness.look(now)
-        return one.life.silence(one.started, now, self.limits.loading)
 
     def restart_or_leave_out(self, one: Watched) -> None:
         """Plan its restart. One death too many ends the run, unless others can do its work."""
@@ -196,13 +207,6 @@ class Supervisor:
         """Names of those who still have to finish by themselves."""
         return [one.name for one in self.watched if one.command.finishes and not one.finished]
 
-    def tell(self) -> None:
-        """Let others know the process ids; on a full disk later."""
-        if self.told != (ids := self.process_ids()):
-            with suppress(OSError):
-                write_json(self.layout.processes, ids)
-                self.told = ids
-
     def process_ids(self) -> dict[str, int]:
         """Of this machine's processes, by their names."""
         return {
@@ -211,19 +215,6 @@ class Supervisor:
             for name, process in zip(one.command.members, one.processes, strict=False)
             if process.pid
         }
-
-    def stop(self) -> None:
-        """End everybody: a request to stop, `grace` seconds later an order."""
-        alive = [one for one in self.watched if one.processes]
-        deadline = time.monotonic() + self.limits.grace
-        for one in alive:
-            one.signal(signal.SIGTERM)
-        for one in alive:
-            one.wait(deadline - time.monotonic())
-        for one in alive:
-            processes = one.processes
-            one.kill()
-            self.record(one, "stop", code=processes[0].poll())
 
     def record(self, one: Watched, event: str, **facts) -> None:
         """Append a row to the list of events, unless the disk is full: the run comes first."""

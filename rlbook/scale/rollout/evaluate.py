@@ -16,17 +16,18 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 from rlbook.durable import read_json, write_json
 from rlbook.evaluation import summary
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import EvaluationSet, ScaleConfig
-from rlbook.scale.generate.engine import GenerationFailed, pause_after
+from rlbook.scale.generate.protocol import GenerationFailed, pause_after
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import say
-from rlbook.scale.rollout.groups import GroupSampler, Manner
+from rlbook.scale.rollout.groups import AS_IN_TRAINING, GroupSampler, Manner
 from rlbook.tasks import Problem, Task, get_task, held_out_problems
 from rlbook.training import Rollout, RunLog
 
@@ -51,7 +52,7 @@ class ProblemSet:
     samples: int
     name: str | None = None
     ks: Sequence[int] | None = None
-    manner: Manner = field(default_factory=Manner)
+    manner: Manner = AS_IN_TRAINING
 
 
 class Evaluator:
@@ -116,13 +117,15 @@ class Evaluator:
                     return
                 answers = await self.answers(self.sampler(alone), version)
         except (GenerationFailed, OtherWeights) as error:
-            await self.failed(generator, version, error)
-        else:
-            self.last = version
-            for one, rollouts in zip(self.sets, answers, strict=True):
-                self.log(row := evaluation_row(version, rollouts, one))
-                problems = one.name or "held-out problems"
-                say(f"version {version}: pass@1 {row['pass@1']:.3f} on {problems}")
+            if (await self.engine.versions()).get(generator) != version:  # it has lost them
+                return say(f"the evaluation of version {version} starts again: {error}")
+            self.last = version  # it is the questions' fault
+            return say(f"the evaluation of version {version} is given up: {error}")
+        self.last = version
+        for one, rollouts in zip(self.sets, answers, strict=True):
+            self.log(row := evaluation_row(version, rollouts, one))
+            problems = one.name or "held-out problems"
+            say(f"version {version}: pass@1 {row['pass@1']:.3f} on {problems}")
 
     @contextmanager
     def pinned(self, generator: str) -> Iterator[None]:
@@ -135,21 +138,25 @@ class Evaluator:
             self.engine.aside = None
             self.layout.pinned.unlink(missing_ok=True)
 
-    async def failed(self, generator: str, version: int | None, reason: Exception) -> None:
-        """Start again if the generator has lost these weights; else it is the questions' fault."""
-        if (await self.engine.versions()).get(generator) == version:
-            say(f"the evaluation of version {version} is given up: {reason}")
-            self.last = version
-        else:
-            say(f"the evaluation of version {version} starts again: {reason}")
-
     async def answers(self, sampler: GroupSampler, version: int) -> list[list[Rollout]]:
-        """The rollouts of each set. Raises the first error, which ends all the rest."""
+        """The rollouts of each set, all by `version`. The first error ends all the rest."""
         places = asyncio.Semaphore(self.places)
 
         async def answer(number: int, problem: Problem, one: ProblemSet) -> list[Rollout]:
+            request: dict[str, Any] = {"rewarded": False, "manner": one.manner}
             async with places:
-                return await self.answer(sampler, version, number, problem, one)
+                for failures in count(1):
+                    try:
+                        with self.asking():
+                            found = await sampler.sample(problem, number, one.samples, **request)
+                        break
+                    except GenerationFailed:
+                        if failures == ATTEMPTS:
+                            raise
+                        await asyncio.sleep(pause_after(failures))
+            if others := {v for rollout in found for v in rollout.versions} - {version}:
+                raise OtherWeights(f"an answer is by version {min(others)}")
+            return found
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -161,29 +168,10 @@ class Evaluator:
             raise errors.exceptions[0] from None
         return [[rollout for task in tasks for rollout in task.result()] for tasks in asked]
 
-    async def answer(
-        self, sampler: GroupSampler, version: int, number: int, problem: Problem, one: ProblemSet
-    ) -> list[Rollout]:
-        """The rollouts of one question, all by `version`."""
-        for failures in range(1, ATTEMPTS + 1):
-            try:
-                with self.asking():
-                    rollouts = await sampler.sample(
-                        problem, number, one.samples, rewarded=False, manner=one.manner
-                    )
-                break
-            except GenerationFailed:
-                if failures == ATTEMPTS:
-                    raise
-                await asyncio.sleep(pause_after(failures))
-        if found := versions_of(rollouts) - {version}:
-            raise OtherWeights(f"an answer is by version {min(found)}")
-        return rollouts
-
 
 def evaluation_row(version: int, rollouts: Sequence[Rollout], asked_as: ProblemSet) -> dict:
     """`rlbook.evaluation.summary` of a set's rollouts, with the versions that wrote them."""
-    versions = versions_of(rollouts)
+    versions = {version for rollout in rollouts for version in rollout.versions}
     return {
         "step": version,
         **({"set": asked_as.name} if asked_as.name else {}),
@@ -192,11 +180,6 @@ def evaluation_row(version: int, rollouts: Sequence[Rollout], asked_as: ProblemS
         **summary(rollouts, asked_as.ks, asked_as.task),
         "time": time.time(),
     }
-
-
-def versions_of(rollouts: Iterable[Rollout]) -> set[int]:
-    """Of the weights that wrote their tokens."""
-    return {version for rollout in rollouts for version in rollout.versions}
 
 
 def named_set(name: str, settings: EvaluationSet, config: ScaleConfig) -> ProblemSet:

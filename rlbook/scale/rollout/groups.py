@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlbook.policy import Completion
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.engine import GenerationFailed, all_of
+from rlbook.scale.generate.protocol import GenerationFailed, all_of
 from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
@@ -92,10 +92,13 @@ class GroupSampler:
     async def verified(self, problem: Problem, group: int, n: int, manner: Manner) -> list[Rollout]:
         """`n` rollouts of a problem with the verifier's word on each."""
         prompt = encode(self.tokenizer, problem)
-        written = await self.write(prompt, group, n, manner)
-        return await asyncio.gather(
-            *(self.judge(problem, group, prompt, one, manner.task) for one in written)
-        )
+
+        async def judged(written: Completion) -> Rollout:
+            text, finished = text_of(self.tokenizer, written), written.finish_reason == "stop"
+            verdict = await self.verifiers.verify(problem, text, finished, manner.task)
+            return make_rollout(problem, group, prompt, written, text, verdict)
+
+        return await asyncio.gather(*map(judged, await self.write(prompt, group, n, manner)))
 
     async def write(
         self, prompt: list[int], group: int, n: int, manner: Manner
@@ -116,23 +119,28 @@ class GroupSampler:
     async def finish(self, prompt: list[int], thought: Completion, manner: Manner) -> Completion:
         """The answer to a thought that ran out of tokens, after the text that interrupts it.
 
-        A thought that has closed itself is in its answer already: it goes on without that text.
+        A thought that has closed itself, with the marker that would be forced on it, is in its
+        answer already: it goes on without that text. Forced tokens carry log-probability 0 and the
+        version that read them.
         """
         if thought.finish_reason == "stop":
             return thought
-        forced = [] if self.closed(thought) else self.forced
+        said = decode(self.tokenizer, thought.token_ids)
+        forced = [] if self.closing and self.closing in said else self.forced
         context = prompt + thought.token_ids + forced
         (answer,) = await self.ask(context, 1, self.answer_tokens, manner)
-        return join(thought, forced, answer)
-
-    def closed(self, thought: Completion) -> bool:
-        """Whether a thought has ended by itself, with the marker that would be forced on it."""
-        return self.closing is not None and self.closing in decode(
-            self.tokenizer, thought.token_ids
+        assert thought.versions and answer.versions  # they were asked for
+        before, added, after = len(thought.token_ids), len(forced), len(answer.token_ids)
+        return Completion(
+            token_ids=thought.token_ids + forced + answer.token_ids,
+            logps=thought.logps + [0.0] * added + answer.logps,
+            finish_reason=answer.finish_reason,
+            versions=thought.versions + [answer.versions[0]] * added + answer.versions,
+            forced=[False] * before + [True] * added + [False] * after if forced else None,
         )
 
     async def ask(self, prompt: list[int], n: int, tokens: int, manner: Manner) -> list[Completion]:
-        """The engine's completions, within the time limit and of the promised shape."""
+        """The engine's completions, within the time limit and with a value per token."""
         own = manner.temperature
         temperature = self.rollout.temperature if own is None else own
         try:
@@ -143,43 +151,10 @@ class GroupSampler:
         except TimeoutError:
             limit = f"{self.generate.timeout:g} s (generate.timeout)"
             raise GenerationFailed(f"no completion within {limit}") from None
-        check_shape(completions, n)
+        lengths = [{len(c.token_ids), len(c.logps), len(c.versions or ())} for c in completions]
+        if len(completions) != n or any(len(sizes) > 1 or 0 in sizes for sizes in lengths):
+            raise GenerationFailed(
+                f"malformed reply: {len(completions)} completions for {n} asked, with lengths of "
+                f"tokens, log-probabilities and versions {[sorted(sizes) for sizes in lengths]}"
+            )
         return completions
-
-    async def judge(
-        self,
-        problem: Problem,
-        group: int,
-        prompt: list[int],
-        completion: Completion,
-        task: str | None,
-    ) -> Rollout:
-        """A completion with the verifier's word on it."""
-        text = text_of(self.tokenizer, completion)
-        finished = completion.finish_reason == "stop"
-        verdict = await self.verifiers.verify(problem, text, finished, task)
-        return make_rollout(problem, group, prompt, completion, text, verdict)
-
-
-def join(thought: Completion, forced: list[int], answer: Completion) -> Completion:
-    """One completion; forced tokens carry log-probability 0 and the version that read them."""
-    assert thought.versions and answer.versions  # they were asked for
-    read_by = answer.versions[0]
-    mask = [False] * len(thought.token_ids) + [True] * len(forced) + [False] * len(answer.token_ids)
-    return Completion(
-        token_ids=thought.token_ids + forced + answer.token_ids,
-        logps=thought.logps + [0.0] * len(forced) + answer.logps,
-        finish_reason=answer.finish_reason,
-        versions=thought.versions + [read_by] * len(forced) + answer.versions,
-        forced=mask if forced else None,
-    )
-
-
-def check_shape(completions: list[Completion], n: int) -> None:
-    """Raises `GenerationFailed` unless there are `n` completions with a value per token."""
-    lengths = [{len(c.token_ids), len(c.logps), len(c.versions or ())} for c in completions]
-    if len(completions) != n or any(len(sizes) > 1 or 0 in sizes for sizes in lengths):
-        raise GenerationFailed(
-            f"malformed reply: {len(completions)} completions for {n} asked, with lengths of "
-            f"tokens, log-probabilities and versions {[sorted(sizes) for sizes in lengths]}"
-        )

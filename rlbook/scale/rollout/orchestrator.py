@@ -16,17 +16,11 @@ from pathlib import Path
 from rlbook.durable import read_json
 from rlbook.policy import load_tokenizer
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.generate.client import (
-    SERVER_SILENCE,
-    GeneratorClient,
-    HTTPEngine,
-    clients_of,
-)
-from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.generate.client import SERVER_SILENCE, GeneratorClient, HTTPEngine, clients_of
+from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import HEARTBEAT_SECONDS, Heartbeat, die_with_parent, say
-from rlbook.scale.rollout.batches import Batches
-from rlbook.scale.rollout.counters import Counters
+from rlbook.scale.rollout.batches import Batches, Counters
 from rlbook.scale.rollout.evaluate import Evaluator, ProblemSet, named_set, untrained
 from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.scale.rollout.verify import Verifiers
@@ -72,13 +66,12 @@ class Orchestrator:
         def sampler(engine: HTTPEngine) -> GroupSampler:
             return GroupSampler(engine, tokenizer, verifiers, config)
 
-        named = (named_set(*one, config) for one in config.evaluation.sets.items())
         sets = [ProblemSet(task, held_out, config.evaluation.samples)]
-        sets += [untrained(one, pool.problems.values()) for one in named]
+        for one in config.evaluation.sets.items():
+            sets.append(untrained(named_set(*one, config), pool.problems.values()))
         asked = ASKED_PER_SLOT * config.generate.slots  # completions, of each server
         places = max(1, asked // max(one.samples for one in sets))
-        every = config.evaluation.every
-        asking = self.counters.asking
+        every, asking = config.evaluation.every, self.counters.asking
         self.evaluator = Evaluator(layout, sets, every, engine, sampler, places, asking)
         self.sampler, self.most_asked = sampler(engine), asked * servers
         self.asked: dict[asyncio.Task, InFlight] = {}
@@ -88,26 +81,31 @@ class Orchestrator:
 
     async def run(self) -> None:
         """Until the trainer says that the run is done, and the last evaluation is over."""
-        if waiting := self.batches.tickets.waiting:
+        if waiting := self.batches.queue.waiting:
             say(f"{len(waiting)} prompts were open and are asked again")
         watching = asyncio.create_task(self.watch())
         evaluating = asyncio.create_task(self.evaluator.run())
         try:
             while not evaluating.done():
                 self.fill()
-                await first_of([*self.asked, watching, evaluating])
+                tasks = [*self.asked, watching, evaluating]
+                await asyncio.wait(tasks, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
                 if watching.done():
                     watching.result()  # it only ends by an error
                 for task in [task for task in self.asked if task.done()]:
                     self.settle(task, self.asked.pop(task))
-                self.cancel(self.batches.publish_due(self.trained))
+                trained = read_json(self.layout.status, {}).get("version", 0)
+                self.cancel(self.batches.publish_due(trained))
                 if reason := self.batches.end_if_silent():
                     say(reason)
                 if not self.asked and (reason := self.batches.end_if_exhausted()):
                     say(f"no further batches: {reason}")
             evaluating.result()
         finally:
-            await cancelled([watching, evaluating, *self.asked])
+            tasks = [watching, evaluating, *self.asked]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def watch(self) -> None:
         """Keep `versions` up to date; a silent server must not hold up the others."""
@@ -117,17 +115,14 @@ class Orchestrator:
 
     def fill(self) -> None:
         """Ask for groups while servers have room and pacing lets one start."""
+        size = self.config.rollout.group_size
         if not self.versions or time.monotonic() < self.resume_at:
             return
-        while self.has_room and (started := self.batches.start(min(self.versions))):
-            group = self.sample(*started)
-            self.asked[asyncio.create_task(group)] = InFlight(*started, time.monotonic())
-
-    @property
-    def has_room(self) -> bool:
-        """Whether servers should be asked for one more group."""
-        completions = (len(self.asked) + 1) * self.config.rollout.group_size
-        return not self.asked or completions <= self.most_asked
+        while not self.asked or (len(self.asked) + 1) * size <= self.most_asked:
+            if not (started := self.batches.start(min(self.versions))):
+                return
+            group = asyncio.create_task(self.sample(*started))
+            self.asked[group] = InFlight(*started, time.monotonic())
 
     async def sample(self, ticket: int, problem: Problem) -> list[Rollout]:
         """Have a group written, verified and rewarded; `settle` takes it in."""
@@ -171,23 +166,6 @@ class Orchestrator:
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
             del self.asked[task]
 
-    @property
-    def trained(self) -> int:
-        """The trainer's version."""
-        return read_json(self.layout.status, {}).get("version", 0)
-
-
-async def first_of(tasks: list[asyncio.Task]) -> None:
-    """Until one of them has ended, or it is time to look around."""
-    await asyncio.wait(tasks, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def cancelled(tasks: list[asyncio.Task]) -> None:
-    """Cancel tasks and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
 
 async def show_life(layout: Layout, clients: Sequence[GeneratorClient]) -> None:
     """Signs of life of this process, and of every generator that it hears."""
@@ -206,8 +184,7 @@ async def show_life(layout: Layout, clients: Sequence[GeneratorClient]) -> None:
 async def orchestrate(layout: Layout) -> None:
     """The orchestrator of a run folder, with HTTP generators."""
     config = load_config(layout.config)
-    tokenizer = load_tokenizer(config.model.policy)
-    generate = config.generate
+    tokenizer, generate = load_tokenizer(config.model.policy), config.generate
     verifiers = Verifiers(config.data.task, generate.verifiers, generate.verify_seconds)
     async with AsyncExitStack() as stack:
         stack.callback(verifiers.close)

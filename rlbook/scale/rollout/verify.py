@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from dataclasses import asdict
 
-from rlbook.scale.generate.engine import GenerationFailed
+from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.tasks import Problem, Verdict
 from rlbook.tasks.sandbox.bounded import BoundedWorker
 

@@ -153,7 +153,7 @@ class Checkpoints:
         """The newest intact step; those that are not are set aside and named in a warning.
 
         Every rank looks at its share of the files. The batches since the oldest step are still in
-        the spool: they are trained once more.
+        the log: they are trained once more.
         """
         ranks = self.ranks
         damages: list[str] = []

@@ -3,7 +3,7 @@
 NCCL has no time limit, and a kernel that waits for a dead peer cannot be called back: whatever
 this process asked of its GPU next would queue behind it for ever. A transfer that is given up
 while it still waits therefore ends this rank. The launcher starts the trainer again, and the
-batches since its checkpoint are trained once more, from the spool.
+batches since its checkpoint are trained once more, from the log.
 """
 
 import asyncio

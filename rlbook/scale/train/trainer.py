@@ -3,7 +3,7 @@
 `python -m rlbook.scale.train.trainer <run folder>`, once for every rank. Rank 0 decides what all do
 next.
 Killed at any moment, it starts again from its newest checkpoint and trains the batches since then
-once more, from the spool.
+once more, from the log.
 """
 
 import math
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from rlbook.durable import read_json, write_json
 from rlbook.policy import set_threads
-from rlbook.scale.batch_log import has_batch, prune, read_batch, saved_state, spool_end
+from rlbook.scale.batch_log import has_batch, log_end, prune, read_batch, saved_state
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import Heartbeat, die_with_parent
@@ -76,7 +76,7 @@ class ScaleTrainer:
         pinned = read_json(self.layout.pinned)
         if not replaying and self.weight_sync.is_due(pinned):
             return "push"
-        last = (spool_end(self.layout) or {}).get("version", math.inf)
+        last = (log_end(self.layout) or {}).get("version", math.inf)
         if self.version >= min(self.config.steps, last):
             return "stop" if pinned is None else "wait"
         return "train" if ready else "wait"

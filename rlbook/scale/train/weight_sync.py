@@ -20,7 +20,7 @@ from functools import partial
 
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import SERVER_SILENCE, SILENCE, GeneratorClient, clients_of
-from rlbook.scale.generate.engine import GenerationFailed, RequestRefused, pause_after
+from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused, pause_after
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import HEARTBEAT_SECONDS, Heartbeat
 from rlbook.scale.train.learner import ShardedLearner

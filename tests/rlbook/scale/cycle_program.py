@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 from rlbook.policy import set_threads
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.engine import GenerationFailed
+from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.train.learner import ShardedLearner

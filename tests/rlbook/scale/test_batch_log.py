@@ -79,11 +79,11 @@ def test_a_damaged_batch_is_neither_trained_nor_gone_on_from(layout, name, hurt)
     assert batch_log.read_batch(layout, 0) == (ROLLOUTS, {"step": 0})
 
 
-def test_the_spool_knows_what_it_holds(layout):
+def test_the_log_knows_what_it_holds(layout):
     assert batch_log.newest_batch(layout) is None
     for step in (0, 1, 2, 10):
         batch_log.write_batch(layout, step, ROLLOUTS[:1], {"step": step})
-    (layout.spool / ".batch_000099.123.partial").mkdir()
+    (layout.batches / ".batch_000099.123.partial").mkdir()
     assert batch_log.newest_batch(layout) == 10
     assert batch_log.has_batch(layout, 2) and not batch_log.has_batch(layout, 3)
     batch_log.prune(layout, 2)
@@ -114,7 +114,7 @@ def test_pruning_killed_half_way_leaves_no_half_batch(layout, monkeypatch):
     for step in batch_log.published(layout):
         assert batch_log.read_batch(layout, step)[0] == ROLLOUTS[:1]
     batch_log.prune(layout, 2)
-    assert [p.name for p in layout.spool.iterdir()] == ["batch_000002"]
+    assert [p.name for p in layout.batches.iterdir()] == ["batch_000002"]
 
 
 def test_a_crash_while_writing_publishes_nothing(layout, monkeypatch):
@@ -125,13 +125,13 @@ def test_a_crash_while_writing_publishes_nothing(layout, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         batch_log.write_batch(layout, 0, ROLLOUTS, {})
     assert batch_log.newest_batch(layout) is None
-    assert list(layout.spool.iterdir()) == []
+    assert list(layout.batches.iterdir()) == []
 
 
 def test_the_end_is_announced_with_a_reason(layout):
-    assert batch_log.spool_end(layout) is None
-    batch_log.end_spool(layout, 7, "all problems are retired")
-    assert batch_log.spool_end(layout) == {
+    assert batch_log.log_end(layout) is None
+    batch_log.end_log(layout, 7, "all problems are retired")
+    assert batch_log.log_end(layout) == {
         "version": 7,
         "exhausted": True,
         "reason": "all problems are retired",

@@ -18,8 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.generate.builtin_server import TOKEN_VARIABLE, make_app, parse, start
 from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
-from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
+from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE, GenerationFailed, RequestRefused
 
 GENERATE = "/inference/v1/generate"
 
@@ -185,7 +184,7 @@ def test_weights_change_under_a_running_request(tmp_path):
         async with running() as url, GeneratorClient(url, "run") as client:
             async with client.new_weights(2, clear_cache=False):
                 await client.reload(write_weights(build(0), tmp_path / "v2"))
-            ask = partial(client.complete, [0, 3], 2, temperature=1.0)
+            ask = partial(client.complete_at, 2, [0, 3], 2, temperature=1.0)
             task = asyncio.create_task(ask(max_new_tokens=1000))
             await asyncio.sleep(0)
             await ask(max_new_tokens=5)  # beside the other, which by then has as many tokens
@@ -245,7 +244,9 @@ def test_a_failed_update_leaves_the_old_weights(tmp_path, trouble):
             torch.testing.assert_close(logps, expected, rtol=0, atol=1e-5)
             async with client.new_weights(2, clear_cache=False):
                 await client.reload(write_weights(build(1), tmp_path / "good"))
-            (completion,) = await client.complete([0, 3], 1, max_new_tokens=5, temperature=1.0)
+            (completion,) = await client.complete_at(
+                2, [0, 3], 1, max_new_tokens=5, temperature=1.0
+            )
             assert_sampled_by(build(1), [0, 3], completion)
 
     finish(check())
@@ -262,7 +263,9 @@ def test_folders_outside_the_run_are_not_read(tmp_path, monkeypatch):
             (tmp_path / "weights").mkdir()
             async with client.new_weights(1, clear_cache=False):
                 await client.reload(write_weights(build(1), tmp_path / "weights" / "v1"))
-            (completion,) = await client.complete([0, 3], 1, max_new_tokens=5, temperature=1.0)
+            (completion,) = await client.complete_at(
+                1, [0, 3], 1, max_new_tokens=5, temperature=1.0
+            )
             assert_sampled_by(build(1), [0, 3], completion)
 
     finish(check())
@@ -274,7 +277,9 @@ def test_a_tied_head_follows_its_embedding(tied, tmp_path):
         async with running(build(0, tied)) as url, GeneratorClient(url, "run") as client:
             async with client.new_weights(1, clear_cache=True):
                 await client.reload(write_weights(build(1, tied), tmp_path / "v1"))
-            (completion,) = await client.complete([0, 3], 1, max_new_tokens=20, temperature=1.0)
+            (completion,) = await client.complete_at(
+                1, [0, 3], 1, max_new_tokens=20, temperature=1.0
+            )
             assert_sampled_by(build(1, tied), [0, 3], completion)
 
     finish(check())
@@ -290,10 +295,10 @@ def test_diverged_weights_are_reported_until_better_ones_arrive(tmp_path):
             async with client.new_weights(1, clear_cache=False):
                 await client.reload(write_weights(broken, tmp_path / "v1"))
             with pytest.raises(GenerationFailed, match="not finite"):
-                await client.complete([0, 3], 2, max_new_tokens=5, temperature=1.0)
+                await client.complete_at(1, [0, 3], 2, max_new_tokens=5, temperature=1.0)
             async with client.new_weights(2, clear_cache=False):
                 await client.reload(write_weights(build(1), tmp_path / "v2"))
-            completions = await client.complete([0, 3], 2, max_new_tokens=5, temperature=1.0)
+            completions = await client.complete_at(2, [0, 3], 2, max_new_tokens=5, temperature=1.0)
             assert all(completion.versions == [2] * 5 for completion in completions)
 
     finish(check())
@@ -317,14 +322,14 @@ def test_many_requests_share_few_slots():
             await call(url, "POST", "/update_weight_version", {"new_version": "run:0"})
             prompts = [[0, 3 + i] for i in range(12)]
             groups = await asyncio.gather(
-                *(client.complete(p, 3, max_new_tokens=9, temperature=1.0) for p in prompts)
+                *(client.complete_at(0, p, 3, max_new_tokens=9, temperature=1.0) for p in prompts)
             )
             for prompt, group in zip(prompts, groups, strict=True):
                 assert len(group) == 3
                 for completion in group:
                     assert_sampled_by(build(), prompt, completion)
             with pytest.raises(RequestRefused, match="n: this server has 4 slots"):
-                await client.complete([0], 5, max_new_tokens=9, temperature=1.0)
+                await client.complete_at(0, [0], 5, max_new_tokens=9, temperature=1.0)
 
     finish(check())
 

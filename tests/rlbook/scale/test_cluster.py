@@ -254,7 +254,7 @@ def test_a_run_that_loses_machines_ends_as_if_nothing_had_happened(tmp_path):
     def reached(version):
         for step in published(layout):
             if not kept.batch(step).exists():
-                partial = kept.spool / f"partial{step}"
+                partial = kept.batches / f"partial{step}"
                 with suppress(FileNotFoundError):  # pruned at this moment
                     shutil.copytree(layout.batch(step), partial)
                     partial.rename(kept.batch(step))

@@ -8,8 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from rlbook.objectives import METHODS, DivergenceMask, RatioClip, TopEntropy
-from rlbook.scale.config import ScaleConfig, dump_config, load_config
-from rlbook.scale.conflicts import NOT_HERE
+from rlbook.scale.config import NOT_HERE, ScaleConfig, dump_config, load_config
 from rlbook.training import RunConfig
 
 

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from rlbook.durable import write_json
 from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
-from rlbook.scale.generate.engine import (
+from rlbook.scale.generate.protocol import (
     GenerationFailed,
     RequestRefused,
     labelled_version,
@@ -109,7 +109,7 @@ def ask(fake, n=1, max_new_tokens=8, temperature=1.0, token=None):
     async def run():
         async with served(fake) as url, GeneratorClient(url, "run", token, PATIENCE) as client:
             limits = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-            return await client.complete(PROMPT, n, **limits)
+            return await client.complete_at(await client.version(), PROMPT, n, **limits)
 
     return asyncio.run(run())
 
@@ -225,9 +225,9 @@ def test_nobody_there_is_a_failure():
         async with GeneratorClient(url, "run") as client:
             assert await client.version() is None
             assert not await client.healthy()
-            await client.complete(PROMPT, 1, max_new_tokens=8, temperature=1.0)
+            await client.complete_at(3, PROMPT, 1, max_new_tokens=8, temperature=1.0)
 
-    with pytest.raises(GenerationFailed, match=r"weight_info: ClientConnectorError"):
+    with pytest.raises(GenerationFailed, match=r"generate: ClientConnectorError"):
         asyncio.run(run(f"http://127.0.0.1:{unused_port()}"))
 
 
@@ -245,9 +245,9 @@ def test_weights_of_another_run_are_no_version(label):
         async with served(FakeServer(label=label)) as url, GeneratorClient(url, "run") as client:
             assert await client.healthy()
             assert await client.version() is None
-            await client.complete(PROMPT, 1, max_new_tokens=8, temperature=1.0)
+            await HTTPEngine([client]).complete(PROMPT, 1, max_new_tokens=8, temperature=1.0)
 
-    with pytest.raises(GenerationFailed, match="no weights of this run"):
+    with pytest.raises(GenerationFailed, match="no generator has weights of this run"):
         asyncio.run(run())
 
 

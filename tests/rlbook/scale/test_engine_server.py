@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlbook.policy import load_policy
-from rlbook.scale.config import ScaleConfig
-from rlbook.scale.conflicts import DECIDED
+from rlbook.scale.config import DECIDED, ScaleConfig
 from rlbook.scale.generate import vllm_adapter, vllm_server
 from rlbook.scale.generate.protocol import PUSH_VARIABLE, WEIGHTS_VARIABLE, reload_request
 from rlbook.scale.generate.registry import ENTRY_VARIABLE, published

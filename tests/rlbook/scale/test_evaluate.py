@@ -11,9 +11,9 @@ import pytest
 from rlbook.durable import read_json, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import EvaluationSet, ScaleConfig
-from rlbook.scale.generate.engine import GenerationFailed
+from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.layout import Layout
-from rlbook.scale.rollout.counters import Counters
+from rlbook.scale.rollout.batches import Counters
 from rlbook.scale.rollout.evaluate import (
     ATTEMPTS,
     Evaluator,

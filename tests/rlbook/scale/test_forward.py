@@ -3,9 +3,9 @@
 import pytest
 
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.launch import forward
-from rlbook.scale.launch.forward import Forward, forwarding
-from rlbook.scale.launch.rollback import roll_back
+from rlbook.scale.launch import progress
+from rlbook.scale.launch.progress import Forward, forwarding
+from rlbook.scale.launch.start import roll_back
 from rlbook.scale.layout import Layout
 from rlbook.training import RunLog
 
@@ -56,7 +56,7 @@ def test_rows_of_trainer_orchestrator_and_evaluations_are_sent_once(layout):
 def test_what_a_rollback_forgets_is_sent_again(layout, monkeypatch):
     told = Told()
     Forward(layout, told)()
-    monkeypatch.setattr("rlbook.scale.launch.rollback.damage", lambda folder: None)
+    monkeypatch.setattr("rlbook.scale.launch.start.damage", lambda folder: None)
     (layout.checkpoints / "step_000001").mkdir()
     roll_back(layout, 1)
     RunLog(layout.root, resume_step=1)({"step": 2})
@@ -73,7 +73,7 @@ def test_a_service_that_fails_is_asked_again(layout, monkeypatch):
                 raise ConnectionError("no route to host")
             super().__call__(log, row)
 
-    monkeypatch.setattr(forward, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
     told = Failing()
     sends = Forward(layout, told)
     with pytest.warns(RuntimeWarning, match="no route to host"):
@@ -85,7 +85,7 @@ def test_a_service_that_fails_is_asked_again(layout, monkeypatch):
 
 def test_the_rest_is_sent_at_the_end(layout, monkeypatch):
     told = Told()
-    monkeypatch.setattr(forward, "Sinks", lambda names, folder: told)
+    monkeypatch.setattr(progress, "Sinks", lambda names, folder: told)
     with forwarding(ScaleConfig(sinks=["trackio"]), layout) as send:
         send()
         RunLog(layout.root, resume_step=9)({"step": 3})

@@ -13,17 +13,16 @@ import pytest
 
 from rlbook.durable import read_json, write_json
 from rlbook.jsonl import read_jsonl
-from rlbook.scale.batch_log import end_spool
+from rlbook.scale.batch_log import end_log
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.processes import LOST, Command, describe_exit
 from rlbook.scale.launch.progress import describe, last_row
 from rlbook.scale.launch.start import check_machine, launch, scale
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, last_error, tail
-from rlbook.scale.layout import Layout
+from rlbook.scale.layout import RESUMABLE, Layout, one_launcher, open_run
 from rlbook.scale.plan.table import duration
 from rlbook.scale.process import LAUNCHER, Heartbeat
-from rlbook.scale.run_folder import RESUMABLE, one_launcher, open_run
 from rlbook.training.resume import may_change
 
 WAIT = 120.0  # seconds that a busy machine may take
@@ -472,7 +471,7 @@ def test_what_cannot_start_is_said_before_anything_is_written(layout, monkeypatc
     with pytest.raises(ValueError, match=r"2 GPUs for 1 of generators and 2 of trainers"):
         launch(ScaleConfig(run=run, **cuda))
     check_machine(ScaleConfig(**cuda, colocated=True))
-    monkeypatch.setattr("rlbook.scale.launch.machine.gpu_memory_gb", lambda config: 24.0)
+    monkeypatch.setattr("rlbook.scale.launch.dry_run.gpu_memory_gb", lambda config: 24.0)
     with pytest.raises(
         ValueError, match=r"have 24 GB, .* set budget\.gpu_memory_gb to 24 .*dry-run"
     ):
@@ -523,7 +522,7 @@ class TestEndings:
         return scale(config)
 
     def test_a_task_that_teaches_nothing_is_a_failure(self, config, layout, monkeypatch, capsys):
-        end_spool(layout, 0, "accuracy 0.000 over 2,560 answers", failed=True)
+        end_log(layout, 0, "accuracy 0.000 over 2,560 answers", failed=True)
         done = "import json, sys; json.dump({'version': 0, 'done': True}, open(sys.argv[1], 'w'))"
         trainer = replace(script("trainer", done, layout.status), finishes=True)
         assert self.run(monkeypatch, config, trainer) == 1

@@ -2,13 +2,15 @@
 
 import shutil
 from collections import namedtuple
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
-from rlbook.scale import run_folder
+from rlbook.scale import layout as run_folder
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.launch import machine
+from rlbook.scale.launch import dry_run as machine
 from rlbook.scale.launch.dry_run import measure_shape
 from rlbook.scale.plan.budget import Budget, Prompts
 
@@ -50,7 +52,7 @@ def test_gpus_that_are_not_there_or_too_few_or_too_small(monkeypatch):
 
 def test_too_little_room_is_said_with_both_sizes(looked_at, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10, 10, 1000))
-    monkeypatch.setattr(machine, "available_memory", lambda: 1000.0)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     found = looked_at()
     for subject in ("disk", "host memory"):
         assert "0.0 GB free, the run needs" in found[subject]

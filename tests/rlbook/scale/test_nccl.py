@@ -18,7 +18,7 @@ from rlbook.durable import read_json
 from rlbook.policy import load_policy
 from rlbook.scale.batch_log import write_batch
 from rlbook.scale.config import ScaleConfig, dump_config
-from rlbook.scale.generate.engine import GenerationFailed
+from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.generate.registry import ENTRY_VARIABLE
 from rlbook.scale.layout import Layout
 from rlbook.scale.train import nccl

@@ -9,7 +9,7 @@ import pytest
 from rlbook.jsonl import read_jsonl
 from rlbook.objectives import METHODS
 from rlbook.scale import batch_log
-from rlbook.scale.generate.engine import GenerationFailed
+from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.training.rollouts import select_groups
 
 
@@ -146,7 +146,7 @@ def test_answers_are_kept_to_be_read_right_and_wrong_ones(make_run):
 def test_a_task_that_teaches_nothing_ends_the_run_and_says_so(make_run, method, capsys):
     run = make_run({"right": lambda text: 0.0}, method=method, launch={"silent_batches": 4}).play()
     assert run.groups == []
-    end = batch_log.spool_end(run.layout)
+    end = batch_log.log_end(run.layout)
     assert end["failed"] and end["version"] == 0
     assert "accuracy 0.000 over" in end["reason"] and "data.levels" in end["reason"]
     assert str(run.layout.log("samples")) in end["reason"]
@@ -160,7 +160,7 @@ def test_a_task_that_teaches_nothing_ends_the_run_and_says_so(make_run, method, 
 
 def test_solved_problems_retire_and_an_exhausted_pool_ends_the_run(make_run):
     run = make_run({"right": lambda text: 1.0}, data={"pool": 7, "retire_at": 0.9}).play()
-    end = batch_log.spool_end(run.layout)
+    end = batch_log.log_end(run.layout)
     assert end["version"] == len(run.groups) < run.steps
     assert "all 7 problems of the pool are retired" in end["reason"]
     assert run.rows[-1]["retired"] > 0

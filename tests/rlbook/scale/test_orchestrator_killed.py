@@ -62,7 +62,7 @@ def pass_rates(run):
     return {key: (right[key], tried[key]) for key in tried}
 
 
-def test_an_empty_spool_is_continued_from_the_checkpoint(make_run):
+def test_an_empty_log_is_continued_from_the_checkpoint(make_run):
     run = make_run().play()
     first, state = run.tickets, run.state
     run.trainer.save(run.steps, state)

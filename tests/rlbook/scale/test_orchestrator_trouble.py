@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rlbook.policy import Completion
-from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.orchestrator import LONGEST_PAUSE, InFlight, orchestrate
 

@@ -115,7 +115,7 @@ def test_own_code_that_is_not_there_is_named_before_anything_starts(
 
 
 @pytest.mark.parametrize("part", ["process", "__x/y", "π"])
-def test_rewards_per_token_survive_the_spool_bit_for_bit(part, own, make_run):
+def test_rewards_per_token_survive_the_log_bit_for_bit(part, own, make_run):
     run = make_run(data=DATA).play()
     _, rollouts = run.trainer.updates[0]
     values = [0.1, -1e-30, 2.0**-60, 1 / 3]

@@ -4,7 +4,7 @@ import pytest
 
 from rlbook.policy import Completion
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.rollout.prompt_queue import PromptQueue
+from rlbook.scale.rollout.batches import PromptQueue
 from rlbook.tasks import SumsTask, get_task
 from rlbook.training import RunConfig, Trainer
 from rlbook.training.pool import training_pool, training_problems

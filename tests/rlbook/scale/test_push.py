@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
-from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
+from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
 from rlbook.scale.train import weight_sync
 from rlbook.scale.train.weight_sync import GeneratorPool
 

@@ -7,7 +7,7 @@ import pytest
 from rlbook.durable import CHECKSUMS, checksums, read_json, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale import batch_log
-from rlbook.scale.launch.rollback import roll_back
+from rlbook.scale.launch.start import roll_back
 from rlbook.scale.layout import Layout
 from rlbook.training.checkpoint import LATEST
 
@@ -29,7 +29,7 @@ def layout(tmp_path):
     (layout.checkpoints / LATEST).write_text("step_000006\n")
     for step in range(2, 8):
         batch_log.write_batch(layout, step, [], {"step": step})
-    batch_log.end_spool(layout, 8, "all problems are retired")
+    batch_log.end_log(layout, 8, "all problems are retired")
     for name in ("metrics", "eval"):
         layout.log(name).write_text("".join(f'{{"step": {i}}}\n' for i in range(1, 8)))
     write_json(layout.status, {"version": 7, "done": True})
@@ -39,7 +39,7 @@ def layout(tmp_path):
 def test_the_run_is_as_it_was_after_that_update(layout):
     roll_back(layout, 4)
     assert (layout.checkpoints / LATEST).read_text() == "step_000004\n"
-    assert batch_log.published(layout) == [2, 3] and batch_log.spool_end(layout) is None
+    assert batch_log.published(layout) == [2, 3] and batch_log.log_end(layout) is None
     assert batch_log.newest_state(layout)[0] == 4
     assert (layout.checkpoints / "step_000006.undone/model.safetensors").is_file()
     for name in ("metrics", "eval"):

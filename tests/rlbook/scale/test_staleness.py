@@ -146,18 +146,18 @@ class World:
 
     def __post_init__(self):
         self.version = self.checkpoint = 0
-        self.spool: list[tuple[list[int], list[int]]] = []  # batch: its tickets, the open ones
+        self.log: list[tuple[list[int], list[int]]] = []  # batch: its tickets, the open ones
         self.weights = [0, 0]
         self.restart()
 
     def restart(self):
         """All that an orchestrator knows after a crash is the newest batch."""
-        step, target = len(self.spool), self.target
+        step, target = len(self.log), self.target
         self.pacing = Pacing(
             self.prompts, self.max_staleness, self.late, step, self.updates, target
         )
-        self.again = list(self.spool[-1][1]) if self.spool else []
-        self.next_ticket = 1 + max([t for b in self.spool for t in (*b[0], *b[1])], default=-1)
+        self.again = list(self.log[-1][1]) if self.log else []
+        self.next_ticket = 1 + max([t for b in self.log for t in (*b[0], *b[1])], default=-1)
         self.groups: dict[int, Group] = {}
 
     def happens(self, chance: float = 1.0) -> bool:
@@ -179,7 +179,7 @@ class World:
         if self.happens(0.05):
             self.restart()
         if self.happens(0.05):
-            self.version = self.checkpoint  # the trainer dies and replays the spool
+            self.version = self.checkpoint  # the trainer dies and replays the log
         if self.happens(0.1):
             self.weights[self.rng.randrange(2)] = None
         for server, weights in enumerate(self.weights):
@@ -226,12 +226,12 @@ class World:
     def form(self):
         self.pacing.keep_pace(self.version)
         assert 0 <= self.pacing.target <= self.max_staleness
-        while len(self.spool) <= self.version + 1 and (batch := self.pacing.next_batch()):
+        while len(self.log) <= self.version + 1 and (batch := self.pacing.next_batch()):
             if self.happens(0.3):  # no group of it has spread: all are consumed
                 for ticket in batch:
                     self.leave(ticket)
                 continue
-            step = len(self.spool)
+            step = len(self.log)
             for ticket in batch:
                 group = self.groups.pop(ticket)
                 assert ticket not in self.trained, "trained twice"
@@ -239,10 +239,10 @@ class World:
                 assert all(0 <= step - v <= self.max_staleness for v in group.versions)
             for ticket in self.pacing.close_batch(batch):
                 del self.groups[ticket]
-            self.spool.append((batch, [*self.groups, *self.again]))
+            self.log.append((batch, [*self.groups, *self.again]))
 
     def train(self):
-        if self.version < len(self.spool) and self.rng.random() < 0.5:
+        if self.version < len(self.log) and self.rng.random() < 0.5:
             self.version += 1
             if self.version % 3 == 0:
                 self.checkpoint = max(self.checkpoint, self.version)

@@ -1,4 +1,4 @@
-"""The full-scale trainer on batches that are in the spool already, in this process."""
+"""The full-scale trainer on batches that are in the log already, in this process."""
 
 import math
 import random
@@ -14,7 +14,7 @@ from rlbook.durable import read_json, replace_text, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.paths import data_dir
 from rlbook.policy import load_policy, load_tokenizer, logprobs
-from rlbook.scale.batch_log import end_spool, published, write_batch
+from rlbook.scale.batch_log import end_log, published, write_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train import checkpoint, trainer
@@ -368,18 +368,18 @@ def test_the_others_never_hear_of_an_older_version(weight_sync, tmp_path, monkey
     assert [t["done"] for t in told] == [False, False, True]
 
 
-def test_a_spool_that_lost_its_batches_does_not_keep_generators_waiting(weight_sync, tmp_path):
+def test_a_log_that_lost_its_batches_does_not_keep_generators_waiting(weight_sync, tmp_path):
     """The status is ahead of what can be replayed: then the present weights have to do."""
     layout = run_folder(tmp_path, batches=2)
     write_json(layout.status, {"version": 4, "done": False})
-    end_spool(layout, 2, "test")
+    end_log(layout, 2, "test")
     ScaleTrainer(layout, settings(tmp_path)).run()
     assert weight_sync.delivered == [2]
 
 
-def test_the_end_of_the_spool_ends_the_run(tmp_path):
+def test_the_end_of_the_log_ends_the_run(tmp_path):
     layout = run_folder(tmp_path, batches=3)
-    end_spool(layout, 3, "every prompt is retired")
+    end_log(layout, 3, "every prompt is retired")
     ScaleTrainer(layout, settings(tmp_path)).run()
     status = read_json(layout.status)
     assert (status["version"], status["done"]) == (3, True)

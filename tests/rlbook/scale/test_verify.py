@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rlbook.scale.generate.engine import GenerationFailed
+from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.rollout.verify import Verifiers
 from rlbook.tasks import Problem, SumsTask
 from rlbook.tasks.sandbox import bounded

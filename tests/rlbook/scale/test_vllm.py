@@ -20,8 +20,7 @@ from transformers import LlamaForCausalLM
 from rlbook.policy import load_policy, logprobs
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.generate.engine import GenerationFailed, RequestRefused
-from rlbook.scale.generate.protocol import reload_request
+from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused, reload_request
 from rlbook.scale.generate.registry import ENTRY_VARIABLE, published
 from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
 
@@ -166,12 +165,13 @@ def same(differences):
 async def under_way(client, prompt):
     """Until those who ask now have some tokens: who asks after them for a few has his."""
     await asyncio.sleep(0)
-    await client.complete(prompt, 1, max_new_tokens=5, temperature=1.0)
+    await client.complete_at(await client.version(), prompt, 1, max_new_tokens=5, temperature=1.0)
 
 
 async def updated_in_flight(client, prompt, clear_cache, version, info):
     """Completions during which version `version` arrived."""
-    batch = asyncio.gather(*(client.complete(prompt, 8, **LIMITS) for _ in range(12)))
+    at = await client.version()
+    batch = asyncio.gather(*(client.complete_at(at, prompt, 8, **LIMITS) for _ in range(12)))
     await under_way(client, prompt)
     async with client.new_weights(version, clear_cache):
         await client.reload(info)
@@ -187,7 +187,7 @@ def test_log_probabilities_are_those_of_the_trainer(untied, temperature):
             async with client.new_weights(0, True):
                 await client.reload(untied.weights(untied.model, "v0"))
             limits = {"max_new_tokens": 100, "temperature": temperature}
-            return await client.complete(prompt, 8, **limits)
+            return await client.complete_at(await client.version(), prompt, 8, **limits)
 
     completions = asyncio.run(run())
     differences, versions = difference(untied.model, prompt, completions, temperature)
@@ -226,11 +226,15 @@ def test_a_kept_cache_is_stale_for_running_requests_and_no_others(untied):
         async with untied.client() as client:
             async with client.new_weights(2, True):
                 await client.reload(untied.weights(old, "v2"))
-            before = await client.complete(long, 8, **limits)
+            before = await client.complete_at(await client.version(), long, 8, **limits)
             running = await updated_in_flight(
                 client, prompt_of(7), False, 3, untied.weights(new, "v3")
             )
-            return before, running, await client.complete(long, 8, **limits)
+            return (
+                before,
+                running,
+                await client.complete_at(await client.version(), long, 8, **limits),
+            )
 
     before, running, after = asyncio.run(run())
     assert same(difference(old, long, before, 0.8)[0])
@@ -260,7 +264,7 @@ def test_a_failed_update_is_repaired_by_the_next(untied):
             await client.reload(str(part))
             async with client.new_weights(4, True):
                 await client.reload(untied.weights(new, "v4"))
-            return await client.complete(prompt, 4, **LIMITS)
+            return await client.complete_at(await client.version(), prompt, 4, **LIMITS)
 
     differences, versions = difference(new, prompt, asyncio.run(run()), 0.8)
     assert same(differences) and set(versions.tolist()) == {4}
@@ -292,7 +296,9 @@ def test_a_tied_head_follows_every_update(tied_server):
             for version, policy in enumerate(policies):
                 async with client.new_weights(version, True):
                     await client.reload(tied_server.weights(policy, f"v{version}"))
-                answers.append(await client.complete(prompt, 4, **LIMITS))
+                answers.append(
+                    await client.complete_at(await client.version(), prompt, 4, **LIMITS)
+                )
         return answers
 
     for version, (policy, answer) in enumerate(zip(policies, asyncio.run(run()), strict=True)):
@@ -335,7 +341,10 @@ def test_requests_on_a_killed_engine_fail_at_once(untied):
             async with client.new_weights(9, True):
                 await client.reload(untied.weights(untied.model, "v0"))
             running = [
-                asyncio.create_task(client.complete(prompt_of(7), 8, **LIMITS)) for _ in range(30)
+                asyncio.create_task(
+                    client.complete_at(await client.version(), prompt_of(7), 8, **LIMITS)
+                )
+                for _ in range(30)
             ]
             await under_way(client, prompt_of(7))
             for child in untied.children():

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from rlbook.durable import checksums, damage, read_json, write_json
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler, load_policy
-from rlbook.scale.batch_log import DamagedBatch, end_spool, read_batch, write_batch
+from rlbook.scale.batch_log import DamagedBatch, end_log, read_batch, write_batch
 from rlbook.scale.config import LaunchConfig, ScaleConfig
 from rlbook.scale.launch.processes import Command
 from rlbook.scale.launch.supervisor import Supervisor
@@ -145,9 +145,9 @@ def test_a_run_that_ends_too_early(run):
 def test_an_end_for_want_of_prompts_is_a_legitimate_one(run):
     longer = CONFIGURED.replace(steps=9)
     assert broken(run, longer)
-    end_spool(run[0], 2, "all prompts are retired")
+    end_log(run[0], 2, "all prompts are retired")
     assert broken(run, longer) == []
-    end_spool(run[0], 2, "no prompt has right and wrong answers", failed=True)
+    end_log(run[0], 2, "no prompt has right and wrong answers", failed=True)
     assert broken(run, longer)[0].endswith("no prompt has right and wrong answers")
 
 
@@ -315,9 +315,9 @@ def test_victims_are_our_own(tmp_path):
 
 @pytest.fixture
 def scene(run):
-    """The run's batches as its spool, and this process as its launcher."""
+    """The run's batches as its log, and this process as its launcher."""
     layout, kept = run
-    shutil.copytree(kept.spool, layout.spool)
+    shutil.copytree(kept.batches, layout.batches)
     return Scene(layout, kept, os.getpid(), random.Random(0), disk=True)
 
 
@@ -353,14 +353,14 @@ def test_nobody_is_struck_who_is_not_there(scene):
 
 
 def test_a_damaged_batch_is_restored_as_it_was(scene):
-    before = checksums(scene.layout.spool)
+    before = checksums(scene.layout.batches)
     strike = faults.damage_batch(scene)
     assert scene.spoiled == {1}
     with pytest.raises(DamagedBatch):
         read_batch(scene.layout, 1)
     assert damage(scene.kept.batch(1)) is None  # the copy is untouched
     strike.undo()
-    assert checksums(scene.layout.spool) == before and not scene.spoiled
+    assert checksums(scene.layout.batches) == before and not scene.spoiled
 
 
 def test_a_checkpoint_is_damaged_only_if_an_intact_one_is_left(scene):

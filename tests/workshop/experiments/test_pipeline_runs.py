@@ -129,7 +129,7 @@ def test_a_run_of_real_processes_is_evaluated_and_cleared_away(tmp_path, quick):
     assert 0 <= end["staleness"] <= 1
     left = {path.name for path in (tmp_path / "PipelineRL-1" / "seed0").iterdir()}
     assert {"run.json", "updates.json", "metrics.jsonl"} <= left
-    assert not {name for name in left if name.startswith("step_")} | left & {"spool", "weights"}
+    assert not {name for name in left if name.startswith("step_")} | left & {"batches", "weights"}
 
 
 def test_an_unknown_arm_is_named():
