@@ -56,6 +56,7 @@ def page_of(
     """
     page = deepcopy(notebook)
     page.metadata.pop("widgets", None)
+    page.cells = [cell for cell in page.cells if "colab" not in cell.metadata.get("tags", [])]
     drawers: dict[str, Drawer] = {}
     section, made = "", 0
     for index, cell in enumerate(page.cells):

@@ -1,8 +1,8 @@
 """The cell that lets a chapter run on Colab: `python -m workshop.tools.colab [FILE …]`.
 
-It is the first code cell of a chapter, tagged `colab`, and does nothing anywhere else. The address
-comes from `owner.toml`; while that has none, the command takes the cell out again. `--check`
-changes nothing and names the notebooks whose cell is not the one that it would write.
+It is the first code cell of a chapter, tagged `colab`, folded, and does nothing anywhere else. The
+address comes from `owner.toml`; while that has none, the cell on Colab says where to write it.
+`--check` changes nothing and names the notebooks whose cell is not the one that it would write.
 """
 
 import sys
@@ -19,24 +19,23 @@ TAG = "colab"
 CELL = """\
 # On Colab: fetch the book and install it. Anywhere else this cell does nothing.
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
+from subprocess import check_call
 
-clone = os.path.expanduser("~/rlbook")
+address, clone = "{repository}", os.path.expanduser("~/rlbook")
 if find_spec("google") and find_spec("google.colab"):
+    assert address, "write the address of the book's repository above: this copy has none"
     if not os.path.isdir(clone):
-        git = ["git", "clone", "-q", "--depth", "1", "-b", "{branch}"]
-        subprocess.run([*git, "{repository}", clone], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, f"{{clone}}[figures,tasks]"], check=True)
+        check_call(["git", "clone", "-q", "--depth", "1", "-b", "{branch}", address, clone])
+    check_call([sys.executable, "-m", "pip", "install", "-q", f"{{clone}}[figures,tasks]"])
     sys.path.insert(0, clone)
     os.chdir(f"{{clone}}/chapters")"""
 
 
 def colab_cell(owner: Owner) -> str:
-    """The source of the cell; empty while the book has no address."""
-    return CELL.format(**vars(owner)) if owner.repository else ""
+    """The source of the cell."""
+    return CELL.format(**vars(owner))
 
 
 def with_cell(notebook: NotebookNode, source: str, name: str) -> bool:
@@ -47,7 +46,8 @@ def with_cell(notebook: NotebookNode, source: str, name: str) -> bool:
     before = nbformat.writes(notebook)
     notebook.cells = [cell for cell in notebook.cells if TAG not in cell.metadata.get("tags", [])]
     if source:
-        cell = nbformat.v4.new_code_cell(source, metadata={"tags": [TAG]}, id=f"colab-{name}"[:64])
+        metadata = {"tags": [TAG], "jupyter": {"source_hidden": True}}
+        cell = nbformat.v4.new_code_cell(source, metadata=metadata, id=f"colab-{name}"[:64])
         first = next((i for i, c in enumerate(notebook.cells) if c.cell_type == "code"), 0)
         notebook.cells.insert(first, cell)
     count = 0

@@ -79,11 +79,11 @@ def highest(cell: NotebookNode) -> tuple[int, str] | None:
 
 
 def measure(notebook: NotebookNode, place: str | None = "main") -> Part:
-    """What the cells in one place take, those with a solution left out; None: all cells."""
+    """What the cells in one place take, but those with a solution or for Colab; None: all cells."""
     cells = [
         cell
         for cell, where in zip(notebook.cells, places(notebook), strict=True)
-        if place in (None, where) and SOLUTION not in cell.metadata.get("tags", [])
+        if place in (None, where) and not {SOLUTION, "colab"} & {*cell.metadata.get("tags", [])}
     ]
     code = [cell for cell in cells if cell.cell_type == "code" and cell.source.strip()]
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]

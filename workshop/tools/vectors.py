@@ -26,7 +26,7 @@ START = "from workshop.tools.vectors import draw_vectors; draw_vectors()"
 
 
 def draw_vectors() -> None:
-    """In a kernel: show every figure as SVG besides. Each cell asks anew, as `setup()` resets it."""
+    """In a kernel: show every figure as SVG too. Each cell asks anew: `setup()` resets it."""
     from IPython import get_ipython
     from matplotlib.figure import Figure
 
