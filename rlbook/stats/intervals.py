@@ -53,7 +53,6 @@ def bootstrap_interval(
     policies on the same prompts. Raises `ValueError` for fewer than two rows. Source: Efron 1979.
     """
     values = _rows(values, "rows")
-    # `scipy.stats.bootstrap` draws the same in 3 ms instead of 35; the base would need scipy
     rng = np.random.default_rng(seed)
     picks = rng.integers(len(values), size=(resamples, len(values)))
     draws = np.stack([statistic(values[pick], axis=0) for pick in picks])
