@@ -6,7 +6,7 @@ together. Left out: prompts (prefill costs nothing), verification, failures, and
 on context length. Chapter 16 compares it with real runs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import ceil, exp, inf, log
 
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 __all__ = ["Cluster", "Lengths", "PipelineRun", "Schedule", "ceilings", "generate_then_update"]
-__all__ += ["pipeline_rl", "ppo_off_policy", "simulate"]
+__all__ += ["pipeline_rl", "ppo_off_policy", "simulate", "split"]
 
 
 @dataclass(frozen=True)
@@ -331,6 +331,29 @@ def ceilings(
         "trainers": tokens / seconds if seconds else inf,
         "staleness": started * lengths.expected / waiting,
     }
+
+
+def split(
+    schedule: Schedule, cluster: Cluster, lengths: Lengths, batch: int, accelerators: int
+) -> Cluster:
+    """The same costs on `accelerators`, divided so that the slower side is as fast as possible.
+
+    max over generators of the lower of the `ceilings` of generators and trainers
+
+    Raises `ValueError` for fewer than two accelerators. Chapter 16.
+    """
+    if accelerators < 2:
+        raise ValueError("a generator and a trainer side by side need two accelerators")
+    shapes = (
+        replace(cluster, generators=accelerators - trainers, trainers=trainers)
+        for trainers in range(1, accelerators)
+    )
+
+    def slower_side(shape: Cluster) -> float:
+        speeds = ceilings(schedule, shape, lengths, batch)
+        return min(speeds["generators"], speeds["trainers"])
+
+    return max(shapes, key=slower_side)
 
 
 class _Simulation:

@@ -7,30 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlbook.scaling.simulator import Cluster, Lengths, Schedule, ceilings, simulate
-
-
-def split(
-    schedule: Schedule, cluster: Cluster, lengths: Lengths, batch: int, accelerators: int
-) -> Cluster:
-    """The same costs on `accelerators`, divided so that the slower side is as fast as possible.
-
-    max over generators of the lower of the `ceilings` of generators and trainers
-
-    Raises `ValueError` for fewer than two accelerators. Chapter 16.
-    """
-    if accelerators < 2:
-        raise ValueError("a generator and a trainer side by side need two accelerators")
-    shapes = (
-        replace(cluster, generators=accelerators - trainers, trainers=trainers)
-        for trainers in range(1, accelerators)
-    )
-
-    def slower_side(shape: Cluster) -> float:
-        speeds = ceilings(schedule, shape, lengths, batch)
-        return min(speeds["generators"], speeds["trainers"])
-
-    return max(shapes, key=slower_side)
+from rlbook.scaling.simulator import Cluster, Lengths, Schedule, simulate, split
 
 
 def scaling(
