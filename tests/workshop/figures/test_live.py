@@ -59,7 +59,9 @@ def test_a_page_is_small_and_needs_nothing_else(name):
     script = page[page.index("<script>") :]
     assert len(script.encode()) < 60_000
     assert len(page.encode()) < 100_000  # with the picture for where no script may run
-    assert set(re.findall(r"https?://[\w./]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"https?://[\w./]+", page + front_end(name))) == {
+        "http://www.w3.org/2000/svg"
+    }
     assert re.search(r'<img src="data:image/webp;base64,\w[^"]*" alt="\w', page)
     bundle, _ = made._repr_mimebundle_()
     assert bundle["text/html"] == page == FIGURES[name]().html()
