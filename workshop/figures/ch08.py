@@ -76,7 +76,7 @@ SCORECARD = (  # numbers: `verdicts.table.scored`; the exact one of the first ro
     },
     {
         "claim": "all of it together beats GRPO",
-        "pressing": "not tried",
+        "pressing": "two seeds: a third of GRPO's with room, for its ramp",
         "control": f"{{all of it together | {SUMS}}}, with more answers and four times the updates",
         "paper": "the whole chain, on AIME 2024",
     },
