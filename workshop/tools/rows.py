@@ -1,0 +1,95 @@
+"""Every row: where it is told, whose loss has its gradient, what says it whole, its ladder.
+
+`PEERS` without prime-rl: their losses are compared by `make interop`.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from rlbook.interop import PEERS, translate
+from rlbook.objectives import FIELD, METHODS, Method
+from workshop.evidence import load_results
+from workshop.experiments.ladder import BESIDE, rungs
+
+OF_THE_LOSS = {"trust region", "KL", "selection", "sampler correction", "entropy bonus"}
+OF_THE_LOSS |= {"likelihood"}
+WORLDS = ("sums", "habits")
+TOLD = {
+    "02": "reinforce reinforce_batch_mean reinforce_ema",
+    "03": "ppo vapo sao",
+    "05": "grpo gdpo",
+    "06": "rloo remax reinforce_plus_plus opo",
+    "07": "dr_grpo",
+    "08": "dapo",
+    "09": "cispo gspo luspo",
+    "10": "maxrl pass_at_k",
+    "11": "dppo dppo_kl gmpo sapo glm5 m2po deepseek_v32 vespo topr dro tis sequence_tis icepop "
+    "mis geometric_mask",
+    "12": "lite_ppo gpg clip_cov kl_cov top_entropy",
+    "14": "opd sdpo",
+    "16": "scalerl",
+}
+CHAPTER: Mapping[str, str] = {row: at for at, rows in TOLD.items() for row in rows.split()}
+EXACT_SAMPLER = "GRPO: the sampler is the policy there"
+NOT_ALONE = {  # why a row has no line of its own on the ladder
+    **dict.fromkeys(("tis", "sequence_tis", "icepop", "mis", "geometric_mask"), EXACT_SAMPLER),
+    "m2po": "no region: the sampler is the policy there",
+    "deepseek_v32": "GRPO without σ, until answers drift",
+    "gdpo": "GRPO, whitened: one part of reward there",
+    "luspo": "GSPO, times the length",
+    "sao": "PPO within GLM-5's window",
+    **dict.fromkeys(("clip_cov", "kl_cov", "top_entropy"), "chapter 12, dials of entropy"),
+    **dict.fromkeys(("opd", "sdpo"), "chapter 14: it needs a teacher"),
+    **dict.fromkeys(("gmpo", "vespo", "topr", "pass_at_k"), "trained in tests alone"),
+}
+
+
+def same_gradient(method: Method, peer: str) -> bool:
+    """Whether the trainer's loss has the row's gradient, its advantages given token by token."""
+    return not OF_THE_LOSS & translate(method, peer, plugin=True).lost.keys()
+
+
+def on_the_ladder() -> dict[str, str]:
+    """Mean pass@1 over ten seeds at the row's own rate, on sums and on habits, by name of the row.
+
+    Only of rows that have run in both worlds.
+    """
+    label_of: dict[str, str] = {}
+    for label, (method, _) in (rungs(0.5) | dict(BESIDE)).items():
+        label_of.setdefault(method.name, label)
+    means = {world: dict(means_in(world)) for world in WORLDS}
+    known = {row for row, label in label_of.items() if all(label in m for m in means.values())}
+    return {
+        row: " · ".join(f"{means[world][label_of[row]]:.2f}" for world in WORLDS) for row in known
+    }
+
+
+def means_in(world: str) -> Iterator[tuple[str, float]]:
+    """(label, pass@1) of the rows of the book and, once they have run, of those beside them."""
+    for table in (f"ladder_{world}_eval", f"beside_{world}_eval"):
+        try:
+            ends = load_results(table)
+        except FileNotFoundError:
+            continue
+        by_arm = ends.groupby("arm")
+        whole = by_arm.seed.nunique() == 10
+        yield from ((arm, float(x)) for arm, x in by_arm["pass@1"].mean()[whole].items())
+
+
+def matrix() -> list[dict[str, str]]:
+    """A row of text per method: chapter, whose gradient, whose settings say it, the ladder."""
+    learned = on_the_ladder()
+    rows = []
+    for name, method in (METHODS | FIELD).items():
+        compared = [peer for peer in PEERS if peer != "prime-rl"]
+        gradient = [peer for peer in compared if same_gradient(method, peer)]
+        whole = [peer for peer in PEERS if translate(method, peer).exact]
+        rows.append(
+            {
+                "row": name,
+                "chapter": CHAPTER[name],
+                "gradient equal in": ", ".join(gradient) or "none",
+                "said whole by settings of": ", ".join(whole) or "none",
+                "pass@1 on the ladder": learned.get(name) or NOT_ALONE.get(name, "not run"),
+            }
+        )
+    return rows
