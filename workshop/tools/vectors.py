@@ -54,7 +54,12 @@ def slim(drawn: str) -> str:
     drawn = drawn[drawn.index("<svg ") :]
     drawn = re.sub(r"<metadata>.*?</metadata>\s*", "", drawn, flags=re.DOTALL)
     drawn = re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL)
-    drawn = re.sub(r"\d+\.\d{3,}", lambda at: f"{float(at[0]):.2f}".rstrip("0").rstrip("."), drawn)
+    # not 0.015625, the scale of a letter's outline
+    drawn = re.sub(
+        r"(?<!scale\()\b\d+\.\d{3,}",
+        lambda at: f"{float(at[0]):.2f}".rstrip("0").rstrip("."),
+        drawn,
+    )
     drawn = re.sub(r"\s+", " ", drawn).replace("> <", "><").strip()
     return drawn.replace("<svg ", '<svg fill="#000000" ', 1)
 

@@ -31,6 +31,7 @@ def test_a_figure_is_drawn_the_same_twice_and_says_its_colours(figure):
     drawn = vector(figure)
     assert drawn == vector(figure)
     assert drawn.startswith('<svg fill="#000000" ') and "#0072b2" in drawn
+    assert 'transform="scale(0.015625)"' in drawn  # letters have their size
     assert "<metadata" not in drawn and "<!--" not in drawn
 
 
@@ -45,6 +46,7 @@ def test_pixels_and_crowds_stay_pictures(figure):
 def test_numbers_are_rounded_and_names_are_not():
     drawn = slim('<?xml?>\n<svg a="1">\n <use href="#m0123.4567" x="-12.34567"/>\n</svg>')
     assert drawn.endswith('x="-12.35"/></svg>') and drawn.startswith('<svg fill="#000000" a="1"><')
+    assert 'scale(0.015625)"' in slim('<svg ><path transform="scale(0.015625)"/></svg>')
 
 
 def test_a_vector_belongs_to_its_picture_alone(tmp_path):
