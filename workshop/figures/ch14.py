@@ -24,7 +24,7 @@ from rlbook.viz.texts import (
     pushed_pieces,
     right_of,
 )
-from workshop.arms import ARM_COLOURS, FAMILY_COLOURS
+from workshop.arms import ARM_COLOURS
 
 RULES: dict[str, Reward] = {
     "a price: 0.01 a token": LengthCost(0.01),
@@ -80,26 +80,42 @@ LIVE = {
 }
 
 
-# Where dots lie close together the labels stand apart, in points.
-BESIDE = {
-    "no price": (14, 8),
-    "0.005 a token": (-92, 12),
-    "L1-Max, 32 tokens": (12, -20),
-    "Kimi, among siblings": (-10, -24),
+BREVITY = {
+    "no price": "#1b1b1b",
+    "0.02 a token": "#D55E00",
+    "ShorterBetter": "#0072B2",
+    "Kimi, after a warm-up": "#882255",
+    "L1-Max, 24 tokens": "#009E73",
+    "falling limit": "#E69F00",
+    "Concise RL, eight problems": "#8c8c8c",
 }
 
 
-def draw_frontier(ax: Axes, evaluations: pd.DataFrame) -> None:
-    """Accuracy against length, a dot per run and rate; the rate is the size of the dot."""
-    largest = evaluations["lr"].max()
-    for name, runs in evaluations.groupby("arm", sort=False):
-        size = 26 * (runs["lr"] / largest) ** 1.5
-        colour = ARM_COLOURS[str(name)]
-        ax.scatter(runs["length"], runs["pass@1"], s=size, color=colour, alpha=0.75, lw=0)
-        at = runs[runs["lr"] == largest][["length", "pass@1"]].mean()
-        offset = BESIDE.get(str(name), (9, 3))
-        ax.annotate(str(name), at, offset, textcoords="offset points", color=colour, fontsize=9)
-    ax.set(xlabel="tokens an answer", ylabel="pass@1 on held-out sums", ylim=(0, 1))
+def draw_brevity(
+    axes: Sequence[Axes], runs: pd.DataFrame, start: pd.DataFrame, budgets: Sequence[int]
+) -> None:
+    """Accuracy over tokens, a dot per run; share right within each budget, mean over seeds."""
+    cloud, curves = axes
+    columns = [f"right_within_{n}" for n in budgets]
+    cloud.plot(start["length"][0], start["pass@1"][0], "o", mfc="none", color=MUTED)
+    cloud.annotate(
+        "start",
+        (start["length"][0], start["pass@1"][0]),
+        (-6, -12),
+        textcoords="offset points",
+        color=MUTED,
+        fontsize=8.5,
+    )
+    for name, colour in BREVITY.items():
+        arm = runs[runs["arm"] == name]
+        cloud.scatter(arm["length"], arm["pass@1"], s=9, color=colour, alpha=0.35, lw=0)
+        cloud.plot(arm["length"].mean(), arm["pass@1"].mean(), "X", color=colour, ms=8)
+        curves.plot(range(len(budgets)), arm[columns].mean(), color=colour, label=name)
+    curves.plot(range(len(budgets)), start[columns].iloc[0], color=MUTED, ls=":", label="start")
+    curves.set_xticks(range(len(budgets)), [str(n) for n in budgets])
+    curves.set(xlabel="budget in use, tokens", ylabel="share of right answers", ylim=(0, 1))
+    cloud.set(xlabel="tokens an answer (crosses: means)", ylabel="pass@1 on held-out sums")
+    curves.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8.5)
 
 
 def draw_limits(ax: Axes, table: pd.DataFrame) -> None:
@@ -153,15 +169,6 @@ def family_table(rows: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
     columns = {f"pass@1_level_{level}": name for level, name in enumerate(FAMILIES, 1)}
     table = pd.DataFrame(rows).T[list(columns)].rename(columns=columns)
     return table.assign(mean=table.mean(axis=1)).astype(float)
-
-
-def draw_stages(ax: Axes, table: pd.DataFrame) -> None:
-    """Accuracy of each family from stage to stage."""
-    for family, colour in FAMILY_COLOURS.items():
-        ax.plot(range(len(table)), table[family], color=colour, marker="o", ms=3.5, label=family)
-    ax.set_xticks(range(len(table)), table.index, fontsize=8.5)
-    ax.set(ylim=(0, 1), ylabel="share of right answers")
-    label_lines(ax)
 
 
 def draw_copycats(ax: Axes, paths: Mapping[str, Sequence[float]]) -> None:
