@@ -22,6 +22,11 @@ from workshop.worlds.best_of_n import best_of_n_kl
 
 NATS = 3.0
 ENDINGS = ("turns later", "turns as early", "does not turn")
+SAYS = {  # one pair of runs each, so what it says of these two
+    "turns later": "what was chance in its members' errors is gone; look at what they still share",
+    "turns as early": "it errs where its members err together, and they share a trunk and the data",
+    "does not turn": "no error that its members share was found in these steps: look at families",
+}
 FALL, LATER, NEAR = 0.1, 5, 2  # of a share; steps that are later, steps that are no difference
 
 CHOSEN = torch.tensor([2.0, -1.0, 0.5, 3.0])
@@ -290,9 +295,7 @@ def check_lab(measured: Mapping[str, Sequence[float]] | None, ending: str | None
     elif len(fitting) > 1:
         right(f"but these numbers would also bear “{fitting[ending == fitting[0]]}”: too close")
     else:
-        right(
-            "a committee errs where its members err together, and they share a trunk and the data"
-        )
+        right(SAYS[ending])
 
 
 def seen(measured: Mapping[str, Sequence[float]]) -> str:

@@ -160,15 +160,20 @@ def push_on_logit(p: float, old: Tensor, high: float) -> float:
 
 
 def draw_coin_runs(ax: Axes, paths: Mapping[str, Float[Tensor, "B R"]]) -> None:
-    """Mean probability over runs with a band of two standard errors, a labelled line each."""
+    """Mean move of the logit over runs with a band of two standard errors, a labelled line each.
+
+    The logit, because noise alone lowers the mean probability of an answer above one half.
+    """
     colours = {label: colour for label, (_, colour) in WIDTHS.items()}
     for label, path in paths.items():
-        mean, error = path.mean(1), path.std(1) / path.shape[1] ** 0.5
+        moves = path.logit() - path[0].logit()
+        mean, error = moves.mean(1), moves.std(1) / path.shape[1] ** 0.5
         colour = colours.get(label, ARM_COLOURS["base"])
         batches = range(len(path))
         ax.fill_between(batches, mean - 2 * error, mean + 2 * error, color=colour, alpha=0.15, lw=0)
         ax.plot(batches, mean, color=colour, label=label)
-    ax.set(xlabel="batches", ylabel="mean p over 400 runs", xlim=(0, len(path) - 1))
+    ax.axhline(0, color=MUTED, lw=0.8)
+    ax.set(xlabel="batches", ylabel="mean move of the logit, 400 runs", xlim=(0, len(path) - 1))
     label_lines(ax)
 
 
@@ -293,8 +298,9 @@ def draw_against_cold(
         ax.plot(p, row, "s", ms=7, mfc="none", mec=ARM_COLOURS["base"], mew=1.6)
     for row, arm in enumerate(arms, len(cold)):
         means = runs.loc[runs["arm"] == arm, columns].mean(axis=1)
-        ax.plot(means, [row] * len(means), "o", ms=4, alpha=0.5, color=ARM_COLOURS[arm])
-        ax.plot(means.mean(), row, "|", ms=15, mew=2.5, color=ARM_COLOURS[arm])
+        look = {"color": ARM_COLOURS[arm.split(",")[0]]}  # "EM-FT, one prompt": that of EM-FT
+        ax.plot(means, [row] * len(means), "o", ms=4, alpha=0.5, **look)
+        ax.plot(means.mean(), row, "|", ms=15, mew=2.5, **look)
     ax.axhline(len(cold) - 0.5, color=FAINT, lw=1)
     ax.set_yticks(range(len(rows)), rows)
     ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel="right at one try, mean over kinds")

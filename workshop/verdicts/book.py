@@ -204,7 +204,7 @@ def dapo(told: Told) -> Iterator[Claim]:
     twice = "GRPO, twice the batches"
     yield told("... against twice the updates", *hard, twice, solvable, unit="pass@1")
     yield told("all of it together", SUMS + OWN, "methods", "dapo", "grpo", null=None)
-    if there(told.load, "all_troubles"):
+    if recorded(told.load, "all_troubles", arms=6, least=5):
         yield from parts_of_dapo(told)
 
 
@@ -251,13 +251,13 @@ def masks(told: Told, arm: str, against: str, text: str) -> Iterator[Claim]:
             yield told(text, *how, control=control, family="masks")
 
 
-def recorded(load: Load, name: str, arms: int = 5) -> bool:
-    """Whether every arm of an experiment has been run with several seeds."""
+def recorded(load: Load, name: str, arms: int = 5, least: int = 2) -> bool:
+    """Whether every arm of an experiment has been run with so many seeds."""
     try:
         seeds = load(f"{name}_eval").groupby("arm")["seed"].nunique()
     except FileNotFoundError:
         return False
-    return len(seeds) == arms and seeds.min() > 1
+    return len(seeds) == arms and seeds.min() >= least
 
 
 def cispo(told: Told) -> Iterator[Claim]:
@@ -389,7 +389,37 @@ def reality(told: Told) -> Iterator[Claim]:
                        f"coin, {clip}", "coin, no trust region", ALL_LEVELS, **common)  # fmt: skip
         yield told("minimised entropy, for a verifier", HABITS, "entropy_tuning", "EM-FT, habits",
                    "verifier", ALL_LEVELS, beside="label_free", null=None, **common)  # fmt: skip
+    yield from against_the_cold(told)
     yield from tries(told)
+
+
+def against_the_cold(told: Told) -> Iterator[Claim]:
+    """Rewards without labels, for the base that is only sampled at a lower temperature."""
+    if not (there(told.load, "cold") and there(told.load, "one_prompt")):
+        return
+    arms = [(arm, ("label_free", arm), ("label_free_control", arm))
+            for arm in ("majority vote", "agreement", "confidence")]  # fmt: skip
+    for text, name, arm in (
+        ("minimised entropy", "entropy_tuning", "EM-FT"),
+        ("minimised entropy, of one prompt", "one_prompt", "one prompt"),
+    ):
+        arms.append((text, (name, f"{arm}, habits"), (name, f"{arm}, sums")))
+    for text, habits, sums in arms:
+        pairs = [
+            beside_the_cold(runs_of(*where, ALL_LEVELS, 3e-4, told.load), world, told.load)
+            for where, world in ((habits, "habits"), (sums, "sums"))
+        ]
+        yield Claim(text=f"{text}, for the untrained base at T = .3", chapter="13",
+                    world="habits, lr 3e-4", unit="pass@1", family="13", arm=pairs[0][0],
+                    against=pairs[0][1], null=pairs[0][1], control=pairs[1], at="stated",
+                    collapse=True, source=habits[0])  # fmt: skip
+
+
+def beside_the_cold(runs: Runs, world: str, load: Load) -> tuple[Runs, Runs]:
+    """A trained policy, and the base at T = .3, which has no rate and writes nothing to learn."""
+    drawn = runs_of("cold", f"T = 0.3, {world}", ALL_LEVELS, None, load).values
+    values = {seed: drawn[seed] for seed in runs.values}
+    return runs, replace(runs, name="the base, T = .3", values=values, ends=values)
 
 
 FACTORS = ("normalisation", "average", "clip", "overlong")

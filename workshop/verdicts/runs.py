@@ -12,6 +12,7 @@ import pandas as pd
 from rlbook.manifest import SUFFIX
 from rlbook.paths import data_dir
 from rlbook.stats.intervals import Interval, t_interval
+from rlbook.training import RunConfig
 from workshop.evidence import batches_until, load_results
 
 HELD_OUT = "held-out answers"
@@ -234,8 +235,9 @@ def tuned(experiment: str, arm: str, load: Load) -> dict[float, float]:
 
 
 def only_rate(experiment: str, arm: str) -> float:
-    """The rate of an arm that was tried at one."""
-    return float(manifest_of(experiment)["arms"][arm]["optimizer"]["lr"])
+    """The rate of an arm that was tried at one; what is not stated is the default."""
+    stated = manifest_of(experiment)["arms"][arm].get("optimizer", {})
+    return float(stated.get("lr", RunConfig().optimizer.lr))
 
 
 @cache
