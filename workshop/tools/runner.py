@@ -15,8 +15,8 @@ from nbformat import NotebookNode
 
 from rlbook.manifest import manifest
 from rlbook.paths import ROOT, data_dir
+from workshop.figures.vectors import START, folder_of, take_vectors
 from workshop.tools.hygiene import WIDGET, problems
-from workshop.tools.vectors import START, folder_of, take_vectors
 
 
 def chapters() -> list[Path]:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from rlbook.tasks import Problem
 from rlbook.tasks.sums import verdict_on_integer
+from workshop.figures.vectors import take_vectors
 from workshop.site.dark import PAPER
 from workshop.site.notebooks import (
     anchors_of,
@@ -20,7 +21,6 @@ from workshop.site.notebooks import (
 )
 from workshop.site.owner import Owner
 from workshop.site.titles import alternative, known
-from workshop.tools.vectors import take_vectors
 
 PLACE = "chapters/05_grpo.ipynb"
 OWNER = Owner(repository="https://github.com/nobody/rlbook")

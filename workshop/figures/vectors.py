@@ -22,7 +22,7 @@ from rlbook.paths import ROOT, data_dir
 SVG = "image/svg+xml"
 LARGEST = 40_000  # bytes, compressed
 # What a kernel runs when it starts, so that every figure is shown in both forms.
-START = "from workshop.tools.vectors import draw_vectors; draw_vectors()"
+START = "from workshop.figures.vectors import draw_vectors; draw_vectors()"
 
 
 def draw_vectors() -> None:
