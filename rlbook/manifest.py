@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlbook import __version__
 from rlbook.paths import ROOT
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            found[name] = __version__ if name == "rlbook" else version(name)
         except PackageNotFoundError:
             continue
     return found

@@ -16,6 +16,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
+from rlbook import __version__
+
 INK, MUTED, FAINT = "#222222", "#6b6b6b", "#d9d9d9"
 GOOD, BAD = "#0072B2", "#D55E00"
 
@@ -109,7 +111,7 @@ def setup(seed: int = 0, threads: int | None = None) -> None:
     packages = [f"{name} {version(name).split('+')[0]}" for name in ("torch", "transformers")]
     plural = "s" if threads > 1 else ""
     print(
-        f"rlbook {version('rlbook')} · Python {'.'.join(platform.python_version_tuple()[:2])} · "
+        f"rlbook {__version__} · Python {'.'.join(platform.python_version_tuple()[:2])} · "
         f"{' · '.join(packages)} · {threads} thread{plural} · seed {seed}"
     )
 

@@ -34,7 +34,7 @@ def recorded(path) -> dict:
     return json.loads(path.read_text())
 
 
-PLANNED = {*MASK_AND_AGE, *LADDER, *LACKING, *RIVALS}
+PLANNED = {*MASK_AND_AGE, *LADDER, *LACKING, *RIVALS, "length_plain"}
 RECORDED = [name for name in EXPERIMENTS if (RESULTS / f"{name}{SUFFIX}").is_file()]
 WHOLE = [name for name in RECORDED if "finished" not in recorded(RESULTS / f"{name}{SUFFIX}")]
 
