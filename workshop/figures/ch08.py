@@ -41,6 +41,7 @@ CLIPS = {
 BATCHES = 30
 SHOWN = 4  # runs drawn in a fan
 TIGHT, SOLVABLE = "limit of 32 tokens, own rates", "3 of 4 prompts unsolvable, own rates"
+TROUBLED = "all of DAPO's troubles, asked with room, own rates"
 SUMS, RARE = "plain sums, own rates", "clip-higher frees a rare token | rare opening"
 SCORECARD = (  # numbers: `verdicts.table.scored`; the exact one of the first row is the chapter's
     {
@@ -76,7 +77,8 @@ SCORECARD = (  # numbers: `verdicts.table.scored`; the exact one of the first ro
     },
     {
         "claim": "all of it together beats GRPO",
-        "pressing": "two seeds: a third of GRPO's with room, for its ramp",
+        "pressing": f"{{all of DAPO, for GRPO | {TROUBLED}}}; "
+        f"its ramp alone {{the ramp, in its company | {TROUBLED}}}",
         "control": f"{{all of it together | {SUMS}}}, with more answers and four times the updates",
         "paper": "the whole chain, on AIME 2024",
     },
