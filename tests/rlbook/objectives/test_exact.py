@@ -215,7 +215,7 @@ def expected_sequence_gradient(method, behaviour=STEP_LOGITS):
 @pytest.mark.parametrize("name", sorted(METHODS | FIELD))
 def test_on_policy_every_trust_region_is_the_policy_gradient(name):
     """At ratio 1 nothing is clipped or masked: with token sums every row gives ∇E[r]."""
-    bare = {"kl": None, "selection": None, "sampler_correction": None}
+    bare = {"kl": None, "selection": None, "sampler_correction": None, "likelihood": 0.0}
     method = replace((METHODS | FIELD)[name], aggregation="sequence_sum", **bare)
     expected = gradient(expected_reward, STEP_LOGITS)
     torch.testing.assert_close(expected_sequence_gradient(method), expected, **EXACT)

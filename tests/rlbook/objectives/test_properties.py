@@ -43,6 +43,7 @@ from rlbook.objectives import (
     value_loss,
     weigh,
 )
+from rlbook.objectives.loss import imitation_weights
 from rlbook.objectives.specs import KNOWN
 
 MODES = ("sequence_mean", "token_mean", "prompt_mean", "constant", "sequence_sum")
@@ -74,7 +75,8 @@ def random_batch(seed, n=7, width=6, holes=True):
 def run(name, batch, rows=slice(None), **options):
     """(loss, gradient in logp, Loss) of a method on some rows of a batch.
 
-    The reference stands for the sampler, and any tokens for the selected ones.
+    The reference stands for the sampler, any tokens for the selected ones, and a positive
+    advantage for a right answer.
     """
     method = ROWS[name].resolved(3000) if isinstance(name, str) else name
     part = {key: value[rows] for key, value in batch.items()}
@@ -83,6 +85,10 @@ def run(name, batch, rows=slice(None), **options):
         options["correction"] = method.sampler_correction(old, sampler, mask)[rows]
     if method.selection is not None:
         options["selected"] = part["logp_old"] > -2
+    if method.likelihood:
+        mask, advantages = batch["mask"], batch["advantages"].reshape(len(batch["mask"]), -1)
+        right = torch.where(mask, advantages, -1.0).amax(1) > 0
+        options["imitated"] = imitation_weights(right, mask)[rows]
     logp = part.pop("logp").clone().requires_grad_()
     loss = policy_loss(method, logp, **part, **options)
     loss.loss.backward()
@@ -98,7 +104,7 @@ OTHERS = {"sequence_product": replace(METHODS["gspo"], ratio="sequence_product")
 def test_gradient_is_the_stated_weight_times_the_share_of_the_token(name, seed):
     """∂loss/∂logp = −share · weight · A for every row of the table (without its KL term)."""
     batch = random_batch(seed)
-    bare = {"kl": None, "selection": None, "sampler_correction": None}
+    bare = {"kl": None, "selection": None, "sampler_correction": None, "likelihood": 0.0}
     method = OTHERS.get(name) or replace(ROWS[name], **bare).resolved(3000)
     _, grad, _ = run(method, batch)
     mask, logp, old = batch["mask"], batch["logp"], batch["logp_old"]
