@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 
 from rlbook.manifest import run_as_data
@@ -12,7 +12,7 @@ from rlbook.policy import load_policy
 from rlbook.training import Trainer
 from workshop.bench.flops import distinct_step_flops, step_flops
 from workshop.bench.record import Skipped
-from workshop.bench.timing import gemm_multiplication, spread, timed
+from workshop.bench.timing import gemm_multiplication, speedup, spread, timed
 from workshop.bench.trl_program import trl_python
 from workshop.bench.worker import Worker
 from workshop.bench.workload import Workload, setting
@@ -99,9 +99,8 @@ def find_trl() -> str:
 
 def _compare(python: str, workload: Workload, turns: int) -> list[dict]:
     (_, *pairs), rate = in_turns(python, replace(workload, steps=turns + 1))
-    ratios = [trl["seconds"] / ours["seconds"] for trl, ours in pairs]
-    low, _, high = quantiles(ratios, n=4, method="inclusive") if turns > 1 else 3 * ratios
-    speedups = {"trl": (1.0, 1.0, 1.0), "rlbook": (median(ratios), low, high)}
+    ours_by_trl = speedup([(trl["seconds"], ours["seconds"]) for trl, ours in pairs])
+    speedups = {"trl": (1.0, 1.0, 1.0), "rlbook": ours_by_trl}
     head = {name: getattr(workload, name) for name in ("method", "updates", "completions")}
     return [
         head

@@ -1,8 +1,8 @@
 """Fair timing on a machine that does other things as well."""
 
 import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median, quantiles
 
 import torch
 
@@ -35,6 +35,13 @@ def timed(run: Callable[[], object]) -> float:
 def spread(seconds: list[float]) -> dict[str, float]:
     """Median, fastest and slowest of the measured times."""
     return {"seconds": median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
+
+
+def speedup(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """The first seconds of each pair by the second: their median, lower and upper quartile."""
+    ratios = [first / second for first, second in pairs]
+    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(pairs) > 1 else 3 * ratios
+    return median(ratios), low, high
 
 
 def gemm_multiplication(repeats: int = 100, device: str = "cpu") -> tuple[Callable, int]:

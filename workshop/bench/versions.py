@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from tempfile import TemporaryDirectory
 
 from rlbook.paths import ROOT
 from rlbook.training import RunConfig, Trainer
 from workshop.bench.record import Skipped
+from workshop.bench.timing import speedup
 from workshop.bench.worker import Worker
 from workshop.bench.workload import UPDATES_AND_LR, Workload
 
@@ -89,12 +90,10 @@ def compare(older: Path, run: dict, turns: int) -> list[dict]:
     rows = []
     for part in PARTS:
         seconds = [tuple(taken(report, part) for report in pair) for pair in pairs]
-        ratios = [a / b for a, b in seconds]
-        low, _, high = quantiles(ratios, n=4, method="inclusive") if turns > 1 else 3 * ratios
         rows.append(
             {"part": part, "turns": turns}
             | {"older": median(a for a, _ in seconds), "today": median(b for _, b in seconds)}
-            | {"speedup": median(ratios), "speedup_low": low, "speedup_high": high}
+            | dict(zip(("speedup", "speedup_low", "speedup_high"), speedup(seconds), strict=True))
             | {
                 f"{name}_mib": reports[-1]["peak_mib"]
                 for name, reports in zip(("older", "today"), zip(*pairs, strict=True), strict=True)
