@@ -275,11 +275,11 @@ def test_nothing_is_open_to_strangers(untied):
         async with GeneratorClient(untied.url, "run") as stranger:
             for route in ("pause?mode=keep", "collective_rpc", "v1/completions"):
                 with pytest.raises(RequestRefused, match="401"):
-                    await stranger._call("POST", f"/{route}", json={})
+                    await stranger._ask(f"/{route}", {})
         async with untied.client() as client:
             for wrong in ({"method": "reset_weights"}, reload_request("/etc")):
                 with pytest.raises(RequestRefused, match="400"):
-                    await client._call("POST", "/collective_rpc", json=wrong)
+                    await client._ask("/collective_rpc", wrong)
             with pytest.raises(RequestRefused, match="400"):
                 await client.complete_at(4, prompt_of(300), 1, max_new_tokens=1, temperature=1.0)
 
@@ -360,6 +360,7 @@ def test_requests_on_a_killed_engine_fail_at_once(untied):
 
 SENDING_END = """
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 import torch
 from vllm.distributed.weight_transfer import nccl_engine
@@ -391,7 +392,7 @@ class Generator:
 
 async def push():
     ranks = SimpleNamespace(device=torch.device("cpu"), first=True, share=told.append)
-    transport = NCCLTransport(ScaleConfig(tensor_parallel=2), Layout("."), ranks)
+    transport = NCCLTransport(ScaleConfig(tensor_parallel=2), Layout(Path()), ranks)
     policy = {"a": torch.ones(2, 3), "b": torch.zeros(4)}
     transport.source.policy = torch.nn.ParameterDict(policy)  # as `gather` does, on a GPU
     for fresh in (True, False):
