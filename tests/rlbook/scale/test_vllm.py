@@ -394,7 +394,7 @@ async def push():
     ranks = SimpleNamespace(device=torch.device("cpu"), first=True, share=told.append)
     transport = NCCLTransport(ScaleConfig(tensor_parallel=2), Layout(Path()), ranks)
     policy = {"a": torch.ones(2, 3), "b": torch.zeros(4)}
-    transport.source.policy = torch.nn.ParameterDict(policy)  # as `gather` does, on a GPU
+    transport.policy = torch.nn.ParameterDict(policy)  # as `gather` does, on a GPU
     for fresh in (True, False):
         await transport.connect(Generator(), fresh)
         await transport.send(Generator())
