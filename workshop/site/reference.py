@@ -5,6 +5,8 @@ import importlib
 import inspect
 import re
 import textwrap
+import tomllib
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,8 +42,16 @@ def write_reference(folder: Path, owner: Owner) -> None:
     for room, about in ROOMS.items():
         module = importlib.import_module(f"rlbook.{room}")
         parts = [f"# rlbook.{room}", f"*{about[:1].upper()}{about[1:]}.*"]
-        parts += [entry(name, thing, owner) for name, thing in sorted(public(module).items())]
+        told = equations().get(room, {})
+        for name, thing in sorted(public(module).items()):
+            parts.append(entry(name, thing, owner, told.get(name)))
         (folder / f"{room}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+@cache
+def equations() -> dict[str, dict[str, str]]:
+    """Formulas of functions and classes in LaTeX, by room and name."""
+    return tomllib.loads(Path(__file__).with_name("equations.toml").read_text(encoding="utf-8"))
 
 
 def public(module: ModuleType) -> dict[str, Any]:
@@ -56,14 +66,19 @@ def public(module: ModuleType) -> dict[str, Any]:
     }
 
 
-def entry(name: str, thing: Any, owner: Owner) -> str:
-    """A function or class: heading, signature as it is written, docstring, public methods."""
+def entry(name: str, thing: Any, owner: Owner, equation: str | None = None) -> str:
+    """A function or class: heading, signature as it is written, docstring, public methods.
+
+    An equation stands below the first line of the docstring.
+    """
     file, line = inspect.getsourcefile(thing), inspect.getsourcelines(thing)[1]
     place = Path(file or "").relative_to(ROOT).as_posix()
     address = owner.source_of(place)
     source = f"[`{place}`]({address}#L{line})" if address else f"`{place}`"
     node = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
-    parts = [f"## {name}", f"```python\n{signature(node)}\n```", prose(ast.get_docstring(node))]
+    first, _, rest = (ast.get_docstring(node) or "").partition("\n\n")
+    formula = f"$$\n{equation}\n$$" if equation else ""
+    parts = [f"## {name}", f"```python\n{signature(node)}\n```", prose(first), formula, prose(rest)]
     for method in getattr(node, "body", ()) if isinstance(node, ast.ClassDef) else ():
         told = isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
         if told and not method.name.startswith("_"):

@@ -4,6 +4,7 @@
 """
 
 import re
+from importlib import import_module
 
 import pytest
 
@@ -12,9 +13,11 @@ latex2mathml = pytest.importorskip("latex2mathml")
 
 from sphinx.cmd.build import build_main  # noqa: E402
 
+from rlbook.objectives import advantages, divergences, ratios, soft_regions  # noqa: E402
 from workshop.site.extension import cited, mathml, short  # noqa: E402
 from workshop.site.fonts import signs_of, write_math_font  # noqa: E402
-from workshop.site.reference import prose  # noqa: E402
+from workshop.site.owner import Owner  # noqa: E402
+from workshop.site.reference import entry, equations, prose, public  # noqa: E402
 
 PAGE = """# One · A chapter: what it asks
 
@@ -163,3 +166,27 @@ def test_what_robots_and_lost_readers_find(tmp_path, site):
         listed = re.findall("<loc>(.*?)</loc>", (tmp_path / "sitemap.xml").read_text())
         assert listed == [f"{site}/chapters/01_a.html", f"{site}/index.html"]
         assert Image.open(tmp_path / "_static/card.png").size == (1200, 630)
+
+
+def test_the_reference_has_the_equation_of_whatever_weighs_an_answer():
+    for room, told in equations().items():
+        shown = public(import_module(f"rlbook.{room}"))
+        assert told.keys() <= shown.keys(), (
+            f"rlbook.{room} shows none of {told.keys() - shown.keys()}"
+        )
+        for name, equation in told.items():
+            made = mathml(equation, "block")
+            assert "\\" not in re.sub(r'alttext="[^"]*"', "", made) and "<merror" not in made, name
+    weighs = [advantages, ratios, divergences, soft_regions]
+    wanted = {name for module in weighs for name in module.__all__}
+    wanted |= {"NoTrustRegion", "RatioClip", "WeightClip", "DivergenceMask", "kl_estimate"}
+    assert (
+        wanted - {"listed_logps", "topk_tokens", "MAX_LOG_RATIO"}
+        <= equations()["objectives"].keys()
+    )
+
+
+def test_an_equation_stands_below_the_first_line():
+    made = entry("leave_one_out", advantages.leave_one_out, Owner(), "A_i")
+    summary, formula = made.index("Reward minus the mean reward"), made.index("$$\nA_i\n$$")
+    assert summary < formula < made.index("Unbiased for")
