@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from rlbook.manifest import manifest
 from rlbook.paths import ROOT, data_dir
 from workshop.figures.vectors import START, folder_of, take_vectors
-from workshop.tools.hygiene import WIDGET, problems
+from workshop.tools.hygiene import CHECK_TAG, WIDGET, problems
 
 
 def chapters() -> list[Path]:
@@ -104,6 +104,8 @@ def clean(notebook: NotebookNode, name: str) -> None:
                     data[mime] = small_png(content)
                 elif mime.startswith("text/"):
                     data[mime] = without_paths(content)
+            if CHECK_TAG not in cell.metadata.get("tags", []) and "text/html" in data:
+                data["text/html"] = small_table(data["text/html"])
 
 
 def without_paths(text: str) -> str:
@@ -112,8 +114,15 @@ def without_paths(text: str) -> str:
     return text.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
 
 
+def small_table(html: str) -> str:
+    """A table as pandas writes it, without its own style and the space between tags."""
+    if 'class="dataframe"' not in html:
+        return html
+    return re.sub(r"(?<=>)\s+(?=<)", "", re.sub(r"<style scoped>.*?</style>", "", html, flags=re.S))
+
+
 def small_png(image: str) -> str:
-    """A base64 PNG with a palette of 32 colours, or of 48 where a chart would miss some.
+    """A base64 PNG with a palette of 24 colours, or of up to 48 where a chart would miss some.
 
     The picture itself where that is smaller.
     """
@@ -121,7 +130,7 @@ def small_png(image: str) -> str:
 
     picture = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")
     buffer = io.BytesIO()
-    for colours in (32, 48):
+    for colours in (24, 32, 48):
         few = picture.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         missed = ImageStat.Stat(ImageChops.difference(picture, few.convert("RGB"))).mean
         if max(missed) < 1:  # of 255

@@ -4,11 +4,13 @@ import base64
 import inspect
 import io
 import json
+import re
 import textwrap
 from copy import deepcopy
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from nbclient.exceptions import CellExecutionError
@@ -21,7 +23,7 @@ from workshop import evidence
 from workshop.tools import build, execute, export_difference, exported, problems, recorded_times
 from workshop.tools.exports import essence
 from workshop.tools.hygiene import paragraphs
-from workshop.tools.runner import clean, small_png, without_paths
+from workshop.tools.runner import clean, small_png, small_table, without_paths
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -342,6 +344,20 @@ def test_large_pictures_shrink_and_stay_the_same_to_the_eye():
     assert len(small) < len(image) / 2
     assert np.abs(again - pixels).mean() < 3  # of 255
     assert small_png(small) == small
+
+
+def test_a_table_keeps_its_cells_and_loses_its_space():
+    table = pd.DataFrame({"a b": [1, 2], "c": ["x y", "<br>"]}, ["one", "two"])
+    made = table.to_html(notebook=True)
+    small = small_table(f"<div>\n<style scoped>\n .dataframe td {{}}\n</style>\n{made}\n</div>")
+    assert len(small) < 0.7 * len(made) and "style scoped" not in small
+    cells = re.compile(r"<t[dh]\b[^>]*>(.*?)</t[dh]>")
+    assert (
+        cells.findall(small)
+        == cells.findall(made)
+        == ["", "a b", "c", "one", "1", "x y", "two", "2", "&lt;br&gt;"]
+    )
+    assert small_table("<b>a</b> <i>b</i>") == "<b>a</b> <i>b</i>"
 
 
 def test_text_cells_with_long_lists_are_fine(notebook):
