@@ -131,6 +131,15 @@ def rlhf(told: Told) -> Iterator[Claim]:
     yield told("... and what a leash of 0.1 gives back", world, name, leash, "1000 pairs")
     yield told("half the rate, twice the steps", world, f"{name}_slow", "1000 pairs", "1000 pairs",
                beside=name)  # fmt: skip
+    if there(told.load, "fresh_pairs"):
+        yield told("pairs of the policy as it is, for pairs of the base", world, "fresh_pairs",
+                   "its own pairs, five times", "the base's pairs, five times")  # fmt: skip
+    if there(told.load, "told_directly"):
+        yield told("right answers that somebody wrote, for PPO with a verifier", "habits",
+                   "told_directly", "256 written answers", "verifier", beside=name,
+                   null=None)  # fmt: skip
+        yield told("DPO, for PPO under a leash of 0.1, the same pairs", world,
+                   "told_directly", "DPO on 1000 pairs", leash, beside=name, null=None)  # fmt: skip
     misled = "misled annotators, β = 0.1"
     yield told("annotators who share a misconception", world, "misled", misled, leash, beside=name)
 
@@ -382,6 +391,10 @@ def reality(told: Told) -> Iterator[Claim]:
         coin, many = "coin, one update", "coin, 8 updates, no clip"
         yield told("the format alone, for coins", HABITS, "spurious", "format only", coin,
                    ALL_LEVELS, **common)  # fmt: skip
+        if there(told.load, "format_control"):
+            yield told("the format alone, where one answer in nine lacks it", SUMS,
+                       "format_control", "format only", coin, ALL_LEVELS,
+                       beside="spurious_control", **common)  # fmt: skip
         yield told("a clip on coins, 8 updates", HABITS, "spurious", "coin, 8 updates, clip", many,
                    ALL_LEVELS, control="spurious_control", **common)  # fmt: skip
         for clip in ("clip 0.2", "clip-higher 0.28"):
@@ -404,6 +417,9 @@ def against_the_cold(told: Told) -> Iterator[Claim]:
         ("minimised entropy, of one prompt", "one_prompt", "one prompt"),
     ):
         arms.append((text, (name, f"{arm}, habits"), (name, f"{arm}, sums")))
+    if there(told.load, "self_certainty"):
+        sure = tuple(("self_certainty", f"self-certainty, {world}") for world in ("habits", "sums"))
+        arms.append(("self-certainty as the reward", *sure))
     for text, habits, sums in arms:
         pairs = [
             beside_the_cold(runs_of(*where, ALL_LEVELS, 3e-4, told.load), world, told.load)

@@ -243,6 +243,23 @@ def test_an_opening_is_forced_on_all_answers(reader):
     assert host.locator(".forced").count() == 8 * 8
 
 
+def test_a_step_is_learned_in_the_page_and_forgotten(reader):
+    """Of eight answers to four numbers some are right, as a rule; all alike are asked again."""
+    host = ask(reader, problem="37+8-5+9")
+    learn, forget = (host.get_by_role("button", name=name) for name in ("Learn", "Forget"))
+    score, judged = host.locator(".score"), re.compile("of 8 say 49, pass@1")
+    for _ in range(30):
+        sync_api.expect(score).to_have_text(judged, timeout=30_000)
+        learn.click()
+        if "worth the same" not in score.inner_text():
+            break
+        host.locator("button[type=submit]").click()
+    sync_api.expect(score).to_have_text(re.compile("After 1 step of REINFORCE"), timeout=30_000)
+    forget.click()
+    sync_api.expect(score).to_have_text(re.compile("^[0-9] of 8 say 49"), timeout=30_000)
+    sync_api.expect(forget).to_be_hidden()
+
+
 def test_what_it_cannot_read_is_said(reader):
     reader.open("index.html")
     host = reader.page.locator("[data-ask]")
