@@ -49,6 +49,11 @@ SCORECARD = (  # numbers in braces: `verdicts.table.scored`
         "exact": "best of 1024: truth .00",
         "pressing": "one reward model, one run (folded)",
     },
+    {
+        "claim": "being told right answers is worth more than RL on a reward",
+        "pressing": "256 written answers minus PPO with a verifier: "
+        "{right answers that somebody wrote, for PPO with a verifier | habits} (folded)",
+    },
 )
 
 

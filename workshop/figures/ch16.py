@@ -52,7 +52,7 @@ def draw_bands(
     bands: Mapping[str, Interval], compute: np.ndarray, seen: np.ndarray, reward: np.ndarray
 ) -> Axes:
     """What the parts of a run allow for all of it, an area for each, behind the run's points."""
-    _, ax = plt.subplots(figsize=(7.2, 3.2))
+    _, ax = plt.subplots(figsize=(6.6, 2.9))
     for (name, band), colour in zip(bands.items(), ("#D55E00", "#E69F00", "#0072B2"), strict=False):
         ax.fill_between(compute, band.low, band.high, color=colour, alpha=0.3, lw=0, label=name)
     ax.plot(seen, reward, "o", ms=3, color=MUTED, zorder=1)
