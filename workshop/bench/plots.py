@@ -212,7 +212,7 @@ def pipeline_figure(table: pd.DataFrame) -> Figure:
     )
     slots = list(dict.fromkeys(table["slots"]))
     figure, axes = plt.subplots(
-        len(slots), len(panels), figsize=(8, 2.1 * len(slots)), sharex=True, squeeze=False
+        len(slots), len(panels), figsize=(8.4, 2.3 * len(slots)), sharex=True, squeeze=False
     )
     for line, number in zip(axes, slots, strict=True):
         rows = {name: part for name, part in table[table["slots"] == number].groupby("source")}
