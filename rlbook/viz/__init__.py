@@ -5,7 +5,6 @@ from rlbook.extras import require
 require("figures", "matplotlib")
 
 from rlbook.viz.live import LivePlot
-from rlbook.viz.samples import show_samples
 from rlbook.viz.style import METHOD_COLOURS, label_line, label_lines, setup, use_style
 
 __all__ = [
@@ -14,6 +13,5 @@ __all__ = [
     "label_line",
     "label_lines",
     "setup",
-    "show_samples",
     "use_style",
 ]

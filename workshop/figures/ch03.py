@@ -19,11 +19,11 @@ from rlbook.stats.differences import paired_differences
 from rlbook.tasks import SumsTask
 from rlbook.training import Rollout, TrainBatch
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
-from rlbook.viz.texts import tint, token_texts
 from workshop.arms import colour_of
 from workshop.evidence import by_arm
 from workshop.figures.explorer import Explorer, slider
 from workshop.figures.rates import WORTH
+from workshop.figures.texts import tint, token_texts
 from workshop.worlds.gae_walk import Walk, gae_table
 
 ROW_CHARACTERS = 68

@@ -14,7 +14,8 @@ from rlbook.tasks.habits import FAMILIES
 from rlbook.training import Rollout
 from rlbook.training.rewards import Reward
 from rlbook.viz.style import BAD, GOOD, MUTED, label_lines
-from rlbook.viz.texts import (
+from workshop.arms import ARM_COLOURS
+from workshop.figures.texts import (
     WIDTH,
     TextPanel,
     answer_lines,
@@ -24,7 +25,6 @@ from rlbook.viz.texts import (
     pushed_pieces,
     right_of,
 )
-from workshop.arms import ARM_COLOURS
 
 RULES: dict[str, Reward] = {
     "a price: 0.01 a token": LengthCost(0.01),

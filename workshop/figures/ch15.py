@@ -21,7 +21,9 @@ from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
 from rlbook.training.metrics import group_by
 from rlbook.viz.style import BAD, GOOD, INK, MUTED, label_lines
-from rlbook.viz.texts import (
+from workshop.arms import ARM_COLOURS
+from workshop.evidence import short
+from workshop.figures.texts import (
     WIDTH,
     TextPanel,
     answer_lines,
@@ -31,8 +33,6 @@ from rlbook.viz.texts import (
     push_rows,
     pushed_pieces,
 )
-from workshop.arms import ARM_COLOURS
-from workshop.evidence import short
 from workshop.worlds.retokenization import Speller
 from workshop.worlds.step_credit import (
     ChoiceTree,

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from rlbook.tasks import SumsTask
 from rlbook.training import RunConfig, Trainer
-from rlbook.viz.texts import token_texts
 from workshop.figures.ch03 import (
     ReuseTrace,
     changes_of_v,
@@ -21,6 +20,7 @@ from workshop.figures.ch03 import (
     tokens_between,
     typical_pair,
 )
+from workshop.figures.texts import token_texts
 from workshop.worlds.gae_walk import Walk
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.layout import Layout
 from rlbook.viz.style import BAD, GOOD, MUTED, readable
-from rlbook.viz.texts import INDENT, WIDTH, Piece, Span, TextPanel, panel, wrapped
+from workshop.figures.texts import INDENT, WIDTH, Piece, Span, TextPanel, panel, wrapped
 
 Verdict = Literal["all", "right", "wrong", "cut off"]
 VERDICTS: tuple[Verdict, ...] = ("all", "right", "wrong", "cut off")

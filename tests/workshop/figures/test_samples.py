@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from rlbook.viz import show_samples
+from workshop.figures.samples import show_samples
 
 ROW = {
     "prompt": "1+2=?",

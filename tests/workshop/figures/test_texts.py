@@ -12,7 +12,7 @@ from rlbook.policy import Sampler, load_tokenizer
 from rlbook.tasks import Problem
 from rlbook.training import Rollout, collect_rollouts
 from rlbook.viz.style import INK, luminance
-from rlbook.viz.texts import before_after, log_prob_change, show_answers, tint, token_texts
+from workshop.figures.texts import before_after, log_prob_change, show_answers, tint, token_texts
 
 SUM = Problem("32-4=?", "32-4=?", "28", level=2)
 RIGHT = "<think>32-4=28;</think><answer>28</answer>"
