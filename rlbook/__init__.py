@@ -8,7 +8,7 @@ A step goes prompts → rollouts → rewards → advantages → objective → up
     objectives   the mathematics: advantages, ratios, trust regions, averages; methods as rows
     training     the loop in fifteen lines, the trainer around it, one step, checkpoints
     evaluation   measure a policy: pass@k, pass rates by level or problem
-    exact        policies small enough to enumerate     troubles   worlds in which one thing is hard
+    exact        policies small enough to enumerate
     stats        intervals and differences              scaling    compute curves, pipelines, memory
     scale        the same step asynchronously, on many processes and GPUs
     interop      a method in the settings of TRL, verl, SkyRL and prime-rl, and back

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import workshop.chaos as package
+from rlbook.scale.config import load_config
 from rlbook.verbs import file_and_settings
 from workshop.chaos.faults import FAULTS, disk_of_its_own
 from workshop.chaos.promises import broken_promises
@@ -23,7 +24,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Strike at a run of its own for some minutes; 0 if every promise held."""
     words = list(sys.argv[1:] if words is None else words)
     asked = parse(words)
-    facts = facts_of(asked.seed, words)
+    facts = facts_of(asked.seed, words, load_config(asked.config, asked.settings))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave nothing running or mounted
     home = Path(tempfile.mkdtemp(prefix="chaos_"))
     with disk_of_its_own(home / "disk") as missing:
@@ -35,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
         minutes = (time.monotonic() - begin) / 60
         broken += broken_promises(chaos.layout, chaos.kept, chaos.config)
         skipped = [f"fill disk ({missing})"] if missing else []
-        found = report(chaos, minutes, broken, skipped)
+        found = report(chaos, minutes, broken, skipped, facts)
         say(f"the run has ended\n\n{markdown(found)}\n")
         if asked.out:
             say(f"wrote {write_report(chaos, found, asked.out, facts)}")
@@ -65,7 +66,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pause", type=float, nargs=2, default=(2.0, 20.0), help="seconds")
     parser.add_argument("--patience", type=float, default=20.0, help="minutes to end after that")
     parser.add_argument("--out", type=Path, help="folder for the report")
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=tuple(FAULTS))
+    parser.add_argument(
+        "--faults",
+        nargs="+",
+        choices=FAULTS,
+        default=tuple(FAULTS),
+        help="all if absent; one that is named twice comes twice as often",
+    )
     parser.add_argument("--alone", action="store_true", help="one after the other: what each costs")
     asked = parser.parse_intermixed_args(words)
     try:

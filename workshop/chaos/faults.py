@@ -180,6 +180,7 @@ FAULTS: dict[str, tuple[float, Callable[[Scene], Strike | None]]] = {
     "stop verifier": (0.5, partial(pause, "verifier")),
     "stop rank": (0.5, partial(pause, "rank")),
     "hang generator": (0.2, partial(hang, "generator")),
+    "hang engine": (0.2, partial(hang, "engine")),
     "hang orchestrator": (0.2, partial(hang, "orchestrator")),
     "fill disk": (0.5, fill_disk),
     "damage checkpoint": (0.7, damage_checkpoint),

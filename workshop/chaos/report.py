@@ -4,15 +4,20 @@ import json
 import re
 import shlex
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
+from rlbook.durable import read_json
 from rlbook.jsonl import read_jsonl
 from rlbook.manifest import manifest, write_manifest
 from rlbook.scale.batch_log import published, read_batch
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.generate.vllm_adapter import check_version, vllm_python
+from rlbook.scale.launch.commands import chosen_engine
 from rlbook.scale.layout import Layout
 from rlbook.training.runlog import write_csv
 from workshop.chaos.faults import FAULTS
@@ -25,12 +30,22 @@ REPLAYED = "updates replayed from the first policy"
 PROMISES = (LOGGED_ONCE, SAME_VERDICTS, REPLAYED)  # said of no run that has broken one
 
 
-def report(chaos: Chaos, minutes: float, broken: Sequence[str], skipped: Sequence[str]) -> dict:
-    """All figures of a run under fire, as plain values."""
+def report(
+    chaos: Chaos,
+    minutes: float,
+    broken: Sequence[str],
+    skipped: Sequence[str],
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> dict:
+    """All figures of a run under fire, as plain values, and the `facts` of what it ran on."""
     config, layout = chaos.config, chaos.layout
     counts, events = chaos.counts, [row["event"] for row in read_jsonl(layout.log("events"))]
     kills = sum(number for fault, number in counts.items() if fault.startswith("kill"))
     return {
+        "engine": chosen_engine(config),
+        "generators": config.generate.count,
+        **{name: facts[name] for name in ("commit", "versions") if name in facts},
+        "ended_at": read_json(layout.status, {}).get("version"),
         "faults": counts,
         "skipped": list(skipped),
         "kills": kills,
@@ -117,6 +132,7 @@ def markdown(found: dict) -> str:
             "",
             f"{found['kills']} kills, {found['asked_again']:,} prompts asked again, {lost} "
             f"verdicts lost, in {found['minutes']:g} minutes.",
+            *ran_on(found),
             "",
             *table("what was done", "times", found["faults"].items()),
             "",
@@ -127,6 +143,19 @@ def markdown(found: dict) -> str:
             *(f"* BROKEN: {promise}" for promise in found["broken"]),
         ]
     ).rstrip()
+
+
+def ran_on(found: dict) -> list[str]:
+    """A paragraph on what it was that ran, and how far; nothing for reports that do not say it."""
+    if "commit" not in found:
+        return []
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    return [
+        "",
+        f"It ended at update {found['ended_at']:,} of {found['updates']:,}, on "
+        f"{found['generators']} generators ({found['engine']}); {versions}; "
+        f"commit {found['commit']}.",
+    ]
 
 
 def costs(found: dict) -> list[str]:
@@ -151,10 +180,11 @@ def table(left: str, right: str, rows) -> list[str]:
 def write_report(chaos: Chaos, found: dict, folder: Path, facts: dict) -> Path:
     """`long_run.json`, `.md` and `.csv` (every strike) with their manifest; returns the folder.
 
-    Of faults that came alone it is `alone.json` and so on.
+    Of faults that came alone it is `alone.json` and so on, of a run with vLLM `vllm_long_run.json`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    name = "alone" if chaos.in_turn else "long_run"
+    engine = "vllm_" if found["engine"] == "vllm" else ""
+    name = engine + ("alone" if chaos.in_turn else "long_run")
     paths = [folder / f"{name}.{kind}" for kind in ("json", "md", "csv")]
     paths[0].write_text(json.dumps(found, indent=2) + "\n")
     paths[1].write_text(markdown(found) + "\n")
@@ -168,7 +198,11 @@ def write_report(chaos: Chaos, found: dict, folder: Path, facts: dict) -> Path:
     return folder
 
 
-def facts_of(seed: int, words: Sequence[str]) -> dict[str, Any]:
-    """What produced the report."""
+def facts_of(seed: int, words: Sequence[str], config: ScaleConfig) -> dict[str, Any]:
+    """What produced the report; vLLM may be in an environment of its own."""
     command = shlex.join(["python", "-m", "workshop.chaos", *words])
-    return manifest(command=command, seed=seed)
+    facts = manifest(command=command, seed=seed)
+    python = vllm_python(config.generate.python, config.model.device)
+    if python and chosen_engine(config) == "vllm":
+        facts["versions"] |= {"vllm": check_version(python)}
+    return facts

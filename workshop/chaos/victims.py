@@ -9,6 +9,8 @@ from rlbook.durable import read_json
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import LAUNCHER, state_and_parent
 
+ENGINE = b"EngineCore"  # in the title of the process that computes for vLLM's server
+
 
 def pids_of(kind: str, layout: Layout, launcher: int) -> list[int]:
     """Process ids of this kind that descend from the launcher: a run's file may name others."""
@@ -20,7 +22,7 @@ def pids_of(kind: str, layout: Layout, launcher: int) -> list[int]:
     orchestrator = [found[name] for name in ("orchestrator",) if name in found]
     return {
         "generator": generators,
-        "engine": [child for pid in generators for child in children(pid)],  # of vLLM's server
+        "engine": [child for pid in generators for child in children(pid) if is_engine(child)],
         "orchestrator": orchestrator,
         "verifier": [child for pid in orchestrator for child in children(pid)],
         "rank": [pid for name, pid in found.items() if name.startswith("trainer")],
@@ -36,6 +38,16 @@ def children(pid: int) -> list[int]:
             if parent == pid and state != "Z":
                 found.append(other)
     return found
+
+
+def is_engine(pid: int) -> bool:
+    """Whether this is the engine of a vLLM server: its other children only help it to start.
+
+    A server has none while it loads its libraries, and never one if it is the book's own.
+    """
+    with suppress(OSError):
+        return ENGINE in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def survivors(folder: Path, launchers: Iterable[int] = ()) -> list[int]:

@@ -15,11 +15,11 @@ from rlbook.rewards.process import PrimeCredit, SiblingCredit, Steps, VerdictCre
 from rlbook.tasks import Task, get_task
 from rlbook.training import Engine, Reward, Rollout, RunConfig, Trainer
 from rlbook.training.metrics import mean
-from rlbook.troubles import Calculator, Unmasked
 from workshop.experiments.design import Arm, Experiment, World, arm, vary
 from workshop.experiments.levels import families
 from workshop.experiments.pressing import FEW, RLOO
 from workshop.experiments.settings import HABITS
+from workshop.worlds.troubles import Calculator, Unmasked
 
 STEPWISE = replace(RLOO, advantage=token_credit)
 UNMASKED = replace(RLOO, name="unmasked")  # the tool's tokens are trained like one's own

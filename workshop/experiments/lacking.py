@@ -15,7 +15,6 @@ from rlbook.tasks import SumsTask
 from rlbook.training import Reward, Rollout, RunConfig, Trainer, VerifierReward
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.sft import written_answer
-from rlbook.troubles import tight_limit
 from workshop.experiments.credit import CREDITS, STEPWISE, UNMASKED, WHITENED, unreliable_tool
 from workshop.experiments.credit import SEEN as WITH_A_TOOL
 from workshop.experiments.credit import SETTINGS as TOOL
@@ -49,6 +48,7 @@ from workshop.experiments.tricks import (
     from_trained,
     with_room,
 )
+from workshop.worlds.troubles import tight_limit
 
 PRICE, WAIT = LengthCost(0.02), 12
 PRICED = f"{__name__}:PRICE"

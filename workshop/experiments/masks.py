@@ -31,8 +31,8 @@ from rlbook.objectives import (
 )
 from rlbook.policy import Completion, Sampler, load_policy
 from rlbook.training import RunConfig, Trainer
-from rlbook.troubles import rounded
 from workshop.experiments.design import Arm, Experiment, World, arm, no_columns, vary
+from workshop.worlds.troubles import rounded
 
 AGE = 4  # batches of two updates each: 8 updates
 BITS = 4  # of a rough sampler's weights, as in chapters 11 and 16

@@ -34,10 +34,10 @@ from rlbook.scale.train.checkpoint import step_folders
 from rlbook.tasks import get_task
 from rlbook.training import RunConfig, Trainer, write_csv
 from rlbook.training.checkpoint import read_state
-from rlbook.troubles import RoughSampler
 from rlbook.verbs import configured
 from workshop.experiments.run import rounded as short
 from workshop.experiments.run import same_settings, seed_folder
+from workshop.worlds.troubles import RoughSampler
 
 NAME = "pipeline"
 FOLDER = Path("runs/experiments") / NAME

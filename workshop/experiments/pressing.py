@@ -14,7 +14,6 @@ from rlbook.objectives import (
     WeightClip,
     group_center,
 )
-from rlbook.troubles import tight_limit
 from workshop.experiments.design import Arm, Experiment, arm, no_columns, vary
 from workshop.experiments.levels import families, rules_by_family
 from workshop.experiments.settings import (
@@ -28,6 +27,7 @@ from workshop.experiments.settings import (
     rare_opening,
     unsolvable,
 )
+from workshop.worlds.troubles import tight_limit
 
 GRPO = replace(METHODS["grpo"], kl=None)
 RLOO = replace(METHODS["rloo"], kl=None)

@@ -11,13 +11,13 @@ from rlbook.policy import load_policy
 from rlbook.training import Rollout, RunConfig, Trainer
 from rlbook.training.rollouts import decode
 from rlbook.training.sft import written_answer
-from rlbook.troubles.engines import StartsLost
 from workshop.experiments.design import Arm, Experiment, arm, vary
 from workshop.experiments.efficiency import SFT, fine_tune, taught, worked_examples
 from workshop.experiments.lacking import STEPS, Imitation
 from workshop.experiments.levels import each_family
 from workshop.experiments.pressing import FEW, RLOO
 from workshop.experiments.settings import HABITS
+from workshop.worlds.troubles.engines import StartsLost
 
 OPD = METHODS["opd"]
 SINGLE = {"prompts": 64, "group_size": 1}

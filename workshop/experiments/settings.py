@@ -1,4 +1,4 @@
-"""The worlds experiments are run in, and what is measured there: see `rlbook.troubles`."""
+"""The worlds experiments are run in, and what is measured there: see `workshop.worlds.troubles`."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -8,14 +8,14 @@ from rlbook.policy import load_policy
 from rlbook.tasks import SumsTask, Task
 from rlbook.training import Rollout, RunConfig, Trainer
 from rlbook.training.metrics import mean
-from rlbook.troubles import (
+from workshop.experiments.design import World, sums_decisions
+from workshop.worlds.shared_choice import OpeningTask, shared_choice
+from workshop.worlds.troubles import (
     LostIsWrong,
     RareOpening,
     StartsLost,
     Unsolvable,
 )
-from workshop.experiments.design import World, sums_decisions
-from workshop.worlds.shared_choice import OpeningTask, shared_choice
 
 HABITS = {"policy": "tiny-habits", "task": "habits"}
 

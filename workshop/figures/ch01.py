@@ -22,16 +22,16 @@ from rlbook.stats import pass_at_k_curve, wilson_interval
 from rlbook.tasks import SumsTask, Task, is_lost
 from rlbook.training import Engine, Rollout, RunConfig, collate, collect_rollouts
 from rlbook.training.metrics import group_by, mean
-from rlbook.troubles import (
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, luminance, readable
+from workshop.figures.explorer import Explorer, choice, slider
+from workshop.worlds.shared_choice import shared_choice
+from workshop.worlds.troubles import (
     RareOpening,
     RoughSampler,
     StartsLost,
     Unsolvable,
     tight_limit,
 )
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, luminance, readable
-from workshop.figures.explorer import Explorer, choice, slider
-from workshop.worlds.shared_choice import shared_choice
 
 TREE_CHARACTER = 0.054  # width of a character of the tree, in columns
 MONO = {"family": "monospace", "fontsize": 8}
@@ -327,7 +327,7 @@ def _runs(pairs) -> list[tuple[list[str], list[tuple[str, float]]]]:
 def measured_troubles(
     policy: tuple[PreTrainedModel, PreTrainedTokenizerBase], prompts: int = 32, n: int = 8
 ) -> pd.DataFrame:
-    """Six worlds of `rlbook.troubles`: what presses there, and how much of it plain sums have."""
+    """Six worlds of `worlds.troubles`: what presses there, and how much of it plain sums have."""
     model, tokenizer = policy
     sums, builtin = SumsTask(), Sampler(model, tokenizer.eos_token_id)
     rough = RoughSampler(tokenizer)

@@ -24,7 +24,6 @@ ROOMS = {
     "exact": "policies small enough to enumerate",
     "stats": "pass@k, intervals, paired differences",
     "scaling": "compute curves, memory, the pipeline simulated",
-    "troubles": "small worlds in which one trouble is pressing",
 }
 
 SIGNS = re.compile(r"(?!^\* )[*_|<>$\[\]\\]")  # Markdown's own, but for the star of a list

@@ -30,7 +30,7 @@ from rlbook.policy import Completion, Sampler, load_policy, logprobs
 from rlbook.rewards import TeacherReward
 from rlbook.tasks import Problem, SumsTask, Verdict
 from rlbook.training import Rollout, RunConfig, Trainer, batch, learner, prepare, step
-from rlbook.troubles import Unsolvable, rounded
+from workshop.worlds.troubles import Unsolvable, rounded
 
 GRPO = replace(METHODS["grpo"], kl=None)
 DAPO = replace(METHODS["dapo"], prompt_filter=None)

@@ -6,7 +6,7 @@ import torch
 from rlbook.policy import load_policy, logprobs
 from rlbook.tasks import get_task
 from rlbook.training import RunConfig, Trainer, collate, collect_rollouts
-from rlbook.troubles import Calculator, Unmasked
+from workshop.worlds.troubles import Calculator, Unmasked
 
 ASKED = {"max_new_tokens": 48, "seed": 3}
 

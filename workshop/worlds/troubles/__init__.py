@@ -4,6 +4,6 @@ A method is tested where its trouble is pressing, and then on plain sums as the 
 is an object for a seam of `Trainer`: a task, an engine or a policy; the trainer stays as it is.
 """
 
-from rlbook.troubles.engines import *
-from rlbook.troubles.tasks import *
-from rlbook.troubles.tools import *
+from workshop.worlds.troubles.engines import *
+from workshop.worlds.troubles.tasks import *
+from workshop.worlds.troubles.tools import *

@@ -8,7 +8,7 @@ import torch
 from rlbook.policy import load_policy, logprobs
 from rlbook.tasks import SumsTask
 from rlbook.training import RunConfig, Trainer, collate
-from rlbook.troubles import (
+from workshop.worlds.troubles import (
     LostIsWrong,
     RareOpening,
     RoughSampler,
