@@ -313,6 +313,52 @@ def test_victims_are_our_own(tmp_path):
             process.kill()
 
 
+SERVER = f"""
+import subprocess, sys
+command = [sys.executable, "-S", "-c", {SLEEP[-1]!r}]
+started = [subprocess.Popen([*command, name], stdout=subprocess.DEVNULL) for name in sys.argv[1:]]
+print(*(process.pid for process in started), flush=True)
+started[0].wait()
+print("ended", flush=True)
+started[1].wait()
+"""
+
+
+@pytest.fixture
+def server(scene):
+    """In place of a vLLM server: its process, its engine's id, and that of another child."""
+    words = [sys.executable, "-S", "-c", SERVER, "VLLM::EngineCore", "resource_tracker"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        engine, helper = map(int, process.stdout.readline().split())
+        write_json(scene.layout.processes, {"generator0": process.pid})
+        until(lambda: pids_of("engine", scene.layout, os.getpid()))
+        yield process, engine, helper
+        for pid in (engine, helper):
+            faults.signalled(pid, signal.SIGKILL)
+        process.kill()
+
+
+def test_an_engine_is_told_from_what_else_its_server_has_started(scene, server):
+    """vLLM's server also has a child that looks after shared memory: nobody serves with it."""
+    process, engine, helper = server
+    assert set(children(process.pid)) == {engine, helper}
+    assert {scene.one("engine") for _ in range(50)} == {engine}
+    assert {scene.one("generator") for _ in range(50)} == {process.pid}
+    write_json(scene.layout.processes, {"generator0": engine})  # a server that has none yet
+    assert scene.one("engine") is None and faults.kill("engine", scene) is None
+
+
+def test_an_engine_is_hung_and_killed_and_its_server_is_not(scene, server):
+    process, engine, helper = server
+    assert faults.hang("engine", scene).seconds == faults.HANG_SECONDS
+    until(lambda: is_stopped(engine))
+    assert not is_stopped(process.pid) and not is_stopped(helper)
+    faults.kill("engine", scene)
+    assert process.stdout.readline() == "ended\n"
+    assert children(process.pid) == [helper] and process.poll() is None
+    assert faults.kill("engine", scene) is None
+
+
 @pytest.fixture
 def scene(run):
     """The run's batches as its log, and this process as its launcher."""
@@ -444,12 +490,17 @@ def test_the_report_counts_kills_apart_from_other_faults(run, tmp_path):
     chaos.struck = [Struck(1.0, fault, 0) for fault in ("kill rank", "kill rank", "stop rank")]
     found = report(chaos, 2.0, ["batch 3: an answer has the verdict …"], ["fill disk (no room)"])
     assert found["faults"] == {"kill rank": 2, "stop rank": 1} and found["kills"] == 2
+    assert found["ended_at"] == 2
     text = markdown(found)
     assert "2 kills, 8 prompts asked again, 1 verdicts lost, in 2 minutes." in text
     assert "# Chaos: 1 promises broken" in text and "Not done: fill disk (no room)." in text
     assert "6: 4 trained, 1 rejected, 0 late, 0 refused requests, 1 open" in text
     for promise in PROMISES:  # that is not said of a run which has broken one
         assert promise not in text and promise in markdown(found | {"broken": []})
+    facts = {"commit": "abc", "versions": {"torch": "2", "vllm": "0.32"}, "seed": 0}
+    text = markdown(report(chaos, 2.0, [], [], facts))
+    assert "ended at update 2 of 2, on 1 generators" in text
+    assert "torch 2, vllm 0.32; commit abc." in text
 
 
 def test_what_a_fault_costs_is_counted_where_it_was_the_only_one():
