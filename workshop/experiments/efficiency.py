@@ -3,7 +3,11 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from rlbook.evaluation import pass_rates
 from rlbook.objectives import METHODS, Method
@@ -19,7 +23,7 @@ from workshop.experiments.design import Arm, Experiment, arm, vary
 from workshop.experiments.levels import each_family
 from workshop.experiments.pressing import FEW, RLOO
 from workshop.experiments.settings import HABITS
-from workshop.worlds.selection import difficulty_window, right_answers
+from workshop.worlds.selection import difficulty_window, learning_impact, right_answers
 
 TEACHER = "tiny-habits-teacher"
 # The policy gradient on another's answers, each worth 1, is supervised fine-tuning.
@@ -120,6 +124,55 @@ def middling(trainer: Trainer, problems: Sequence[Problem]) -> list[Problem]:
     return difficulty_window(problems, pass_rates(asked), 0.2, 0.8)
 
 
+KEPT, EPOCHS = 32, 4
+SCORES = {
+    "LIMR's third": learning_impact,
+    "the third of most variance": lambda curves: curves.var(1),
+    "any third": lambda curves: torch.arange(len(curves), 0, -1),
+}
+
+
+def after_a_run() -> Iterator[Arm]:
+    """A third of 96 problems, chosen by what a whole run over them has shown, and all of them."""
+    settings: dict[str, Any] = HABITS | {"steps": 20, "minibatches": 1, "pool": ASKED}
+    for label in (*SCORES, "all 96"):
+        one = arm(label, replace(RLOO, name=label), **settings)
+        yield vary(one, lr=(3e-4, 6e-4))
+
+
+def chosen_after_a_run(config: RunConfig) -> Trainer:
+    """The trainer of an arm, its pool cut down to the problems that its score puts first."""
+    trainer = Trainer(config)
+    if score := SCORES.get(config.method.name):
+        scores = score(curves(config.seed, config.optimizer.lr))
+        problems = list(trainer.source.pool.problems.values())
+        best = scores.argsort(descending=True, stable=True)[:KEPT]
+        trainer.source.pool = PromptPool([problems[i] for i in best], config.seed)
+    return trainer
+
+
+@cache
+def curves(seed: int, lr: float) -> Tensor:
+    """(problems, epochs): pass rate of each problem in each epoch of a run over the whole pool."""
+    (whole,) = (one for one in after_a_run() if one.label == "all 96")
+    trainer = Trainer(whole.config.replace(seed=seed, lr=lr))
+    problems = trainer.source.pool.problems.values()
+    epoch = len(problems) // trainer.config.rollout.prompts
+    tried: dict[str, list[float]] = {problem.id: [] for problem in problems}
+    for _ in range(EPOCHS):
+        answers = [r for _ in range(epoch) for r in learned_from(trainer)]
+        for problem, rate in pass_rates(answers).items():
+            tried[problem].append(rate)
+    return torch.tensor(list(tried.values()))
+
+
+def learned_from(trainer: Trainer) -> list[Rollout]:
+    """The answers of a step that is made."""
+    answers = trainer.collect()
+    trainer.learn(answers)
+    return answers
+
+
 def worked_examples(per_family: int, seed: int) -> list[tuple[Problem, str]]:
     """Problems of every family with an answer by the right rule: what a cold start imitates."""
     rng = random.Random(f"cold start {seed}")
@@ -202,6 +255,15 @@ EFFICIENCY: dict[str, Experiment] = {
         chosen_by=None,
         seeds=FIVE,
         world=chosen_data,
+        measure=each_family,
+        evaluation=FEW,
+    ),
+    "chosen_after_a_run": Experiment(
+        "Which problems does a whole run recommend to the next one?",
+        tuple(after_a_run()),
+        chosen_by=None,
+        columns=("accuracy", "completions", "step"),
+        world=chosen_after_a_run,
         measure=each_family,
         evaluation=FEW,
     ),
