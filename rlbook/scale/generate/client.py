@@ -240,7 +240,9 @@ class HTTPEngine:
             async with asyncio.timeout(SILENCE):
                 return await client.version()
         except TimeoutError:
-            self._silent[client.url] = asyncio.create_task(self._until_heard(client, client.url))
+            url = client.url
+            if url not in self._silent:  # another call has waited for it as long
+                self._silent[url] = asyncio.create_task(self._until_heard(client, url))
             return None
 
     async def _until_heard(self, client: GeneratorClient, url: str) -> None:

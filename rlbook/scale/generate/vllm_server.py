@@ -8,6 +8,9 @@ back. The server answers on meanwhile, so it looks alive. It therefore ends itse
 with it, if a request of a weight update is not done some time after the trainer has hung up, or
 later than any trainer waits. The launcher starts it again, and the trainer, which finds it without
 weights, sends them anew. The NCCL part of this has not run yet: no GPU.
+
+It also ends itself as soon as its engine is dead. vLLM's server would first wait for the answers to
+all requests, and to those of a weight update there is none any more.
 """
 
 import asyncio
@@ -41,6 +44,7 @@ ROUTES = (
     *(RELOAD_ROUTE, "/inference/v1/generate"),
 )
 GRACE = 30.0  # seconds in which an update may end after the trainer has hung up
+LOOK_SECONDS = 0.5  # between two looks at the engine
 
 
 class Guard:
@@ -53,12 +57,15 @@ class Guard:
         self.weights = os.environ.get(WEIGHTS_VARIABLE)
         seconds = os.environ.get(PUSH_VARIABLE)
         self.limit = float(seconds) if seconds else None
+        self.looking: asyncio.Task | None = None
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close"})
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        if self.looking is None and "app" in scope:
+            self.looking = asyncio.create_task(end_with_engine(scope["app"]))
         path, given = scope["path"], dict(scope["headers"]).get(b"authorization", b"")
         if self.expected and not secrets.compare_digest(given, self.expected):
             return await refuse(send, 401, "Unauthorized")
@@ -87,6 +94,13 @@ class Guard:
             end_server(f"{scope['path']} still waits for a trainer that no longer does")
         hung_up.cancel()
         await work
+
+
+async def end_with_engine(app) -> None:
+    """End this process once the engine of vLLM's application is dead."""
+    while not app.state.engine_client.errored:
+        await asyncio.sleep(LOOK_SECONDS)
+    end_server("its engine has died")
 
 
 async def body_of(receive) -> bytes:

@@ -370,6 +370,22 @@ def test_a_frozen_server_holds_the_others_up_once_and_is_back_as_it_thaws(own_ti
     own_time(run)
 
 
+def test_a_frozen_server_is_waited_for_once_whoever_has_asked_it(own_time):
+    """The orchestrator's loop and its requests look for servers at the same time."""
+
+    async def run():
+        one, two = Freezing("one"), Freezing("two")
+        engine, own = HTTPEngine([one, two]), asyncio.current_task()
+        one.thawed.clear()
+        assert await asyncio.gather(*(engine.admitted() for _ in range(3))) == 3 * [[(two, 3)]]
+        (waiting,) = asyncio.all_tasks() - {own}
+        one.thawed.set()
+        await waiting
+        assert len(await engine.admitted()) == 2
+
+    own_time(run)
+
+
 def test_what_an_evaluation_has_aside_is_asked_nothing_else_while_there_is_another(own_time):
     async def run():
         engine = HTTPEngine([Freezing("one"), Freezing("two")])

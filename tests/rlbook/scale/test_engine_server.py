@@ -356,6 +356,37 @@ def test_a_trainer_whose_machine_is_gone_hangs_up_on_nobody(ends, monkeypatch):
         update(waits_for_ever)
 
 
+def test_a_server_ends_with_its_engine_though_an_update_is_under_way(ends, monkeypatch):
+    """vLLM tells it by `errored`, and never answers what its engine was asked."""
+    monkeypatch.setattr(vllm_server, "LOOK_SECONDS", 0.01)
+    engine, asked = SimpleNamespace(errored=False), asyncio.Event()
+
+    async def application(scope, receive, send):
+        asked.set()
+        await asyncio.Event().wait()
+
+    messages = [{"type": "http.request", "body": b"{}"}]
+
+    async def receive():
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    async def run():
+        guard, app = (
+            Guard(application),
+            SimpleNamespace(state=SimpleNamespace(engine_client=engine)),
+        )
+        scope = {"type": "http", "path": "/pause", "headers": [], "app": app}
+        pause = asyncio.create_task(guard(scope, receive, None))
+        await asyncio.wait_for(asked.wait(), 120)
+        await asyncio.sleep(0.1)
+        assert not guard.looking.done() and not pause.done()
+        engine.errored = True
+        await asyncio.wait_for(guard.looking, 120)
+
+    with pytest.raises(Ended, match="its engine has died"):
+        asyncio.run(run())
+
+
 @pytest.mark.slow
 def test_a_server_whose_engine_waits_for_a_killed_trainer_ends_and_can_be_started_again(tmp_path):
     """A real server and real connections; the engine's collective is played."""

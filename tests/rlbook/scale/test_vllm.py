@@ -336,6 +336,8 @@ def test_killing_the_server_ends_its_engine(tied_server):
 
 
 def test_requests_on_a_killed_engine_fail_at_once(untied):
+    """Also those of a weight update, which vLLM's server would never answer nor end before."""
+
     async def run():
         async with untied.client(timeout=600) as client:
             async with client.new_weights(9, True):
@@ -347,6 +349,11 @@ def test_requests_on_a_killed_engine_fail_at_once(untied):
                 for _ in range(30)
             ]
             await under_way(client, prompt_of(7))
+            for child in untied.children():
+                os.kill(child, signal.SIGSTOP)
+            running.append(pause := asyncio.create_task(client.pause(clear_cache=False)))
+            await asyncio.sleep(1)  # the server passes it on to its engine
+            assert not pause.done()
             for child in untied.children():
                 os.kill(child, signal.SIGKILL)
             return await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 300)
