@@ -15,7 +15,7 @@ from rlbook.verbs import file_and_settings
 from workshop.chaos.faults import FAULTS, disk_of_its_own
 from workshop.chaos.promises import broken_promises
 from workshop.chaos.report import facts_of, markdown, report, write_report
-from workshop.chaos.run import Chaos, say
+from workshop.chaos.run import MERCILESS, Chaos, say
 
 CONFIG = Path("configs/cpu-tiny.yaml")
 
@@ -29,7 +29,7 @@ def main(words: Sequence[str] | None = None) -> int:
     home = Path(tempfile.mkdtemp(prefix="chaos_"))
     with disk_of_its_own(home / "disk") as missing:
         run = home / "disk" / "run"
-        how = asked.settings, not missing, asked.faults, asked.alone
+        how = asked.settings, not missing, asked.faults, asked.alone, asked.merciless
         chaos = Chaos(asked.config, run, asked.seed, *how)
         begin = time.monotonic()
         broken = chaos.run(60 * asked.minutes, tuple(asked.pause), 60 * asked.patience)
@@ -65,6 +65,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="of striking")
     parser.add_argument("--pause", type=float, nargs=2, default=(2.0, 20.0), help="seconds")
     parser.add_argument("--patience", type=float, default=20.0, help="minutes to end after that")
+    parser.add_argument(
+        "--merciless",
+        type=float,
+        default=MERCILESS,
+        help="share of strikes that do not wait until the run has recovered from the last",
+    )
     parser.add_argument("--out", type=Path, help="folder for the report")
     parser.add_argument(
         "--faults",

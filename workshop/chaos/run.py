@@ -23,7 +23,7 @@ from rlbook.scale.process import die_with_parent
 from workshop.chaos.faults import FAULTS, Scene, Strike
 from workshop.chaos.victims import survivors
 
-MERCILESS = 0.25  # share of strikes that do not wait until the run has recovered from the last one
+MERCILESS = 0.25
 PATIENT = ("launch.max_deaths=100000", "launch.window=10", "launch.loading=300")
 POLL_SECONDS = 0.01  # a batch that a checkpoint makes superfluous may live for 50 ms
 STATE = "state.json"
@@ -44,6 +44,7 @@ class Chaos:
     `disk` says that the folder above `run` is a file system of its own, which may be filled;
     `faults` are names of `FAULTS`, all of them if absent. `alone`: they come in turn, and an
     undisturbed update is between two of them, so that it can be told what each has cost.
+    `merciless` is the share of strikes that do not wait until the run has recovered from the last.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Chaos:
         disk: bool = False,
         faults: Sequence[str] = tuple(FAULTS),
         alone: bool = False,
+        merciless: float = MERCILESS,
     ):
         self.path, self.overrides = config, (*overrides, *PATIENT, f"run={run}")
         self.config = load_config(config, self.overrides)
@@ -69,6 +71,7 @@ class Chaos:
         self.launcher: subprocess.Popen | None = None
         self.launchers: set[int] = set()
         self.struck_at, self.struck_version, self.merciless = 0.0, None, False
+        self.share = merciless
         self.updates: list[float] = []  # when each was first logged, seconds after the start
 
     def run(
@@ -166,7 +169,7 @@ class Chaos:
         self.struck.append(Struck(round(now - self.begin, 2), fault, version))
         say(f"{fault}, at version {version}")
         self.struck_at, self.struck_version = now, version
-        self.merciless = self.random.random() < MERCILESS
+        self.merciless = self.random.random() < self.share
 
     def undo(self, everything: bool = False) -> None:
         """End the faults that have lasted long enough; on a full disk some have to wait."""
