@@ -320,6 +320,27 @@ def test_the_peers_loss_has_the_rows_gradient(request, to, name):
         assert far(ours, theirs, b.mask) > 1e-2
 
 
+def test_verls_bypass_mode_masks_on_both_sides(verl):
+    """GLM-5's loss is no loss of verl's, but REINFORCE within an IcePop window of π/μ, which its
+    `RolloutCorrectionConfig.bypass_pg_token_icepop` sets, has its gradient."""
+    from verl.trainer.config.algorithm import RolloutCorrectionConfig
+
+    row, b = ROWS["glm5"], batch()
+    window = RolloutCorrectionConfig.bypass_pg_token_icepop(1.28, 0.8)
+    assert (window.loss_type, window.rollout_is_threshold) == ("reinforce", "0.8_1.28")
+    actor = "actor_rollout_ref.actor."
+    correction = f"+{actor}policy_loss.rollout_correction."
+    names = ("bypass_mode", "loss_type", "rollout_is", "rollout_is_threshold", "rollout_rs")
+    settings = {correction + name: getattr(window, name) for name in names}
+    settings |= {f"{actor}policy_loss.loss_mode": "bypass_mode"}
+    advantages = advantages_of(row, b)
+    tokens = expand_to_tokens(advantages, b.mask)
+    ours = gradient(row, b, advantages)
+    assert far(ours, verl_gradient(verl, settings, b, tokens, row), b.mask) < 1e-6
+    wider = settings | {f"{correction}rollout_is_threshold": "0.7_1.28"}
+    assert far(ours, verl_gradient(verl, wider, b, tokens, row), b.mask) > 0.1
+
+
 def verl_advantages(verl, settings, b):
     """As its trainer calls them: rewards on the last token, prompts by name."""
     config = verl.parse(settings).algorithm
@@ -474,3 +495,20 @@ def test_a_trl_trainer_trains_on_the_rows_advantages(trl, name, little_policy, t
         assert given.shape == mask.shape
     torch.testing.assert_close(given, advantages, rtol=1e-3, atol=1e-4)  # TRL adds 1e-4 to σ
     assert seen.trainer.state.global_step == 2
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_trls_rloo_trainer_can_divide_as_scalerl_does(trl, normalized, little_policy, tmp_path):
+    """Leave-one-out is the centred reward times G/(G−1), which a deviation of advantages undoes."""
+    from trl import RLOOConfig, RLOOTrainer
+
+    library, row = SimpleNamespace(GRPOConfig=RLOOConfig), METHODS["scalerl"]
+    settings = {"normalize_advantages": normalized, "max_completion_length": 8, "beta": 0.0}
+    seen = Watched(library, RLOOTrainer, settings, *little_policy(), tmp_path)
+    rewards = seen.rewards[0]
+    groups = torch.arange(len(rewards)) // GROUP
+    advantages = compute_advantages(
+        row.new_advantage(), rewards=rewards, groups=groups, mask=torch.ones(len(rewards), 1).bool()
+    )
+    gap = (seen.outputs[0]["advantages"] - advantages).abs().max()
+    assert gap < 1e-3 if normalized else gap > 0.1

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import importlib.util
+import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -97,10 +98,19 @@ def test_batch_sizes_count_what_the_libraries_count(trl, verl, skyrl):
     assert trainer.policy_mini_batch_size * SIZES.group_size == SIZES.per_update
 
 
-# Losses and estimators that there are: "none" in a table means "not among these".
+# Losses, estimators and averages that there are: "none" in a table means "not among these".
 VERL_LOSSES = "bypass_mode cispo clip_cov dppo_kl dppo_tv dro geo_mean gpg gspo kl_cov sapo vanilla"
 SKYRL_LOSSES = "cispo clip_cov cross_entropy dppo dual_clip gspo importance_sampling kl_cov regular"
 TRL_LOSSES = "bnpo cispo dapo dr_grpo grpo luspo sapo vespo"
+VERL_ESTIMATORS = (
+    "gae gdpo gpg grpo grpo_passk grpo_vectorized opo optimal_token_baseline reinforce_plus_plus "
+    "reinforce_plus_plus_baseline remax rloo rloo_vectorized tir_optimal_token_baseline"
+)
+SKYRL_ESTIMATORS = "gae grpo maxrl reinforce++ rloo"
+VERL_AVERAGES = (
+    "seq-mean-token-mean seq-mean-token-sum seq-mean-token-sum-norm token-mean token-sum"
+)
+SKYRL_AVERAGES = "prompt_mean seq_mean_token_sum_norm sequence_mean token_mean token_mean_legacy"
 
 
 def test_verl_has_these_losses_and_no_others(verl):
@@ -113,12 +123,49 @@ def test_skyrl_has_these_losses_and_no_others(skyrl):
 
 
 def test_trl_has_these_losses_and_no_others(trl):
-    import inspect
-
     source = inspect.getsource(trl.GRPOTrainer._compute_loss)
     lists = re.findall(r'self\.loss_type (?:in (\[[^\]]*\])|== ("\w+"))', source)
     named = {name for pair in lists for part in pair for name in re.findall(r'"(\w+)"', part)}
     assert named == {*TRL_LOSSES.split()}
+
+
+def own(registry):
+    """Names that the library brings; ours may be registered already."""
+    return {str(name) for name in registry} - {f"rlbook_{row}" for row in METHODS | FIELD}
+
+
+def compared(function, name):
+    """Words that a function's source compares this argument with."""
+    source = inspect.getsource(function)
+    lists = re.findall(rf'{name} (?:==|in) (\[[^\]]*\]|"[\w-]+")', source)
+    return {word for part in lists for word in re.findall(r'"([\w-]+)"', part)}
+
+
+def test_verl_has_these_estimators_and_no_others(verl):
+    assert own(verl.core.ADV_ESTIMATOR_REGISTRY) == {*VERL_ESTIMATORS.split()}
+
+
+def test_skyrl_has_these_estimators_and_no_others(skyrl):
+    known = own(skyrl.core.AdvantageEstimatorRegistry.list_available())
+    assert known == {*SKYRL_ESTIMATORS.split()}
+
+
+def test_verl_has_these_averages_and_no_others(verl):
+    assert compared(verl.core.agg_loss, "loss_agg_mode") == {*VERL_AVERAGES.split()}
+    with pytest.raises(ValueError, match="Invalid loss_agg_mode"):
+        verl.core.agg_loss(torch.ones(1, 1), torch.ones(1, 1), "prompt-mean")
+
+
+def test_skyrl_has_these_averages_and_no_others(skyrl):
+    reduce = skyrl.core.apply_loss_reduction_to_advantages_minibatch
+    assert compared(reduce, "loss_reduction") == {*SKYRL_AVERAGES.split()}
+
+
+def test_trl_scales_rewards_in_these_ways_and_no_others(trl):
+    scored = trl.GRPOTrainer._generate_and_score_completions
+    assert compared(scored, "self.scale_rewards") == {"group", "batch", "none"}
+    both = {"sum_then_normalize", "normalize_then_sum"}
+    assert compared(scored, "self.multi_objective_aggregation") == both
 
 
 def test_verls_clip_ratio_is_read_by_nobody(verl):
