@@ -16,6 +16,7 @@ from rlbook.rewards import KimiLength, L1Max, LengthCost, TeacherReward
 from rlbook.tasks import Problem
 from rlbook.tasks.habits import LEVELS, draw, problem_of
 from rlbook.training import PromptPool, Rollout, RunConfig, Trainer, VerifierReward, derive_seed
+from rlbook.training.metrics import group_by, mean
 from rlbook.training.rollouts import RolloutSource
 from rlbook.training.sft import Answer, sft, written_answer
 from workshop.bases.habits import written
@@ -156,14 +157,11 @@ def curves(seed: int, lr: float) -> Tensor:
     """(problems, epochs): pass rate of each problem in each epoch of a run over the whole pool."""
     (whole,) = (one for one in after_a_run() if one.label == "all 96")
     trainer = Trainer(whole.config.replace(seed=seed, lr=lr))
-    problems = trainer.source.pool.problems.values()
-    epoch = len(problems) // trainer.config.rollout.prompts
-    tried: dict[str, list[float]] = {problem.id: [] for problem in problems}
-    for _ in range(EPOCHS):
-        answers = [r for _ in range(epoch) for r in learned_from(trainer)]
-        for problem, rate in pass_rates(answers).items():
-            tried[problem].append(rate)
-    return torch.tensor(list(tried.values()))
+    tried: dict[str, list[float]] = {key: [] for key in trainer.source.pool.problems}
+    while min(map(len, tried.values())) < EPOCHS:
+        for group in group_by(learned_from(trainer), lambda r: r.group).values():
+            tried[group[0].problem.id].append(mean(r.correct for r in group))
+    return torch.tensor([rates[:EPOCHS] for rates in tried.values()])
 
 
 def learned_from(trainer: Trainer) -> list[Rollout]:
