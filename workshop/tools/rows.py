@@ -39,7 +39,10 @@ NOT_ALONE = {  # why a row has no line of its own on the ladder
     "sao": "PPO within GLM-5's window",
     **dict.fromkeys(("clip_cov", "kl_cov", "top_entropy"), "chapter 12, dials of entropy"),
     **dict.fromkeys(("opd", "sdpo"), "chapter 14: it needs a teacher"),
-    **dict.fromkeys(("gmpo", "vespo", "topr", "pass_at_k"), "trained in tests alone"),
+    "gmpo": "GSPO, until a token leaves its own window",
+    "vespo": "GRPO over all tokens, until answers drift",
+    "topr": "REINFORCE on ±1, until answers drift",
+    "pass_at_k": "chapter 10: groups with one right answer alone, for pass@k",
 }
 
 
