@@ -15,7 +15,7 @@ from rlbook.durable import CHECKSUMS, damage
 from rlbook.scale.batch_log import newest_batch
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import step_folders
-from workshop.chaos.victims import is_stopped, pids_of
+from workshop.chaos.victims import children, is_stopped, pids_of
 
 PAUSE = (1.0, 10.0)  # seconds for which a process is stopped
 HELD = (2.0, 6.0)  # seconds for which a disk is full, or a batch damaged
@@ -39,9 +39,17 @@ class Scene:
     spoiled: set[int] = field(default_factory=set)
 
     def one(self, kind: str) -> int | None:
-        """A process of this kind; None if there is none."""
-        pids = pids_of(kind, self.layout, self.launcher)
+        """A process of this kind; None if there is none.
+
+        None that hangs, nor the server of an engine that does: that is for the launcher to end.
+        """
+        pids = [pid for pid in pids_of(kind, self.layout, self.launcher) if not hangs(kind, pid)]
         return self.random.choice(pids) if pids else None
+
+
+def hangs(kind: str, pid: int) -> bool:
+    """Whether a process is stopped, or a generator's engine."""
+    return is_stopped(pid) or (kind == "generator" and any(map(is_stopped, children(pid))))
 
 
 @dataclass

@@ -349,10 +349,16 @@ def test_an_engine_is_told_from_what_else_its_server_has_started(scene, server):
 
 
 def test_an_engine_is_hung_and_killed_and_its_server_is_not(scene, server):
+    """While it hangs, nobody else ends it or its server."""
     process, engine, helper = server
     assert faults.hang("engine", scene).seconds == faults.HANG_SECONDS
     until(lambda: is_stopped(engine))
     assert not is_stopped(process.pid) and not is_stopped(helper)
+    assert scene.one("engine") is scene.one("generator") is None
+    assert scene.one("launcher") == os.getpid()
+    faults.signalled(engine, signal.SIGCONT)
+    until(lambda: not is_stopped(engine))
+    assert scene.one("generator") == process.pid
     faults.kill("engine", scene)
     assert process.stdout.readline() == "ended\n"
     assert children(process.pid) == [helper] and process.poll() is None
