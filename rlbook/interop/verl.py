@@ -128,6 +128,12 @@ def trust_region(out: Translation, m: Method) -> str:
             }
         case "SoftGate":
             words = {"policy_loss.loss_mode": "sapo", "tau_pos": t.tau_high, "tau_neg": t.tau_low}
+        case "RatioWindow" if m.old_logprobs == "sampler":
+            window = f"{1 - t.low:g}_{1 + t.high:g}"
+            icepop = {"bypass_mode": True, "loss_type": "reinforce", "rollout_is": "token"}
+            said = icepop | {"rollout_is_threshold": window}
+            out.say(said, f"+{ACTOR}policy_loss.rollout_correction.")
+            words = {"policy_loss.loss_mode": "bypass_mode"}
         case "GeometricClip":
             words = {"policy_loss.loss_mode": "geo_mean", **clips(t.low, t.high, None)}
         case name:

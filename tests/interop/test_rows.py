@@ -276,7 +276,7 @@ GRADIENTS = {"verl": verl_gradient, "skyrl": skyrl_gradient, "trl": trl_gradient
 OF_THE_LOSS = {"trust region", "KL", "selection", "sampler correction", "entropy bonus"}
 # Rows and variants that a trainer's settings cannot say, whoever computes the advantages.
 WITHOUT = {
-    "verl": "deepseek_v32 drpo geometric_mask glm5 k3_score m2po sao top_entropy topr vespo",
+    "verl": "deepseek_v32 drpo geometric_mask k3_score m2po top_entropy topr vespo",
     "skyrl": "clip_cov deepseek_v32 dppo_capped dro drpo geometric_mask gmpo k3_score kl_cov m2po "
     "top_entropy topr vespo",
     "trl": "clip_cov dppo dppo_capped dppo_kl dro drpo geometric_mask glm5 gmpo k2 kl_cov m2po sao "
@@ -320,25 +320,16 @@ def test_the_peers_loss_has_the_rows_gradient(request, to, name):
         assert far(ours, theirs, b.mask) > 1e-2
 
 
-def test_verls_bypass_mode_masks_on_both_sides(verl):
-    """GLM-5's loss is no loss of verl's, but REINFORCE within an IcePop window of π/μ, which its
-    `RolloutCorrectionConfig.bypass_pg_token_icepop` sets, has its gradient."""
+def test_a_window_of_the_samplers_ratio_is_verls_own_icepop(verl):
     from verl.trainer.config.algorithm import RolloutCorrectionConfig
 
-    row, b = ROWS["glm5"], batch()
-    window = RolloutCorrectionConfig.bypass_pg_token_icepop(1.28, 0.8)
-    assert (window.loss_type, window.rollout_is_threshold) == ("reinforce", "0.8_1.28")
-    actor = "actor_rollout_ref.actor."
-    correction = f"+{actor}policy_loss.rollout_correction."
-    names = ("bypass_mode", "loss_type", "rollout_is", "rollout_is_threshold", "rollout_rs")
-    settings = {correction + name: getattr(window, name) for name in names}
-    settings |= {f"{actor}policy_loss.loss_mode": "bypass_mode"}
-    advantages = advantages_of(row, b)
-    tokens = expand_to_tokens(advantages, b.mask)
-    ours = gradient(row, b, advantages)
-    assert far(ours, verl_gradient(verl, settings, b, tokens, row), b.mask) < 1e-6
-    wider = settings | {f"{correction}rollout_is_threshold": "0.7_1.28"}
-    assert far(ours, verl_gradient(verl, wider, b, tokens, row), b.mask) > 0.1
+    preset, words = (
+        RolloutCorrectionConfig.bypass_pg_token_icepop(1.2, 0.8),
+        said(ROWS["glm5"], "verl"),
+    )
+    prefix = "+actor_rollout_ref.actor.policy_loss.rollout_correction."
+    window = {k.removeprefix(prefix): v for k, v in words.settings.items() if k.startswith(prefix)}
+    assert window == {name: getattr(preset, name) for name in window} and len(window) == 4
 
 
 def verl_advantages(verl, settings, b):

@@ -78,8 +78,9 @@ def mask_atlas(
     top = TITLE if title else 0.0
     planes_high = HEAD + 2 * PLANE + GAP + FOOT if planes else 0.0
     height = top + planes_high + LINE * len(lines)
-    with mpl.rc_context({**STYLE, "figure.constrained_layout.use": False}):
+    with mpl.rc_context(STYLE):
         fig = Figure(figsize=(width, height), dpi=130)
+        fig.set_layout_engine("none")  # axes stand at inches
         FigureCanvasAgg(fig)
 
         def axes(x: float, y: float, wide: float, high: float) -> Axes:

@@ -36,9 +36,9 @@ SCORECARD = (  # numbers in braces: `verdicts.table.scored`
         "paper": "Gao et al.: no more truth than stopping early",
     },
     {
-        "claim": "more pairs: a higher peak, the same end",
-        "pressing": "4000 minus 1000: +0.05 [+0.00, +0.11] at the peak, +0.00 [-0.03, +0.04] at "
-        "the end; passes differ",
+        "claim": "more pairs or more passes: a higher peak, the same end",
+        "pressing": "1000 pairs four times minus 4000 once, at the end: "
+        "{four passes over 1000 pairs, for one over 4000 | habits, 1000 pairs}; level at the peak",
     },
     {
         "claim": "a leash is no help against annotators who err together",

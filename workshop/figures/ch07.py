@@ -7,14 +7,12 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlbook.objectives import token_weights
 from rlbook.stats import t_interval
 from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, label_lines, readable
 from workshop.arms import ARM_COLOURS
 from workshop.figures.explorer import Explorer, choice, slider
 from workshop.worlds.length_bias import StopPolicy, follow
 
-BUDGET, GROUP = 80, 8
 COLOURS = {
     "sequence_mean": METHOD_COLOURS["grpo"],
     "token_mean": METHOD_COLOURS["dapo"],
@@ -23,53 +21,6 @@ COLOURS = {
     "sequence_sum": METHOD_COLOURS["rloo"],
 }
 UPDATES, RATE = 40, 1.2
-
-
-def weights_explorer(length: int = 60, others: int = 20, prompts: int = 4) -> Explorer:
-    """One answer of a batch gets longer: what happens to the weight of its tokens?"""
-    return Explorer(
-        weights_figure,
-        hint="shorten the answer to 5 tokens. Then set prompts to 1: which line moves?",
-        figsize=(7.6, 3.7),
-        length=slider(1, BUDGET, length, 1, label="its length"),
-        others=slider(5, 60, others, 1, label="length of the others"),
-        prompts=slider(1, 16, prompts, 1, label="prompts of 8 answers"),
-    )
-
-
-def weight_of(how: str, length: int, others: int, prompts: int) -> float:
-    """Weight of a token of the first answer when all other answers have `others` tokens."""
-    lengths = torch.full((prompts * GROUP, 1), others)
-    lengths[0] = length
-    mask = torch.arange(BUDGET) < lengths
-    groups = torch.arange(prompts).repeat_interleave(GROUP)
-    return token_weights(mask, how, groups, BUDGET)[0, 0].item()
-
-
-def weights_figure(fig: Figure, length: int, others: int, prompts: int) -> None:
-    """Weight of each token (left) and of the whole answer (right) against its length.
-
-    1 is the weight when the answer is as long as the others: that takes the scales away in which
-    the aggregations differ as well.
-    """
-    lengths = range(1, BUDGET + 1)
-    weights = {how: [weight_of(how, n, others, prompts) for n in lengths] for how in COLOURS}
-    for ax, whole in zip(fig.subplots(1, 2), (False, True), strict=True):
-        for how, colour in COLOURS.items():
-            usual = weights[how][others - 1]
-            y = [
-                w / usual * (n / others if whole else 1)
-                for n, w in zip(lengths, weights[how], strict=True)
-            ]
-            style = {"ls": (0, (3, 3))} if how == "sequence_sum" else {}
-            ax.plot(lengths, y, color=colour, label=how.replace("_", " "), **style)
-            ax.plot(length, y[length - 1], "o", ms=5, color=colour, mec="white", zorder=4)
-        ax.axvline(length, color=FAINT, zorder=0)
-        ax.set(yscale="log", xlim=(0, BUDGET), xlabel="its length", ylim=(0.012, 80))
-        ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
-        ax.set_title("The whole answer" if whole else "Each token")
-        label_lines(ax, [line for line in ax.lines if not line.get_label().startswith("_")])
-    fig.axes[0].set_ylabel("weight (1: as long as the others)")
 
 
 WORLDS = {"it knows when it is lost": "knows", "it cannot tell": "blind", "right takes 8": "needs"}

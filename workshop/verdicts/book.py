@@ -140,6 +140,10 @@ def rlhf(told: Told) -> Iterator[Claim]:
                    null=None)  # fmt: skip
         yield told("DPO, for PPO under a leash of 0.1, the same pairs", world,
                    "told_directly", "DPO on 1000 pairs", leash, beside=name, null=None)  # fmt: skip
+    yield told("four passes over 1000 pairs, for one over 4000", world, "passes",
+               "1000 pairs, four passes", "4000 pairs", beside=name)  # fmt: skip
+    yield told("four passes over 1000 pairs, for one", world, "passes",
+               "1000 pairs, four passes", "1000 pairs, one pass")  # fmt: skip
     misled = "misled annotators, β = 0.1"
     yield told("annotators who share a misconception", world, "misled", misled, leash, beside=name)
 
@@ -549,6 +553,9 @@ def efficiency(told: Told) -> Iterator[Claim]:
                        EACH_FAMILY, **data)  # fmt: skip
         yield told("a window of pass rates", HABITS, "data_choice", "pass rate 0.2 to 0.8",
                    "as many, any", EACH_FAMILY, **data)  # fmt: skip
+        for arm in ("LIMR's third", "the third of most variance", "all 96"):
+            yield told(f"{arm}, for any third", HABITS, "chosen_after_a_run", arm, "any third",
+                       EACH_FAMILY, **data)  # fmt: skip
         for arm in ("cold start, then RL", "R1's four stages"):
             yield told(f"{arm}, for RL alone", HABITS, "r1_stages", arm, "RL alone", EACH_FAMILY,
                        lr=lr, null=None, unit="pass@1")  # fmt: skip
