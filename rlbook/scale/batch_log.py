@@ -20,7 +20,7 @@ from rlbook.durable import CHECKSUMS, checksums, damage, publish_folder, read_js
 from rlbook.scale.layout import Layout
 from rlbook.training import Rollout
 from rlbook.training.checkpoint import LATEST
-from rlbook.training.packing import describe, pack_tokens, restore
+from rlbook.training.packing import pack_tokens, restore, without_tokens
 
 
 def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: dict) -> Path:
@@ -37,7 +37,7 @@ def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: d
 
     def write(folder: Path) -> None:
         save_file(pack_tokens(rollouts), folder / "tokens.safetensors")
-        (folder / "rollouts.json").write_text(json.dumps(describe(rollouts)))
+        (folder / "rollouts.json").write_text(json.dumps(without_tokens(rollouts)))
         (folder / "state.json").write_text(json.dumps(state))
         write_json(folder / CHECKSUMS, checksums(folder))
 

@@ -51,7 +51,7 @@ def offsets(lengths: Iterable[int]) -> Tensor:
     return torch.tensor(list(accumulate(lengths, initial=0)))
 
 
-def describe(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def without_tokens(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     """What is not token data: problems once, the rest per rollout."""
     stored = {*TOKEN_FIELDS, "prompt_ids", "problem", "token_rewards"}
     plain = [f.name for f in fields(Rollout) if f.name not in stored]

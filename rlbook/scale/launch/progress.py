@@ -39,13 +39,13 @@ class ProgressLine:
             since, start = self.first = self.first or (now, row["step"])
             if row["step"] > start:  # extrapolated from the updates of this launcher
                 left = (now - since) / (row["step"] - start) * (self.steps - row["step"])
-        line = describe(row, self.steps, supervisor.deaths, left)
+        line = status_line(row, self.steps, supervisor.deaths, left)
         if row.get("step", 0) >= self.steps:
             line += f" · {' and '.join(supervisor.finishing())} finishing"
         print(f"\r\x1b[K{line}" if live else f"{line}\n", end="", file=sys.stderr, flush=True)
 
 
-def describe(row: dict, steps: int, deaths: int, seconds_left: float | None) -> str:
+def status_line(row: dict, steps: int, deaths: int, seconds_left: float | None) -> str:
     """`update 12/40 · accuracy 0.41 · staleness 1.8 · 950 tokens/s · 1 death · 2 min left`."""
     parts = [f"update {row['step']}/{steps}" if row else "waiting for the first update"]
     formats = {

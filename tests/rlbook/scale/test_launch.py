@@ -17,7 +17,7 @@ from rlbook.scale.batch_log import end_log
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.processes import LOST, Command, describe_exit
-from rlbook.scale.launch.progress import describe, last_row
+from rlbook.scale.launch.progress import last_row, status_line
 from rlbook.scale.launch.start import check_machine, launch, scale
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, last_error, tail
 from rlbook.scale.layout import RESUMABLE, Layout, one_launcher, open_run
@@ -444,13 +444,13 @@ class TestRunFolder:
 
 def test_the_progress_line():
     row = {"step": 12, "accuracy": 0.41234, "staleness_mean": 1.84, "tokens_per_second": 1950.4}
-    line = describe(row, 40, 1, 130.0)
+    line = status_line(row, 40, 1, 130.0)
     assert (
         line
         == "update 12/40 · accuracy 0.412 · staleness 1.8 · 1,950 tokens/s · 1 death · 2 min left"
     )
-    assert describe({}, 40, 0, None) == "waiting for the first update"
-    assert describe({"step": 3}, 40, 2, None) == "update 3/40 · 2 deaths"
+    assert status_line({}, 40, 0, None) == "waiting for the first update"
+    assert status_line({"step": 3}, 40, 2, None) == "update 3/40 · 2 deaths"
     shown = [duration(s) for s in (5, 119, 121, 3_600, 7_200, 200_000)]
     assert shown == ["5 s", "119 s", "2 min", "60 min", "2.0 h", "2.3 days"]
 
