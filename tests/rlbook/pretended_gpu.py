@@ -10,6 +10,7 @@ What cannot be seen this way: streams, kernels' own numbers, what waits in NCCL,
 """
 
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
@@ -28,6 +29,7 @@ MOVES = {aten._to_copy.default, aten.copy_.default}
 # An index into a tensor of a GPU may lie on the CPU.
 INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 INDEXED |= {aten._index_put_impl_.default}
+TRAFFIC = {"c10d", "_c10d_functional"}
 FUSED = ("aten::_fused_adam", "aten::_fused_sgd")
 # Products with operands of lower precision and float32 results: CUDA alone has kernels for them.
 EMULATED = {
@@ -58,7 +60,7 @@ class Marks:
     """
 
     def __init__(self):
-        self.storages, self.peak, self.metered = {}, 0, False
+        self.storages, self.peak, self.metered, self.sent = {}, 0, False, False
 
     def has(self, tensor):
         return any(one.untyped_storage()._cdata in self.storages for one in tensors_in(tensor))
@@ -69,8 +71,8 @@ class Marks:
             storage = tensor.untyped_storage()
             if storage._cdata not in self.storages:
                 self.storages[storage._cdata] = StorageWeakRef(storage)
-        if self.metered:
-            self.peak = max(self.peak, self.bytes())
+        if self.metered and (held := self.bytes()) > self.peak:
+            self.peak = max(self.peak, self.settled() if self.sent else held)
         return result
 
     def take(self, result):
@@ -80,9 +82,26 @@ class Marks:
         return result
 
     def bytes(self):
-        """Alive on the device; storages that were resized to nothing hold none."""
-        alive = (torch.UntypedStorage._new_with_weak_ptr(r.cdata) for r in self.storages.values())
-        return sum(storage.nbytes() for storage in alive if storage is not None)
+        """Alive on the device; storages that were resized to nothing hold none.
+
+        Whoever is gone is forgotten, and only now may another have its address.
+        """
+        held = 0
+        for address, reference in list(self.storages.items()):
+            storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+            if storage is None:
+                self.storages.pop(address)
+            else:
+                held += storage.nbytes()
+        return held
+
+    def settled(self):
+        """Bytes, once gloo's thread has had the time to let go of what it sent: it does so last."""
+        self.sent = False
+        deadline = time.monotonic() + 0.1
+        while (held := self.bytes()) > self.peak and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return held
 
     @contextmanager
     def meter(self):
@@ -159,6 +178,7 @@ class Operations(TorchDispatchMode):
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # its own dispatch comes back with the part that is here
         kwargs = kwargs or {}
+        self.marks.sent |= function.namespace in TRAFFIC
         fused = function._schema.name.startswith(FUSED)
         indexed = function in INDEXED and self.marks.has(args[0])
         given = tensors_in((args, kwargs))
