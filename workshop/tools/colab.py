@@ -28,7 +28,8 @@ if find_spec("google") and find_spec("google.colab"):
     assert address, "write the address of the book's repository above: this copy has none"
     if not os.path.isdir(clone):
         check_call(["git", "clone", "-q", "--depth", "1", "-b", "{branch}", address, clone])
-    check_call([sys.executable, "-m", "pip", "install", "-q", f"{{clone}}[figures,tasks]"])
+    wanted = [f"{{clone}}[figures,tasks]", "anywidget", "ipywidgets"]
+    check_call([sys.executable, "-m", "pip", "install", "-q", *wanted])
     sys.path.insert(0, clone)
     os.chdir(f"{{clone}}/chapters")"""
 

@@ -536,7 +536,9 @@ def test_faults_that_come_alone_wait_for_an_update_that_nothing_disturbed(tmp_pa
     assert [next(chaos.in_turn) for _ in range(3)] == ["stop rank", "kill rank", "stop rank"]
 
 
-@pytest.mark.parametrize(("name", "kills"), [("long_run", 100), ("alone", 4)])
+@pytest.mark.parametrize(
+    ("name", "kills"), [("long_run", 100), ("alone", 4), ("vllm_long_run", 100)]
+)
 def test_the_runs_that_are_told_of_are_the_ones_recorded(name, kills):
     """A hundred kills and more, or each fault alone, and nothing was lost."""
     folder = data_dir() / "results" / "chaos"
@@ -550,3 +552,11 @@ def test_the_runs_that_are_told_of_are_the_ones_recorded(name, kills):
     strikes = (folder / f"{name}.csv").read_text().splitlines()[1:]
     assert len(strikes) == sum(found["faults"].values())
     assert (folder / f"{name}.md").read_text().rstrip() == markdown(found)
+
+
+def test_a_run_with_vllm_lost_engines_and_had_processes_that_hung():
+    found = json.loads((data_dir() / "results" / "chaos" / "vllm_long_run.json").read_text())
+    assert found["versions"]["vllm"] and found["engine"] == "vllm"
+    kinds = "kill engine", "kill generator", "kill rank", "hang generator", "hang engine"
+    assert all(found["faults"][kind] for kind in kinds)
+    assert found["hung_ended"] >= 2 and found["ended_at"] == found["updates"]

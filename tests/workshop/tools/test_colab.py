@@ -49,7 +49,7 @@ def test_it_fetches_and_installs_where_colab_is(tmp_path):
     clone = str(tmp_path / "rlbook")
     assert called == [
         f"git clone -q --depth 1 -b main https://github.com/nobody/rlbook {clone}",
-        f"pip install -q {clone}[figures,tasks]",
+        f"pip install -q {clone}[figures,tasks] anywidget ipywidgets",
     ]
     assert ended == {"path": clone, "here": f"{clone}/chapters"}
 
