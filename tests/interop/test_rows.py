@@ -324,7 +324,7 @@ def test_a_window_of_the_samplers_ratio_is_verls_own_icepop(verl):
     from verl.trainer.config.algorithm import RolloutCorrectionConfig
 
     preset, words = (
-        RolloutCorrectionConfig.bypass_pg_token_icepop(1.2, 0.8),
+        RolloutCorrectionConfig.bypass_pg_token_icepop(1.28, 0.8),
         said(ROWS["glm5"], "verl"),
     )
     prefix = "+actor_rollout_ref.actor.policy_loss.rollout_correction."
