@@ -129,6 +129,8 @@ def rlhf(told: Told) -> Iterator[Claim]:
     yield told("a reward model instead of the verifier", world, name, "1000 pairs", "verifier")
     leash = "1000 pairs, β = 0.1"
     yield told("... and what a leash of 0.1 gives back", world, name, leash, "1000 pairs")
+    yield told("a leash of 0.3, for one of 0.1", world, "short_leash", "1000 pairs, β = 0.3", leash,
+               beside=name)  # fmt: skip
     yield told("half the rate, twice the steps", world, f"{name}_slow", "1000 pairs", "1000 pairs",
                beside=name)  # fmt: skip
     if there(told.load, "fresh_pairs"):
