@@ -91,6 +91,7 @@ class Chaos:
         self.pause = self.random.uniform(*pause)
         try:
             while not self.ended():
+                self.note_updates()  # first: a strike that waits for an update comes after it
                 now = time.monotonic()
                 if now > self.begin + seconds + patience:
                     return [f"the run has not ended {patience:g} s after the last strike"]
@@ -99,7 +100,6 @@ class Chaos:
                     self.pause = self.random.uniform(*pause)
                 self.undo()
                 self.keep_batches()
-                self.note_updates()
                 time.sleep(POLL_SECONDS)
         finally:
             self.undo(everything=True)

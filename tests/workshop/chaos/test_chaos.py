@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from workshop.chaos.faults import Scene
 from workshop.chaos.promises import broken_promises
 from workshop.chaos.report import PROMISES, ledger, markdown, report, seconds_lost
 from workshop.chaos.run import Chaos, Struck
+from workshop.chaos.series import costs, summary
 from workshop.chaos.victims import children, is_stopped, pids_of, survivors
 from workshop.evidence import check_table
 
@@ -523,6 +525,21 @@ def test_what_a_fault_costs_is_counted_where_it_was_the_only_one():
     assert seconds_lost([], [])["lost"] == {}
 
 
+def test_the_cost_of_a_fault_from_its_row_and_the_next_one():
+    """An update takes two seconds; the third fault comes before the second is over."""
+    rows = [
+        {"seconds": "5.0", "fault": "kill rank", "version": ""},
+        {"seconds": "20.0", "fault": "kill engine", "version": "3"},
+        {"seconds": "50.0", "fault": "kill rank", "version": "8"},
+        {"seconds": "53.0", "fault": "hang engine", "version": "8"},
+        {"seconds": "90.0", "fault": "kill rank", "version": "9"},
+        {"seconds": "94.0", "fault": "stop rank", "version": "12"},
+        {"seconds": "99.0", "fault": "kill rank", "version": "13"},
+    ]
+    # 30 s with five updates; 4 s with three, which is faster than usual; 5 s with one
+    assert costs(rows, 2.0) == {"kill engine": [20.0], "kill rank": [0.0], "stop rank": [3.0]}
+
+
 def test_faults_that_come_alone_wait_for_an_update_that_nothing_disturbed(tmp_path):
     chaos = Chaos(CONFIG, tmp_path, 0, SMALL, faults=["stop rank", "kill rank"], alone=True)
     chaos.begin, chaos.pause = 0.0, 0.0
@@ -536,12 +553,17 @@ def test_faults_that_come_alone_wait_for_an_update_that_nothing_disturbed(tmp_pa
     assert [next(chaos.in_turn) for _ in range(3)] == ["stop rank", "kill rank", "stop rank"]
 
 
+RECORDED = data_dir() / "results" / "chaos"
+WITH_VLLM = sorted(RECORDED.glob("vllm_*/"))
+
+
 @pytest.mark.parametrize(
-    ("name", "kills"), [("long_run", 100), ("alone", 4), ("vllm_long_run", 100)]
+    ("folder", "name", "kills"),
+    [(RECORDED, "long_run", 100), (RECORDED, "alone", 4)]
+    + [(folder, "vllm_long_run", 20) for folder in WITH_VLLM],
 )
-def test_the_runs_that_are_told_of_are_the_ones_recorded(name, kills):
+def test_the_runs_that_are_told_of_are_the_ones_recorded(folder, name, kills):
     """A hundred kills and more, or each fault alone, and nothing was lost."""
-    folder = data_dir() / "results" / "chaos"
     for kind in ("json", "md", "csv"):
         check_table(folder / f"{name}.{kind}")
     found = json.loads((folder / f"{name}.json").read_text())
@@ -554,9 +576,15 @@ def test_the_runs_that_are_told_of_are_the_ones_recorded(name, kills):
     assert (folder / f"{name}.md").read_text().rstrip() == markdown(found)
 
 
-def test_a_run_with_vllm_lost_engines_and_had_processes_that_hung():
-    found = json.loads((data_dir() / "results" / "chaos" / "vllm_long_run.json").read_text())
-    assert found["versions"]["vllm"] and found["engine"] == "vllm"
+def test_the_runs_with_vllm_lost_engines_and_had_processes_that_hung():
+    """Servers, engines and trainers; the launcher ended who hung."""
+    runs = [json.loads((folder / "vllm_long_run.json").read_text()) for folder in WITH_VLLM]
+    faults = sum((Counter(run["faults"]) for run in runs), Counter())
     kinds = "kill engine", "kill generator", "kill rank", "hang generator", "hang engine"
-    assert all(found["faults"][kind] for kind in kinds)
-    assert found["hung_ended"] >= 2 and found["ended_at"] == found["updates"]
+    assert all(faults[kind] for kind in kinds) and sum(run["hung_ended"] for run in runs) >= 2
+    assert sum(run["kills"] for run in runs) >= 60
+    assert all(run["engine"] == "vllm" and run["ended_at"] == run["updates"] for run in runs)
+    told = (RECORDED / "vllm.md").read_text()
+    check_table(RECORDED / "vllm.md")
+    assert told.rstrip() == summary(WITH_VLLM)
+    assert f"| kill engine | {faults['kill engine']} |" in told
