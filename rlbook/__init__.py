@@ -12,7 +12,7 @@ A step goes prompts → rollouts → rewards → advantages → objective → up
     stats        intervals and differences              scaling    compute curves, pipelines, memory
     scale        the same step asynchronously, on many processes and GPUs
     interop      a method in the settings of TRL, verl, SkyRL and prime-rl, and back
-    viz          style, curves, live plots, widgets, the mask lab
+    viz          style, live plots, the report of a run
     cli          `rlbook train method=grpo lr=3e-4`
 
     from rlbook import RunConfig, Trainer
