@@ -61,7 +61,10 @@ def summary(folders: Sequence[Path]) -> str:
             f"{total(runs, 'replayed'):,}",
         ),
         ("deaths that the launcher saw", f"{total(runs, 'deaths_seen'):,}"),
-        ("processes that hung and were ended", f"{total(runs, 'hung_ended'):,}"),
+        (
+            "processes without a sign of life that were ended, slow to load or hung",
+            f"{total(runs, 'hung_ended'):,}",
+        ),
     ]
     state = f"{len(broken)} promises broken" if broken else "all promises kept"
     return "\n".join(
