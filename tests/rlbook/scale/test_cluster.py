@@ -83,17 +83,6 @@ def test_every_process_has_a_place_and_a_generators_gpus_are_on_one_machine(seve
     assert not any("GPU" in bundle for command in on_cpus.values() for bundle in command)
 
 
-@contextmanager
-def ray_head(cpus):
-    """A cluster of its head alone, so far."""
-    machines = Machines()
-    try:
-        add_machine(machines, cpus, include_dashboard=False, _system_config=ASKED_OFTEN)
-        yield machines
-    finally:
-        machines.shutdown()
-
-
 def add_machine(machines, cpus, **options):
     """The first is the head. Ray gives a raylet 30 s to start, which a busy machine may exceed.
 
@@ -111,10 +100,15 @@ def add_machine(machines, cpus, **options):
 
 @pytest.fixture(scope="module")
 def machine():
-    """A cluster of one machine with two CPUs."""
-    with pytest.MonkeyPatch.context() as patch, ray_head(2) as machines:
-        patch.setenv("RAY_ADDRESS", machines.address)
-        yield machines
+    """A cluster of one machine with two CPUs, its head. A test may add others."""
+    machines = Machines()
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            add_machine(machines, 2, include_dashboard=False, _system_config=ASKED_OFTEN)
+            patch.setenv("RAY_ADDRESS", machines.address)
+            yield machines
+        finally:
+            machines.shutdown()
 
 
 @pytest.fixture
@@ -248,8 +242,11 @@ def machine_of(layout, name):
 
 
 @pytest.mark.slow
-def test_a_run_that_loses_machines_ends_as_if_nothing_had_happened(tmp_path):
-    """First that of a rank, then the launcher, then the generator's machine."""
+def test_a_run_that_loses_machines_ends_as_if_nothing_had_happened(machine, tmp_path):
+    """First that of a rank, then the launcher, then the generator's machine.
+
+    The head has room for the orchestrator, every other machine for one process.
+    """
     layout, kept = Layout(tmp_path / "run"), Layout(tmp_path / "kept")
     settings = SETTINGS | {"run": str(layout.root)}
     changes = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
@@ -263,23 +260,22 @@ def test_a_run_that_loses_machines_ends_as_if_nothing_had_happened(tmp_path):
                     partial.rename(kept.batch(step))
         return read_json(layout.status, {}).get("version", 0) >= version
 
-    with ray_head(2) as machines:  # room for the orchestrator, the others for one process
-        nodes = [add_machine(machines, 1) for _ in range(3)]
+    nodes = [add_machine(machine, 1) for _ in range(3)]
 
-        def lose(name, gracefully):
-            lost = machine_of(layout, name)
-            machines.remove_node(next(n for n in nodes if n.node_id == lost), gracefully)
-            nodes.append(add_machine(machines, 1))
+    def lose(name, gracefully):
+        lost = machine_of(layout, name)
+        machine.remove_node(next(n for n in nodes if n.node_id == lost), gracefully)
+        nodes.append(add_machine(machine, 1))
 
-        with launcher(machines, layout, "configs/cpu-tiny.yaml", *changes):
-            until(lambda: reached(2))
-            lose("trainer1", gracefully=False)
-            until(lambda: reached(4))
-        with launcher(machines, layout, str(layout.root), "--resume") as process:
-            until(lambda: reached(6))
-            lose("generator0", gracefully=True)
-            until(lambda: reached(UPDATES))
-            assert process.wait(PATIENCE) == 0
+    with launcher(machine, layout, "configs/cpu-tiny.yaml", *changes):
+        until(lambda: reached(2))
+        lose("trainer1", gracefully=False)
+        until(lambda: reached(4))
+    with launcher(machine, layout, str(layout.root), "--resume") as process:
+        until(lambda: reached(6))
+        lose("generator0", gracefully=True)
+        until(lambda: reached(UPDATES))
+        assert process.wait(PATIENCE) == 0
     deaths = [row for row in read_jsonl(layout.log("events")) if row["event"] == "death"]
     print(deaths)
     assert list(broken_promises(layout, kept, load_config(layout.config))) == []
