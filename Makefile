@@ -20,11 +20,17 @@ endif
 
 START := $(firstword $(sort $(wildcard chapters/[0-9]*.ipynb)) chapters)
 UNIT = $(BIN)/python -m pytest -m "not slow" -n $(JOBS) --durations=10 </dev/null
-# What judges text and files is the same on every CPU: the portable runs leave it out.
+# The same on every CPU and with any number of threads, for no result of a tensor decides: text,
+# files, tasks, planning, processes and servers in the place of a model. The portable runs leave it
+# out, and the checks of shapes, and benchmarks, of which they keep what compares numbers.
 OF_TEXT := tests/test_environment.py tests/test_layers.py tests/test_package.py \
-	$(addprefix tests/workshop/,site tools verdicts) tests/rlbook/interop \
-	$(addprefix tests/workshop/chapters/test_,chapters.py links.py peers.py terms.py)
-NUMBERS = $(UNIT) $(addprefix --ignore=,$(OF_TEXT))
+	tests/interop $(addprefix tests/rlbook/,interop tasks viz test_cli.py) \
+	$(addprefix tests/rlbook/scale/test_,budget.py evaluate.py launch.py orchestrator.py \
+	orchestrator_killed.py orchestrator_trouble.py report.py staleness.py) \
+	$(addprefix tests/workshop/,site tools verdicts) \
+	$(addprefix tests/workshop/chapters/test_,book_tools.py chapters.py links.py peers.py terms.py)
+OF_SPEED := tests/workshop/bench/test_bench.py::test_part_writes_rows_manifest_and_figure
+NUMBERS = JAXTYPING_DISABLE=1 $(UNIT) $(addprefix --ignore=,$(OF_TEXT)) $(addprefix --deselect=,$(OF_SPEED))
 # JupyterLab opens on the chapter, not on a question about news, and shows README set, not as source.
 LAB_SETTINGS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, \
 	"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
@@ -54,18 +60,19 @@ types: setup-dev  ## mypy on the rooms that [tool.mypy] names
 unit: setup-dev  ## unit tests (3 minutes at most)
 	$(UNIT)
 
-# Plain instructions, AVX2, 4 threads, this CPU as it is: the last digits differ, and no test may
-# hang on them.
-portable: portable-default portable-avx2 portable-threads unit  ## numbers as on other CPUs and with 4 threads
+# Plain instructions, AVX2 with 4 threads, this CPU as it is: the last digits differ, and no test may
+# hang on them. Each setting is in one run: what two do together no test depends on either.
+portable: portable-default portable-threads unit  ## numbers as on other CPUs and with 4 threads
 
-portable-default portable-avx2: portable-%: setup-dev
-	ATEN_CPU_CAPABILITY=$* $(NUMBERS)
+portable-default: setup-dev
+	ATEN_CPU_CAPABILITY=default $(NUMBERS)
 
 portable-threads: setup-dev
-	OMP_NUM_THREADS=4 $(NUMBERS)
+	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=4 $(NUMBERS)
 
+# By files: what a file starts for all its tests (servers, ranks, a browser) starts once.
 slow: setup-dev  ## end-to-end tests, the browser among them
-	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --durations=10 </dev/null
+	JAXTYPING_DISABLE=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadfile --durations=10 </dev/null
 
 test-chapters: setup-dev  ## execute every chapter and compare the tagged outputs
 ifneq ($(wildcard chapters/*.ipynb),)
