@@ -136,7 +136,9 @@ def main() -> None:
     """Write the report of the folders on the command line."""
     folders = sorted(map(Path, sys.argv[1:]))
     report = folders[0].parent / "vllm.md"
-    facts = manifest(command=shlex.join(["python", "-m", "workshop.chaos.series", *sys.argv[1:]]))
+    command = shlex.join(["python", "-m", "workshop.chaos.series", *sys.argv[1:]])
+    told = [json.loads((folder / f"{NAME}{SUFFIX}").read_text()) for folder in folders]
+    facts = manifest(command=command, seconds=total(told, "seconds"))
     report.write_text(summary(folders) + "\n")
     write_manifest(report.with_suffix(SUFFIX), facts, [report])
     print(f"wrote {report}")
