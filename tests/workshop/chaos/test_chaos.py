@@ -582,7 +582,7 @@ def test_the_runs_with_vllm_lost_engines_and_had_processes_that_hung():
     faults = sum((Counter(run["faults"]) for run in runs), Counter())
     kinds = "kill engine", "kill generator", "kill rank", "hang generator", "hang engine"
     assert all(faults[kind] for kind in kinds) and sum(run["hung_ended"] for run in runs) >= 2
-    assert sum(run["kills"] for run in runs) >= 89
+    assert sum(run["kills"] for run in runs) >= 100
     assert all(run["engine"] == "vllm" and run["ended_at"] == run["updates"] for run in runs)
     told = (RECORDED / "vllm.md").read_text()
     check_table(RECORDED / "vllm.md")
