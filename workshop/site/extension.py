@@ -40,6 +40,7 @@ def mathml(source: str, display: str) -> str:
 def plainer(source: str) -> str:
     """LaTeX without what the converter does not know."""
     source = re.sub(r"\\(big|Big|bigg|Bigg)([lrm]?)\\\|", r"\\Vert ", source)
+    source = re.sub(r"\\arg(?![a-z])", r"\\operatorname{arg}", source)
     return re.sub(
         r"\\text(tt)?\{([^{}]*)\}",
         lambda found: f"\\text{found[1] or ''}{{{found[2].replace(chr(92) + '_', '_')}}}",
