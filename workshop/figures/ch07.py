@@ -9,17 +9,10 @@ from matplotlib.figure import Figure
 
 from rlbook.stats import t_interval
 from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, label_lines, readable
-from workshop.arms import ARM_COLOURS
 from workshop.figures.explorer import Explorer, choice, slider
 from workshop.worlds.length_bias import StopPolicy, follow
 
-COLOURS = {
-    "sequence_mean": METHOD_COLOURS["grpo"],
-    "token_mean": METHOD_COLOURS["dapo"],
-    "prompt_mean": ARM_COLOURS["prompt mean"],
-    "constant": METHOD_COLOURS["dr_grpo"],
-    "sequence_sum": METHOD_COLOURS["rloo"],
-}
+AVERAGES = ("sequence_mean", "token_mean", "prompt_mean", "constant")
 UPDATES, RATE = 40, 1.2
 
 
@@ -39,7 +32,7 @@ def drift_explorer(aggregation: str = "sequence_mean", p: float = 0.5) -> Explor
         drift_figure,
         hint="choose the constant. Then back, and a policy that cannot tell.",
         figsize=(7.6, 3.4),
-        aggregation=choice(list(COLOURS)[:4], aggregation, label="aggregation"),
+        aggregation=choice(list(AVERAGES), aggregation, label="aggregation"),
         p=slider(0.1, 0.9, p, 0.1, label="P(right path)"),
         world=choice(WORLDS, label="the policy"),
     )
