@@ -313,7 +313,7 @@ def export(words: Sequence[str]) -> None:
     parser.add_argument("run", type=Path, help="folder of the run, of train or of scale")
     parser.add_argument("folder", type=Path, help="folder to write, which must be new")
     asked = parser.parse_args(words)
-    from rlbook.scale.train.checkpoint import export as write
+    from rlbook.training.checkpoint import export as write
 
     print(f"wrote {write(asked.run, asked.folder)}")
 

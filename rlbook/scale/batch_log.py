@@ -4,12 +4,10 @@ batches/batch_000012/tokens.safetensors   what was sampled, flat, with the offse
 batches/batch_000012/rollouts.json        everything else about the rollouts
 batches/batch_000012/state.json           the orchestrator's state once this batch was formed
 batches/batch_000012/checksums.json       SHA-256 of each of these
-batches/END                               no batch will follow; names the version to stop at
 """
 
 import json
 import math
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,10 +49,12 @@ def read_batch(layout: Layout, step: int) -> tuple[list[Rollout], dict]:
     """
     folder = layout.batch(step)
     if not folder.is_dir():
-        raise FileNotFoundError(
-            f"no batch {step} in {layout.batches}: newest {newest_batch(layout)}"
+        raise FileNotFoundError(f"no batch {step} in {layout.batches}, but {published(layout)}")
+    if found := damage(folder):
+        raise DamagedBatch(
+            f"{folder} is damaged ({found}): restore it, or forget it and what came after with "
+            "`rlbook scale <run folder> --rollback <step of a checkpoint>`"
         )
-    check_batch(folder)
     document = json.loads((folder / "rollouts.json").read_text())
     rollouts = restore(document, load_file(folder / "tokens.safetensors"))
     return rollouts, json.loads((folder / "state.json").read_text())
@@ -64,15 +64,6 @@ class DamagedBatch(ValueError):
     """The files of a batch are not those that were written: nobody trains it or goes on from it."""
 
 
-def check_batch(folder: Path) -> None:
-    """Raises `DamagedBatch` naming the files that have changed, and what to do."""
-    if found := damage(folder):
-        raise DamagedBatch(
-            f"{folder} is damaged ({found}): restore it, or forget it and what came after with "
-            "`rlbook scale <run folder> --rollback <step of a checkpoint>`"
-        )
-
-
 def has_batch(layout: Layout, step: int) -> bool:
     """Whether this batch has been published whole."""
     return layout.batch(step).is_dir()
@@ -80,13 +71,8 @@ def has_batch(layout: Layout, step: int) -> bool:
 
 def published(layout: Layout) -> list[int]:
     """Numbers of all batches in the log, in order."""
-    names = (re.fullmatch(r"batch_(\d+)", path.name) for path in layout.batches.glob("batch_*"))
-    return sorted(int(name[1]) for name in names if name)
-
-
-def newest_batch(layout: Layout) -> int | None:
-    """The last batch published; None if the log is empty."""
-    return max(published(layout), default=None)
+    numbers = (path.name.removeprefix("batch_") for path in layout.batches.glob("batch_*"))
+    return sorted(int(number) for number in numbers if number.isdigit())
 
 
 def newest_state(layout: Layout) -> tuple[int, dict | None]:
@@ -94,13 +80,12 @@ def newest_state(layout: Layout) -> tuple[int, dict | None]:
 
     From the log, or from the newest checkpoint if that has made every batch superfluous.
     """
-    newest, state = newest_batch(layout), None
-    if newest is not None:
+    state = None
+    if steps := published(layout):
         try:
-            check_batch(layout.batch(newest))
-            state = read_json(layout.batch(newest) / "state.json")
+            _, state = read_batch(layout, steps[-1])
         except (DamagedBatch, FileNotFoundError):
-            if has_batch(layout, newest):  # else it is being pruned right now
+            if has_batch(layout, steps[-1]):  # else it is being pruned right now
                 raise
     state = state or saved_state(layout)
     return (state["step"] + 1, state) if state else (0, None)
@@ -129,10 +114,10 @@ def prune(layout: Layout, before: int = 0, since: float = math.inf) -> None:
 
 def end_log(layout: Layout, step: int, reason: str, failed: bool = False) -> None:
     """Announce that batch `step` will never come, and why: the trainer stops at that version."""
-    end = {"version": step, "exhausted": True, "reason": reason, "failed": failed}
+    end = {"version": step, "reason": reason, "failed": failed}
     write_json(layout.batches / "END", end)
 
 
 def log_end(layout: Layout) -> dict | None:
-    """What `end_log` announced: {"version", "exhausted", "reason", "failed"}; None if nothing."""
+    """What `end_log` announced: {"version", "reason", "failed"}; None if nothing."""
     return read_json(layout.batches / "END")

@@ -5,14 +5,13 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rlbook.objectives import REQUIREMENTS
 from rlbook.training import config as training
 from rlbook.training.config import RunConfig, Section
 from rlbook.training.config import dump_config as dump_config
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NOT_HERE = {  # what a method may need and not get, and why
     "critic": "it would be a second sharded model in every update, checkpoint and budget",
     "sampler's top-k": "generators report the log-probs of the tokens they drew, and no others",
@@ -23,24 +22,16 @@ DECIDED = {  # options of vLLM's server that follow from other settings
     *("gpu-memory-utilization", "enable-scale-out", "disable-log-stats"),
     "disable-uvicorn-access-log",
 }
+Precision = Literal["float32", "bfloat16"]
+BUILTIN = {"tensor_parallel": 1, "dtype": "float32", "transport": "file"}  # what that engine can
 
 
 class Interruption(Section):
     """Forced end of a long thought: tokens appended for the policy, never trained on."""
 
-    after: int | tuple[int, int] = Field(
-        description="tokens of thought before it is interrupted; [low, high]: drawn for each"
-    )
+    after: int | tuple[int, int] = Field(description="tokens of thought; drawn from [low, high]")
     text: str = Field(min_length=1, description="what is appended, e.g. '</think><answer>'")
     answer_tokens: int = Field(ge=1, description="tokens left for the answer")
-
-    @field_validator("after")
-    @classmethod
-    def _ordered(cls, after: int | tuple[int, int]) -> int | tuple[int, int]:
-        low, high = after if isinstance(after, tuple) else (after, after)
-        if not 1 <= low <= high:
-            raise ValueError(f"{after}: write at least 1, or [low, high] with low ≤ high")
-        return after
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -68,9 +59,7 @@ class GenerateConfig(Section):
     vllm: dict[str, bool | int | float | str] = Field(
         {}, description="further options of vLLM's server, e.g. {max-model-len: 17000}"
     )
-    dtype: Literal["float32", "bfloat16"] | None = Field(
-        None, description="of the server's weights; that of `train` if absent"
-    )
+    dtype: Precision | None = Field(None, description="of weights; that of `train` if absent")
     kv: Literal["clear", "keep"] = Field(
         "keep", description="cache at a weight update: keep (PipelineRL), or recompute (exact)"
     )
@@ -78,9 +67,7 @@ class GenerateConfig(Section):
         "file", description="how weights travel: a folder all can read, or from GPU to GPU"
     )
     timeout: float = Field(600.0, gt=0, description="seconds before a request is given up")
-    max_staleness: int = Field(
-        8, ge=0, description="most versions, one a step, from a token to its training; 0: on-policy"
-    )
+    max_staleness: int = Field(8, ge=0, description="most steps a token may be old; 0: on-policy")
     target_staleness: int | None = Field(
         None, ge=0, description="steps to work ahead; null: as few as keep the trainer busy"
     )
@@ -95,9 +82,7 @@ class GenerateConfig(Section):
 class EvaluationSet(Section):
     """Problems that are asked beside the run's own held-out ones, such as those of a benchmark."""
 
-    task: str = Field(
-        description='as data.task, which holds some out; "benchmark:<source>": all of a data set'
-    )
+    task: str = Field(description='as data.task: some held out; "benchmark:<source>": all of them')
     levels: tuple[int, ...] | None = Field(None, description="difficulty levels; all if absent")
     prompts: int = Field(ge=1, description="problems; those that training asks are left out")
     samples: int | None = Field(None, ge=1, description="completions each; evaluation.samples")
@@ -122,14 +107,10 @@ class TrainConfig(Section):
     """The processes that share an update, and the precision of their forward passes."""
 
     processes: int = Field(1, ge=1, description="trainer processes, one GPU each")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of forward and backward passes; master weights stay float32"
-    )
+    dtype: Precision = Field("float32", description="of passes; master weights stay float32")
     fp32_head: bool = Field(True, description="logits in float32, here and in the generators")
     activation_checkpointing: bool = Field(False, description="recompute layers in backward")
-    accumulate: bool = Field(
-        False, description="sum gradients once an update, for slow links: 4 bytes a parameter more"
-    )
+    accumulate: bool = Field(False, description="for slow links: sum gradients once an update")
 
 
 class LaunchConfig(Section):
@@ -140,13 +121,9 @@ class LaunchConfig(Section):
     )
     max_deaths: int = Field(8, ge=1, description="deaths of one process in `window` that it bears")
     window: float = Field(600.0, gt=0, description="seconds")
-    silent_batches: int = Field(
-        20, ge=1, description="batches in a row without a group that passes the filter: it stops"
-    )
+    silent_batches: int = Field(20, ge=1, description="batches that teach nothing before it stops")
     shown: int = Field(4, ge=0, description="answers of every batch that are kept to be read")
-    loading: float = Field(
-        1800.0, gt=0, description="seconds to a process's first sign of life; then it is killed"
-    )
+    loading: float = Field(1800.0, gt=0, description="seconds to a process's first sign of life")
     grace: float = Field(20.0, ge=0, description="seconds a process is given to stop by itself")
 
 
@@ -171,30 +148,17 @@ class BudgetConfig(Section):
     gpu_hour_price: float | None = Field(None, gt=0, description="in any currency, for the cost")
     mean_tokens: int | None = Field(None, ge=1, description="mean completion; half the limit")
     length_sigma: float = Field(0.6, ge=0, description="spread of log length")
-    prompt_tokens: tuple[int, int] | None = Field(
-        None, description="mean and longest prompt; measured with the tokenizer if absent"
-    )
-    shape: dict[str, Any] | None = Field(
-        None, description="the model's config.json where it is not at hand; read if absent"
-    )
-    curve: tuple[float, float, float, float] | None = Field(
-        None, description="A, B, C_mid in GPU-hours and R_0 of the predicted curve"
-    )
-    curve_fitted: tuple[float, float] | None = Field(
-        None, description="GPU-hours between which it was fitted; it says nothing beyond them"
-    )
+    prompt_tokens: tuple[int, int] | None = Field(None, description="mean and longest; measured")
+    shape: dict[str, Any] | None = Field(None, description="config.json; the model's own if absent")
 
 
 class ScaleConfig(RunConfig):
     """Everything that decides a full-scale run. The file of any run is one of these as well.
 
-    `steps` counts batches of rollouts, as in every run: `rollout.prompts` prompts, trained in
-    `optimizer.minibatches` updates a pass and `optimizer.epochs` passes. Processes exchange whole
-    batches, and generators get the weights that a batch has made: its version. So all that is
-    counted while a run goes on (versions, staleness, checkpoints, rows of metrics) is counted in
-    steps; only the warm-up counts updates. With one minibatch and one epoch every update has fresh
-    rollouts of its own, a step is an update, and a π_old that the method recomputes is the policy
-    about to be updated.
+    `steps` counts batches of rollouts, as in every run, each trained in `optimizer.minibatches`
+    updates a pass and `optimizer.epochs` passes. Generators get the weights that a batch has made:
+    its version. So versions, staleness, checkpoints and rows of metrics are counted in steps; only
+    the warm-up counts updates.
     """
 
     run: str = Field("runs/scale", description="folder of the run")
@@ -219,21 +183,14 @@ class ScaleConfig(RunConfig):
 
     def shared(self) -> dict[str, Any]:
         """The settings of the `RunConfig` that this run would be on one process."""
-        settings = {
-            name: value for name, value in self.to_dict().items() if name in RunConfig.model_fields
-        }
-        del settings["evaluation"]["sets"]
-        return settings
-
-    @model_validator(mode="after")
-    def _same_precision(self) -> Self:
-        if self.generate.dtype is None:
-            generate = self.generate.model_copy(update={"dtype": self.train.dtype})
-            object.__setattr__(self, "generate", generate)  # frozen
-        return self
+        here, own = set(RunConfig.model_fields), {"evaluation": {"sets"}}
+        return self.model_dump(mode="json", include=here, exclude=own)
 
     @model_validator(mode="after")
     def _can_work(self) -> Self:
+        if self.generate.dtype is None:
+            generate = self.generate.model_copy(update={"dtype": self.train.dtype})
+            object.__setattr__(self, "generate", generate)  # frozen
         for problem in conflicts(self):
             raise ValueError(problem)
         return self
@@ -241,70 +198,44 @@ class ScaleConfig(RunConfig):
 
 def conflicts(run: ScaleConfig) -> Iterator[str]:
     """Settings that are valid one by one and cannot work together: each line names the fix."""
-    generate, train, launch = run.generate, run.train, run.launch
+    generate, device, limit = run.generate, run.model.device, run.rollout.max_new_tokens
     for need in sorted(run.method.requirements() & NOT_HERE.keys()):
         yield (
             f"method: {run.method.name} needs {REQUIREMENTS[need]}, which many processes do not "
             f"have ({NOT_HERE[need]}): train it with `rlbook train`"
         )
-    if run.rollout.sync_every > 1:
-        yield (
-            f"rollout.sync_every {run.rollout.sync_every}: here weights travel after every step, "
-            "set it to 1 and bound the age of tokens by generate.max_staleness"
-        )
-    if run.model.device not in ("cpu", "cuda"):
-        yield (
-            f"model.device {run.model.device!r}: write cpu or cuda; CUDA_VISIBLE_DEVICES chooses "
-            "among GPUs"
-        )
+    if (every := run.rollout.sync_every) > 1:
+        yield f"rollout.sync_every {every}: set it to 1, generate.max_staleness bounds the age"
+    if device not in ("cpu", "cuda"):
+        yield f"model.device {device!r}: write cpu or cuda; CUDA_VISIBLE_DEVICES chooses among GPUs"
     for name, one in run.evaluation.sets.items():
         samples, largest = one.samples or run.evaluation.samples, max(one.ks or (1,))
         if largest > samples:
-            yield (
-                f"evaluation.sets.{name}: pass@{largest} needs {largest} samples of a problem, it "
-                f"has {samples}: raise its samples, or lower its ks"
-            )
-    if generate.transport == "nccl" and run.model.device != "cuda":
-        yield (
-            "generate.transport nccl moves GPU memory: set model.device to cuda, or the transport "
-            "to file"
-        )
-    if generate.engine == "builtin":
-        if generate.tensor_parallel > 1:
-            yield "generate.tensor_parallel needs engine vllm"
-        if generate.dtype != "float32":
-            yield "generate.engine builtin computes in float32: set generate.dtype to float32"
-        if generate.transport == "nccl":
-            yield "generate.engine builtin reads weights: set generate.transport to file"
-    if taken := sorted(DECIDED.intersection(name.replace("_", "-") for name in generate.vllm)):
-        yield f"generate.vllm: the run itself decides {', '.join(taken)}: leave them out"
+            yield f"evaluation.sets.{name}: pass@{largest} needs {largest} samples, not {samples}"
+    if generate.transport == "nccl" and device != "cuda":
+        yield "generate.transport nccl moves GPU memory: set model.device to cuda, or take file"
+    for name, value in BUILTIN.items() if generate.engine == "builtin" else ():
+        if getattr(generate, name) != value:
+            yield f"generate.engine builtin needs generate.{name} {value}: set it, or take vllm"
+    if given := sorted(DECIDED.intersection(name.replace("_", "-") for name in generate.vllm)):
+        yield f"generate.vllm: the run itself decides {', '.join(given)}: leave them out"
     target, bound = generate.target_staleness, generate.max_staleness
     if target is not None and target > bound:
-        yield (
-            f"generate.target_staleness {target} exceeds generate.max_staleness {bound}: lower it "
-            "or raise the bound"
-        )
-    cut, limit = generate.interruption, run.rollout.max_new_tokens
-    if cut and cut.bounds[1] + cut.answer_tokens > limit:
-        yield (
-            "generate.interruption: after + answer_tokens exceed rollout.max_new_tokens "
-            f"({limit}): raise it or lower them"
-        )
-    if generate.colocated and launch.engine == "ray":
-        yield (
-            "generate.colocated: on a cluster every process has GPUs of its own, set it to false, "
-            "or launch.engine to local"
-        )
+        yield f"generate.target_staleness {target} exceeds generate.max_staleness {bound}: lower it"
+    if cut := generate.interruption:
+        low, high = cut.bounds
+        if not 1 <= low <= high:
+            yield f"generate.interruption.after {cut.after}: write [low, high], 1 ≤ low ≤ high"
+        if high + cut.answer_tokens > limit:
+            tokens = f"{high} and {cut.answer_tokens} tokens"
+            yield f"generate.interruption: {tokens} exceed rollout.max_new_tokens ({limit})"
     if generate.colocated and generate.transport == "nccl":
-        yield (
-            "generate.colocated: NCCL wants a GPU of its own for every process, set "
-            "generate.transport to file"
-        )
-    if generate.colocated and generate.count * generate.tensor_parallel > train.processes:
-        yield (
-            f"generate.colocated: {generate.count} servers of {generate.tensor_parallel} GPUs "
-            f"do not fit on train.processes {train.processes}: lower generate.count"
-        )
+        yield "generate.colocated: NCCL wants a GPU a process: set generate.transport to file"
+    if generate.colocated and run.launch.engine == "ray":
+        yield "generate.colocated: Ray gives each process its own GPUs: set launch.engine to local"
+    taken, ranks = generate.count * generate.tensor_parallel, run.train.processes
+    if generate.colocated and taken > ranks:
+        yield f"generate.colocated: servers take {taken} GPUs of {ranks}: lower generate.count"
 
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> ScaleConfig:

@@ -86,10 +86,7 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
     """
     known = layout.config.exists()
     if known and not resume:
-        raise ValueError(
-            f"{layout.root} already holds a run: continue it with --resume, or choose another "
-            "folder with run=…"
-        )
+        raise ValueError(f"{layout.root} already holds a run: add --resume, or take another run=…")
     if resume and not known:
         raise ValueError(f"{layout.root} holds no run to resume: leave --resume out to start one")
     if resume:
@@ -97,9 +94,8 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
         changed = [f"{name} was {old!r}, is {new!r}" for name, (old, new) in differing.items()]
         if changed:
             raise ValueError(
-                f"the run in {layout.root} was started with other settings ({'; '.join(changed)}). "
-                f"These may change: {', '.join(RESUMABLE)}. Resume {layout.config} without the "
-                "others, or start a new run with run=…"
+                f"the run in {layout.root} was started with other settings ({'; '.join(changed)}): "
+                f"resume {layout.config} without these, or start a new run with run=…"
             )
         status = read_json(layout.status, {})
         if status.get("done") and status["version"] < config.steps:  # it is given more to do
@@ -116,7 +112,7 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
 def one_launcher(layout: Layout) -> Iterator[None]:
     """Hold the folder; the system lets go of it when the process ends, however it ends.
 
-    Raises `ValueError` if another launcher holds it.
+    Raises `ValueError` if another launcher holds it, or files cannot be locked there.
     """
     layout.root.mkdir(parents=True, exist_ok=True)
     with (layout.root / ".launcher.lock").open("w") as lock:
@@ -124,4 +120,6 @@ def one_launcher(layout: Layout) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"another launcher is at work in {layout.root}: stop it") from None
+        except OSError as error:
+            raise ValueError(f"{layout.root} cannot be locked ({error}): set another run") from None
         yield

@@ -13,7 +13,7 @@ A batch makes the same weights as in the rooms; nobody evaluates, logs or saves.
 """
 
 import asyncio
-import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +29,8 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import reload_request, sampling_params
 from rlbook.scale.generate.registry import published
 from rlbook.scale.launch import commands
+from rlbook.scale.launch.dry_run import check_machine
+from rlbook.scale.launch.processes import start_here
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.staleness import Pacing
 from rlbook.tasks import Problem, get_task, held_out_problems
@@ -59,18 +61,16 @@ ONLY = {  # settings of which nano knows one value
 async def server(config: ScaleConfig) -> AsyncIterator[aiohttp.ClientSession]:
     """A session with a generator's process, which lives for as long as the block lasts."""
     layout = Layout(config.folder.resolve())
-    command, entry = commands.generator(config, layout, 0), layout.server("generator0")
+    entry, log = layout.server("generator0"), layout.logs / "generator0.log"
     entry.unlink(missing_ok=True)  # where it will say its URL
-    process = await asyncio.create_subprocess_exec(
-        *command.argv, env=os.environ | command.env, stdout=asyncio.subprocess.DEVNULL
-    )
+    (process,) = start_here(commands.generator(config, layout, 0), [log])
     try:
         while True:
             with suppress(aiohttp.ClientError):
                 async with aiohttp.request("GET", f"{published(entry)}/health"):
                     break
-            if process.returncode is not None:
-                raise RuntimeError(f"the generator does not start: {' '.join(command.argv)}")
+            if process.poll() is not None:
+                raise RuntimeError(f"the generator does not start: see {log}")
             await asyncio.sleep(0.1)
         async with aiohttp.ClientSession(
             published(entry),
@@ -80,9 +80,7 @@ async def server(config: ScaleConfig) -> AsyncIterator[aiohttp.ClientSession]:
         ) as session:
             yield session
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        process.send_signal(signal.SIGKILL)
 
 
 class Generator:
@@ -269,6 +267,7 @@ def check(config: ScaleConfig) -> None:
             raise ValueError(f"{name} {given}: nano knows only {value}; run `rlbook scale`")
     if "greedy" in config.method.requirements():
         raise ValueError(f"{config.method.name} compares with a greedy answer: run `rlbook scale`")
+    check_machine(config)
 
 
 def print_row(rollouts: list[Rollout], row: dict[str, float]) -> None:

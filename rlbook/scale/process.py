@@ -57,15 +57,13 @@ class LifeSigns:
     def silence(self, since: float, now: float, loading: float) -> float | None:
         """Seconds since the last sign of life, if they are more than was allowed; otherwise None.
 
-        A process that has shown none `since` it was started may still be loading: it has as many
-        seconds as `loading` says.
+        A process that has shown none `since` it was started may be loading for so many seconds.
         """
         last, allowed = since, loading
-        try:
+        with suppress(OSError, ValueError):  # being written: the next look will tell
             if self.heard > since:
-                last, allowed = self.heard, float(self.path.read_text())
-        except (OSError, ValueError):  # being written
-            return None
+                last, allowed = self.heard, math.inf
+                allowed = float(self.path.read_text())
         return now - last if now - last > allowed else None
 
 
@@ -78,30 +76,18 @@ def die_with_parent() -> None:
     """End this process when the thread that started it ends, however that ends. Chapter 17.
 
     Linux sees to it by itself, so there this also works between fork and exec (`preexec_fn`).
-    Elsewhere a thread of this process looks for it. A process of a launcher whose parent is gone
-    before the call, while it was still importing, ends at once.
+    Elsewhere a thread of this process looks for it. A process of a launcher that is gone before
+    the call, while it was still importing, ends at once.
     """
     if sys.platform == "linux":
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        launcher = os.environ.get(LAUNCHER)
-        if launcher and int(launcher) not in ancestors():
-            os._exit(1)
+        if launcher := os.environ.get(LAUNCHER):
+            import psutil
+
+            if int(launcher) not in [parent.pid for parent in psutil.Process().parents()]:
+                os._exit(1)
     else:
         Thread(target=exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
-
-
-def ancestors() -> list[int]:
-    """Process ids of parent, grandparent and so on (Linux)."""
-    found = [os.getppid()]
-    while found[-1] > 1:
-        found.append(state_and_parent(found[-1])[1])
-    return found
-
-
-def state_and_parent(pid: int | str) -> tuple[str, int]:
-    """State letter of a process, "Z" if it is dead and not yet reaped, and its parent (Linux)."""
-    state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
-    return state, int(parent)
 
 
 def exit_when_orphaned(parent: int) -> None:

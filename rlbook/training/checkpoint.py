@@ -15,6 +15,9 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlbook.durable import publish_folder
+from rlbook.policy import load_policy
+
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
 LATEST = "latest"
@@ -93,6 +96,21 @@ def resolve(path: Path) -> Path:
             f"no checkpoint in {path}: expected state.json, or `{LATEST}` naming a step folder"
         )
     return folder
+
+
+def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
+    """Write a run's newest checkpoint as a plain Hugging Face folder, without the run's state.
+
+    `run` is the folder of any run, or of one of its steps. Its weights come in the dtype of their
+    training, unless another is asked for. Raises `FileExistsError` if `target` exists, and
+    `FileNotFoundError` if there is no checkpoint. Chapter 17.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists: name a new folder, nothing is overwritten")
+    folder = resolve(run)
+    trained = getattr(torch, read_state(folder).get("dtype", "float32"))
+    policy = load_policy(str(folder), dtype or trained)
+    return publish_folder(target, lambda empty: [part.save_pretrained(empty) for part in policy])
 
 
 def pack_optimizer(

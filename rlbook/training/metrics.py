@@ -68,10 +68,8 @@ From the orchestrator of a full-scale run, for everything since its last batch
     queue_seconds       mean time from then to the batch
     groups_in_flight    mean over time, held-out problems included
     generator_idle      share of the generators' time without a request: n requests keep n busy
-    trained_groups      in this batch, after the filter
     rejected            groups that the prompt filter kept from training
     late                groups that had become too old for the bound on staleness
-    empty_batches       full batches in which no group passed the filter
     failed_requests     asked again; refused_requests: left out
     verify_timeouts     completions counted as wrong because the verifier was late; verify_errors:
                         because it failed

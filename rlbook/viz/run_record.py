@@ -1,11 +1,14 @@
-"""What a run left behind, put together for its report."""
+"""What a run left behind, put together for its report, and what it writes as it goes on."""
 
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 
 from rlbook.durable import read_json
-from rlbook.jsonl import join_rows, read_jsonl
+from rlbook.jsonl import join_rows, parse_rows, read_jsonl, read_lines
 from rlbook.scale.config import load_config
 from rlbook.scale.layout import Layout
 
@@ -127,3 +130,25 @@ def deaths_in_words(record: RunRecord) -> str:
         reasons = [row["reason"] for row in record.deaths if row["process"] == name]
         parts.append(f"{name} {len(reasons)} ({', '.join(dict.fromkeys(reasons))})")
     return f"{len(record.deaths)}: {', '.join(parts)}"
+
+
+def follow(
+    layout: Layout, running: Callable[[], bool], seconds: float = 0.2
+) -> Iterator[dict[str, float]]:
+    """A row per update as it is made, the orchestrator's metrics and the trainer's together.
+
+    An update that a restarted trainer makes again comes again. Looks every `seconds`, and a last
+    time when `running()` has become false. Chapter 17.
+    """
+    seen: list[str] = []
+    while True:
+        last = not running()
+        lines = read_lines(layout.log("metrics"))
+        sampled = {row["step"]: row for row in read_jsonl(layout.log("rollouts"))}
+        known = takewhile(lambda pair: pair[0] == pair[1], zip(seen, lines, strict=False))
+        for row in parse_rows(lines[len(list(known)) :]):
+            yield {**sampled.get(row["step"], {}), **row}
+        if last:
+            return
+        seen = lines
+        time.sleep(seconds)

@@ -186,7 +186,7 @@ def resume(setting: Setting) -> list[dict]:
         start = time.perf_counter()
         blocked = timed(partial(first.begin_save, {}))
         went_on = first.learn(rollouts)
-        durable = first.checkpoints.settle(wait=True)
+        durable = first.checkpoints.settle()
         written = time.perf_counter() - start
         size = sum(f.stat().st_size for f in Path(folder).rglob("*") if f.is_file())
         expected = [weight.detach().clone() for weight in first.policy.parameters()]

@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import DEVNULL, run
 
 from rlbook.durable import CHECKSUMS, damage
-from rlbook.scale.batch_log import newest_batch
+from rlbook.scale.batch_log import published
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import step_folders
 from workshop.chaos.victims import children, is_stopped, pids_of
@@ -126,7 +126,7 @@ def damage_batch(scene: Scene) -> Strike | None:
 
     It must refuse to read the batch as long as it is damaged.
     """
-    step = newest_batch(scene.layout)
+    step = max(published(scene.layout), default=None)
     if step is None or not scene.kept.batch(step).is_dir():
         return None
     names = [p.name for p in scene.kept.batch(step).iterdir() if p.name != CHECKSUMS]
@@ -182,6 +182,7 @@ FAULTS: dict[str, tuple[float, Callable[[Scene], Strike | None]]] = {
     "kill orchestrator": (3, partial(kill, "orchestrator")),
     "kill verifier": (2, partial(kill, "verifier")),
     "kill rank": (3, partial(kill, "rank")),
+    "kill fork server": (1, partial(kill, "fork server")),
     "kill launcher": (1, partial(kill, "launcher")),
     "stop generator": (0.5, partial(pause, "generator")),
     "stop orchestrator": (0.5, partial(pause, "orchestrator")),

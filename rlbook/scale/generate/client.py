@@ -3,11 +3,8 @@
 import asyncio
 import json
 import socket
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from itertools import count
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ from rlbook.scale.generate.protocol import (
     RequestRefused,
     all_of,
     labelled_version,
-    pause_after,
     read_completions,
     reload_request,
     sampling_params,
@@ -29,31 +25,38 @@ from rlbook.scale.generate.protocol import (
 )
 from rlbook.scale.generate.registry import published
 from rlbook.scale.layout import Layout
+from rlbook.scale.process import Heartbeat
 
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
 SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent
 SERVER_SILENCE = 120.0  # seconds after which it counts as hung, unless it is sent weights
-LOOK_SECONDS = 1.0  # between two looks into the registry
+LOOK_SECONDS = 0.05  # between two questions for a server's version
 KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # gone within 40 s
-RETRYABLE = (408, 429)
 
 
 class GeneratorClient:
     """One generator server, as `async with GeneratorClient(where, run_id) as client`.
 
     `where` is its URL, or its file in a run's registry: a server that has been started again may
-    be elsewhere. `timeout` limits every request, in seconds. All methods raise `GenerationFailed`
-    (the server is in trouble) or `RequestRefused` (the request is wrong), with URL and reason.
+    be elsewhere. `timeout` limits every request, in seconds; `heartbeat()` follows every reply. All
+    methods raise `GenerationFailed` (the server is in trouble) or `RequestRefused` (the request is
+    wrong), with URL and reason.
     """
 
     def __init__(
-        self, where: str | Path, run_id: str, token: str | None = None, timeout: float = 600.0
+        self,
+        where: str | Path,
+        run_id: str,
+        token: str | None = None,
+        timeout: float = 600.0,
+        heartbeat: Callable[[], None] = lambda: None,
     ):
-        self.where, self.run_id, self.timeout = where, run_id, timeout
-        self.url, self.look_at = str(where).rstrip("/"), 0.0
+        self.where, self.run_id, self.timeout, self.heartbeat = where, run_id, timeout, heartbeat
+        self.url = str(where).rstrip("/")
         self.name = where.stem if isinstance(where, Path) else self.url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.heard = 0.0  # when it last answered, on the monotonic clock
+        self.held: int | None = None  # the `version` that was heard last
+        self.running = 0  # completions that an engine waits for
 
     async def __aenter__(self) -> "GeneratorClient":
         # A connection that the server closes just as it is used again would fail its request.
@@ -66,8 +69,7 @@ class GeneratorClient:
 
     def look_up(self) -> None:
         """Take the URL from the registry, if that names another by now."""
-        if isinstance(self.where, Path) and time.monotonic() >= self.look_at:
-            self.look_at = time.monotonic() + LOOK_SECONDS
+        if isinstance(self.where, Path):
             self.url = published(self.where) or self.url
 
     async def complete_at(
@@ -78,34 +80,34 @@ class GeneratorClient:
         Cached prompts are shared only among requests sent at the same `version`, the server's own.
         Its weights must be of this run throughout.
         """
-        copies, asked = (n, 1) if temperature == 0 else (1, n)  # vLLM decodes greedily only once
         body = {
             "token_ids": prompt,
             "cache_salt": weight_label(self.run_id, version),
-            "sampling_params": sampling_params(asked, max_new_tokens, temperature),
+            "sampling_params": sampling_params(n, max_new_tokens, temperature),
         }
         reply = await self._ask("/inference/v1/generate", body)
         try:
-            return copies * read_completions(reply, asked, max_new_tokens, self.run_id)
+            return read_completions(reply, n, max_new_tokens, self.run_id)
         except ValueError as error:
             raise GenerationFailed(f"{self.url} sent a malformed reply: {error}") from None
 
     async def version(self) -> int | None:
         """Version of the server's weights; None if they are not of this run, or it is silent."""
+        if self.held is None:
+            self.look_up()
         try:
-            reply = await self._ask("/weight_info", method="GET", seconds=STATUS_SECONDS)
+            reply = await self._ask("/weight_info", method="GET") or {}
         except GenerationFailed:
-            return None
-        label = reply.get("weight_version") if isinstance(reply, dict) else None
-        return labelled_version(label, self.run_id) if isinstance(label, str) else None
+            reply = {}
+        self.held = labelled_version(str(reply.get("weight_version")), self.run_id)
+        return self.held
 
     async def healthy(self) -> bool:
         """Whether the server and the engine behind it are alive."""
-        try:
-            await self._ask("/health", method="GET", seconds=STATUS_SECONDS)
-        except GenerationFailed:
-            return False
-        return True
+        with suppress(GenerationFailed):
+            await self._ask("/health", method="GET")
+            return True
+        return False
 
     @asynccontextmanager
     async def new_weights(self, version: int, clear_cache: bool) -> AsyncIterator[None]:
@@ -121,10 +123,7 @@ class GeneratorClient:
         await self.resume()
 
     async def pause(self, clear_cache: bool) -> None:
-        """Freeze running requests between two tokens.
-
-        With `clear_cache` their keys and values are computed again under the next weights.
-        """
+        """Freeze requests between two tokens; with `clear_cache` they are read anew afterwards."""
         await self._ask(f"/pause?mode=keep&clear_cache={str(clear_cache).lower()}")
 
     async def resume(self) -> None:
@@ -160,22 +159,21 @@ class GeneratorClient:
         """End the update; all weights announced have come."""
         await self._ask("/finish_weight_update")
 
-    async def _ask(
-        self, route: str, body: Any = None, method: str = "POST", seconds: float | None = None
-    ) -> Any:
+    async def _ask(self, route: str, body: Any = None, method: str = "POST") -> Any:
         """The reply, None for an empty one."""
-        where, seconds = f"{self.url}{route}", seconds or self.timeout
+        where, seconds = f"{self.url}{route}", STATUS_SECONDS if method == "GET" else self.timeout
         limit = aiohttp.ClientTimeout(total=seconds)
         try:
             async with self._session.request(method, where, timeout=limit, json=body) as response:
                 content, status = await response.read(), response.status
-                self.heard = time.monotonic()
+                self.heartbeat()
         except TimeoutError:
             raise GenerationFailed(f"{where}: no answer within {seconds:g} s") from None
         except aiohttp.ClientError as error:
             raise GenerationFailed(f"{where}: {type(error).__name__}: {error}") from None
         if status >= 400:
-            kind = GenerationFailed if status >= 500 or status in RETRYABLE else RequestRefused
+            passes = status >= 500 or status in (408, 429)
+            kind = GenerationFailed if passes else RequestRefused
             raise kind(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
         try:
             return json.loads(content or b"null")
@@ -195,106 +193,84 @@ def watched_socket(address: tuple) -> socket.socket:
 
 
 def clients_of(config: ScaleConfig, layout: Layout) -> list[GeneratorClient]:
-    """A client for each generator of a run. Raises `FileNotFoundError` if it was never started."""
+    """A client for each generator of a run, which shows that it lives whenever it is heard.
+
+    Raises `FileNotFoundError` if the run was never started.
+    """
     if not layout.run_id.exists():
         raise FileNotFoundError(f"no {layout.run_id}: runs are started by `rlbook scale`")
     generate, run_id = config.generate, layout.run_id.read_text()
-    return [
-        GeneratorClient(layout.server(f"generator{i}"), run_id, generate.token, generate.timeout)
-        for i in range(generate.count)
-    ]
+
+    def client(name: str) -> GeneratorClient:
+        heartbeat = Heartbeat(layout.alive(name), SERVER_SILENCE)
+        where = layout.server(name)
+        return GeneratorClient(where, run_id, generate.token, generate.timeout, heartbeat)
+
+    return [client(f"generator{i}") for i in range(generate.count)]
 
 
 class HTTPEngine:
     """Several generators as one: a request goes to the least busy with this run's weights.
 
-    The one whose name is `aside` is asked nothing as long as another can do the work.
+    The one that is `aside` is asked nothing as long as another can do the work.
     """
 
     def __init__(self, clients: Sequence[GeneratorClient]):
-        self.clients = list(clients)
-        self.aside: str | None = None
-        self._running: Counter[str] = Counter()
-        self._silent: dict[str, asyncio.Task] = {}  # by URL: asks until the server is heard again
+        self.clients = clients
+        self.aside: GeneratorClient | None = None
 
-    def only(self, generator: str) -> "HTTPEngine":
+    def only(self, client: GeneratorClient) -> "HTTPEngine":
         """One generator by itself."""
-        return HTTPEngine([client for client in self.clients if client.name == generator])
+        return HTTPEngine([client])
 
-    async def admitted(self) -> list[tuple[GeneratorClient, int]]:
-        """The servers to ask, which hold weights of this run, with their versions.
+    @property
+    def versions(self) -> dict[GeneratorClient, int]:
+        """Of the generators in use, as they were heard last."""
+        having = {client: client.held for client in self.clients if client.held is not None}
+        return {client: held for client, held in having.items() if client != self.aside} or having
 
-        One that accepts connections and does not answer holds up the others once, for `SILENCE`
-        seconds; then it is left out until it answers again.
-        """
-        for client in self.clients:
-            client.look_up()
-        asked = [client for client in self.clients if client.url not in self._silent]
-        versions = await asyncio.gather(*map(self._version_of, asked))
-        pairs = zip(asked, versions, strict=True)
-        having = [(client, version) for client, version in pairs if version is not None]
-        return [pair for pair in having if pair[0].name != self.aside] or having
+    async def look(self) -> None:
+        """Bring `versions` up to date now."""
+        await asyncio.gather(*(client.version() for client in self.clients))
 
-    async def _version_of(self, client: GeneratorClient) -> int | None:
-        try:
-            async with asyncio.timeout(SILENCE):
-                return await client.version()
-        except TimeoutError:
-            url = client.url
-            if url not in self._silent:  # another call has waited for it as long
-                self._silent[url] = asyncio.create_task(self._until_heard(client, url))
-            return None
+    async def watch(self) -> None:
+        """Do so for ever; a silent server holds up none but itself."""
 
-    async def _until_heard(self, client: GeneratorClient, url: str) -> None:
-        """Ask a silent server beside all else, with growing pauses; a dead one is heard at once."""
-        for failures in count(1):
-            await asyncio.sleep(pause_after(failures))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SILENCE):
-                    await client.version()
-                    break
-        del self._silent[url]
+        async def watch_one(client: GeneratorClient) -> None:
+            while True:
+                await client.version()
+                await asyncio.sleep(LOOK_SECONDS)
 
-    async def versions(self) -> dict[str, int]:
-        """Those in use, by generator; none if no server is admitted."""
-        return {client.name: version for client, version in await self.admitted()}
+        await asyncio.gather(*map(watch_one, self.clients))
 
     async def complete(
-        self, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+        self, prompt: list[int], n: int, max_new_tokens: int, temperature: float, again: bool = True
     ) -> list[Completion]:
         """`n` completions of one prompt, each a request of its own; all to one server.
 
-        It keeps the prompt's keys and values for all of them. A completion that fails is asked
-        once more, of whoever is the least busy then; its siblings are not.
+        It keeps the prompt's keys and values for all of them. A server that fails is not in use
+        until it is heard again. A request that fails is made `again`, once; its siblings are not.
         """
         limits: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        client, version = await self.least_busy()
+        asked = 1 if temperature == 0 else n  # greedy ones are all alike
+        if not self.versions:
+            await self.look()  # they may have just been updated
+        if not self.versions:
+            servers = ", ".join(client.url for client in self.clients)
+            raise GenerationFailed(f"no generator has weights of this run: {servers}")
+        client, version = min(self.versions.items(), key=lambda pair: pair[0].running)
 
-        async def one() -> Completion:
+        async def ask() -> Completion:
             try:
                 return (await client.complete_at(version, prompt, 1, **limits))[0]
             except GenerationFailed:
-                other, its_version = await self.least_busy()
-                with self._busy(other, 1):
-                    return (await other.complete_at(its_version, prompt, 1, **limits))[0]
+                client.held = None
+                if not again:
+                    raise
+                return (await self.complete(prompt, 1, **limits, again=False))[0]
 
-        with self._busy(client, n):
-            if temperature == 0:  # they are all alike
-                return await client.complete_at(version, prompt, n, **limits)
-            return await all_of(one() for _ in range(n))
-
-    async def least_busy(self) -> tuple[GeneratorClient, int]:
-        """The admitted server with the fewest completions to write, and its version."""
-        if admitted := await self.admitted():
-            return min(admitted, key=lambda pair: self._running[pair[0].url])
-        servers = ", ".join(client.url for client in self.clients)
-        raise GenerationFailed(f"no generator has weights of this run: {servers or 'no URLs'}")
-
-    @contextmanager
-    def _busy(self, client: GeneratorClient, n: int) -> Iterator[None]:
-        url = client.url  # it may be another when the block ends
-        self._running[url] += n
+        client.running += asked
         try:
-            yield
+            return n // asked * await all_of(ask() for _ in range(asked))
         finally:
-            self._running[url] -= n
+            client.running -= asked

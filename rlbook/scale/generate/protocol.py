@@ -1,17 +1,21 @@
 """What generators are asked, what they reply, and what can go wrong: a subset of vLLM's format."""
 
 import asyncio
-import math
+import os
+import secrets
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
+
+from pydantic import BaseModel, Field
 
 from rlbook.policy import Completion
+from rlbook.scale.generate.registry import TOKEN_VARIABLE
 
 Result = TypeVar("Result")
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
-RELOAD_ROUTE, RELOAD = "/collective_rpc", "reload_weights"
+RELOAD_ROUTE = "/collective_rpc"
 WEIGHTS_VARIABLE = "RLBOOK_WEIGHTS"  # names the folder whose subfolders a server may load
 PUSH_VARIABLE = "RLBOOK_PUSH_SECONDS"  # how long a trainer waits for a server at most
 
@@ -52,40 +56,53 @@ def labelled_version(label: str, run_id: str) -> int | None:
     return int(version) if owner == run_id and version.isdecimal() else None
 
 
-def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:
+class Sampling(BaseModel, extra="forbid", strict=True):
     """vLLM's sampling parameters for the whole distribution, with log-probabilities, no seed.
 
     vLLM's CPU generator cannot continue a seeded request that an update interrupted.
     """
-    return {
-        "n": n,
-        "max_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "logprobs": 0,
-        "detokenize": False,
-        "skip_special_tokens": False,
-    }
+
+    n: int = Field(ge=1)
+    max_tokens: int = Field(ge=1)
+    temperature: float = Field(ge=0, allow_inf_nan=False)
+    top_p: Literal[1] = 1
+    top_k: Literal[0] = 0
+    min_p: Literal[0] = 0
+    logprobs: Literal[0] = 0
+    detokenize: Literal[False] = False
+    skip_special_tokens: Literal[False] = False
+
+
+def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:
+    """`Sampling` in a request."""
+    return Sampling(n=n, max_tokens=max_new_tokens, temperature=temperature).model_dump()
 
 
 def reload_request(folder: str) -> dict:
     """What has a server load the safetensors files of a folder."""
-    return {"method": RELOAD, "kwargs": {"weights_path": folder}}
+    return {"method": "reload_weights", "kwargs": {"weights_path": folder}}
 
 
-def requested_folder(body: object, root: str | None) -> str:
-    """The folder of a `reload_request`. `ValueError` for any other body, or if not under `root`.
+class Reload(BaseModel, extra="forbid"):
+    """A `reload_request`. vLLM's route would call any method of its workers."""
 
-    vLLM's route would call any method of its workers, and load any folder.
-    """
-    folder = body.get("kwargs", {}).get("weights_path") if isinstance(body, dict) else None
-    if not isinstance(folder, str) or body != reload_request(folder):
-        raise ValueError(f"body: {RELOAD_ROUTE} serves {reload_request('<folder>')} alone")
+    method: Literal["reload_weights"]
+    kwargs: dict[Literal["weights_path"], str] = Field(min_length=1)
+
+
+def requested_folder(body: bytes) -> str:
+    """The folder of a `reload_request`; `ValueError` for another body, or if not of this run."""
+    folder = Reload.model_validate_json(body).kwargs["weights_path"]
+    root = os.environ.get(WEIGHTS_VARIABLE)
     if root and not Path(folder).resolve().is_relative_to(Path(root).resolve()):
         raise ValueError(f"weights_path: {folder} is not in {root}, the run's folder of weights")
     return folder
+
+
+def authorized(header: bytes) -> bool:
+    """Whether a request's `Authorization` carries this server's secret, if it has one."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    return not token or secrets.compare_digest(header, f"Bearer {token}".encode())
 
 
 def read_completions(reply, n: int, limit: int, run_id: str) -> list[Completion]:
@@ -112,14 +129,13 @@ def read_completion(choice: dict, limit: int, run_id: str) -> Completion:
         raise ValueError(f"token_ids are not 1 to {limit} token ids")
     if len(logps) != len(tokens):
         raise ValueError(f"{len(logps)} log-probabilities for {len(tokens)} tokens")
-    for logp in logps:
-        if not (math.isfinite(logp) and CLAMPED < logp < 1e-3):
-            raise ValueError(f"{logp} is no log-probability: the policy may have diverged")
+    if wrong := [logp for logp in logps if not CLAMPED < logp < 1e-3]:  # nor is NaN
+        raise ValueError(f"{wrong[0]} is no log-probability: the policy may have diverged")
     versions: list[int] = []
     for span in choice["weight_versions"]:
         if (version := labelled_version(span["version"], run_id)) is None:
             raise ValueError(f"tokens by weights {span['version']!r}, which are not of this run")
-        if span["start"] != len(versions) or not span["start"] < span["end"] <= len(tokens):
+        if not len(versions) == span["start"] < span["end"] <= len(tokens):
             raise ValueError(f"weight_versions do not cover the tokens one by one: {span!r:.200}")
         versions += [version] * (span["end"] - span["start"])
     if len(versions) != len(tokens):

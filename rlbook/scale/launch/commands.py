@@ -8,8 +8,8 @@ from typing import Literal
 
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate import vllm_adapter
-from rlbook.scale.generate.builtin_server import TOKEN_VARIABLE
-from rlbook.scale.generate.registry import ENTRY_VARIABLE
+from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
+from rlbook.scale.generate.registry import ENTRY_VARIABLE, TOKEN_VARIABLE
 from rlbook.scale.launch.processes import Command
 from rlbook.scale.layout import Layout
 from rlbook.training.config import derive_seed
@@ -51,27 +51,25 @@ def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
 
 def generator(config: ScaleConfig, layout: Layout, index: int) -> Command:
     """Generator `index`; on a CPU it has one thread, for all processes share the cores."""
-    name, cuda = f"generator{index}", config.model.device == "cuda"
-    server = vllm_adapter.server_command if chosen_engine(config) == "vllm" else builtin_server
-    argv, env = server(config, index)
-    env = (env if cuda else ONE_THREAD | env) | {ENTRY_VARIABLE: str(layout.server(name))}
-    if cuda and config.launch.engine == "local":
+    name, generate, cuda = f"generator{index}", config.generate, config.model.device == "cuda"
+    if chosen_engine(config) == "vllm":
+        argv, env = vllm_adapter.server_command(config)
+    else:
+        argv, env = builtin_server(config, index), {}
+    env |= {ENTRY_VARIABLE: str(layout.server(name)), WEIGHTS_VARIABLE: str(layout.weights)}
+    if generate.token:
+        env[TOKEN_VARIABLE] = generate.token
+    if not cuda:
+        env |= ONE_THREAD
+    elif config.launch.engine == "local":
         env["CUDA_VISIBLE_DEVICES"] = vllm_adapter.visible_gpus(config, index)
-    gpus = config.generate.tensor_parallel * cuda
+    gpus = generate.tensor_parallel * cuda
     return Command(name, argv, env, spare=True, witness="orchestrator", gpus=gpus)
 
 
-def builtin_server(config: ScaleConfig, index: int) -> tuple[list[str], dict[str, str]]:
-    """The book's own sampler as a server."""
-    generate = config.generate
-    options = {
-        "policy": config.model.policy,
-        "port": 0,
-        "slots": generate.slots,
-        "dtype": generate.dtype,
-        "device": config.model.device,
-        "seed": derive_seed(config.seed, "generator", index),
-    }
-    argv = [f"--{name}={value}" for name, value in options.items()]
-    env = {TOKEN_VARIABLE: generate.token} if generate.token else {}
-    return [sys.executable, "-m", "rlbook.scale.generate.builtin_server", *argv], env
+def builtin_server(config: ScaleConfig, index: int) -> list[str]:
+    """The book's own sampler as a server. `ValueError` for settings that only vLLM can follow."""
+    config = config.replace(generate={"engine": "builtin"})  # "auto" has chosen it
+    seed = derive_seed(config.seed, "generator", index)
+    words = config.model.policy, config.model.device, config.generate.slots, seed
+    return [sys.executable, "-m", "rlbook.scale.generate.builtin_server", *map(str, words)]

@@ -4,17 +4,27 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing import forkserver, get_context
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, BinaryIO
 
 from rlbook.scale.generate.registry import LOCALHOST, free_port
 from rlbook.scale.process import LAUNCHER, die_with_parent
 
 LOST = -255  # in place of an exit code: nobody was left to tell it
+FORKED = [  # modules whose `main` a forked process runs; they take seconds to import
+    "rlbook.scale.train.trainer",
+    "rlbook.scale.rollout.orchestrator",
+    "rlbook.scale.generate.builtin_server",
+]
+FORKS = get_context("forkserver")
 
 
 @dataclass(frozen=True)
@@ -43,20 +53,41 @@ class Command:
         numbers = range(self.ranks) if self.ranks > 1 else [""]
         return [f"{self.name}{number}" for number in numbers]
 
+    @property
+    def forks(self) -> bool:
+        """Whether its module is one of `FORKED`; CUDA wants a process that nobody was forked to."""
+        return self.argv[:2] == [sys.executable, "-m"] and self.argv[2] in FORKED and not self.gpus
+
 
 Process = Any  # a `LocalProcess`, or what has its five methods for a process of another machine
 Start = Callable[[Command, Sequence[Path]], Sequence[Process]]  # with a log for each process
 
 
-class LocalProcess(subprocess.Popen):
-    """A process that leads a group of its own and ends with this one; it writes to a log's end."""
+class Group:
+    """A process on this machine that leads a group of its own."""
+
+    pid: int
+    poll: Callable[[], int | None]
+
+    def begun(self) -> bool:
+        """Whether it runs, or has run: one of another machine may wait for a place first."""
+        return True
+
+    def send_signal(self, number: int) -> None:
+        """To the whole group, also if its leader has ended and left others behind."""
+        with suppress(ProcessLookupError, PermissionError):
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                if self.poll() is None:  # just forked: it leads no group yet
+                    os.kill(self.pid, number)
+
+
+class LocalProcess(Group, subprocess.Popen):
+    """A command line as a process that ends with this one; it writes to a log's end."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path, machine: str = ""):
-        machine = machine or socket.gethostname()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab", buffering=0) as out:
-            with suppress(OSError):  # on a full disk a log may lack a line
-                out.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start on {machine}\n".encode())
+        with begun_log(log, machine) as out:
             super().__init__(
                 argv,
                 env={**os.environ, LAUNCHER: str(os.getpid()), **env},
@@ -67,25 +98,82 @@ class LocalProcess(subprocess.Popen):
                 preexec_fn=die_with_parent,
             )
 
-    def begun(self) -> bool:
-        """Whether it runs, or has run: one of another machine may wait for a place first."""
-        return True
 
-    def send_signal(self, number: int) -> None:
-        """To the whole group, also if its leader has ended and left others behind."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+class ForkedProcess(Group):
+    """The same of a module of `FORKED`, from a process that has imported all of them before.
+
+    So it is there at once. That process ends with this one, and what was forked from it, too.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path):
+        self.argv, self.log = argv, log
+        everything = {**os.environ, LAUNCHER: str(os.getpid()), **env}
+        self.process = FORKS.Process(target=run_module, args=(argv, everything, log))
+        preload()
+        with no_main_module():
+            self.process.start()
+        self.pid = self.process.pid or 0
+
+    def poll(self) -> int | None:
+        """Its exit code, minus the number of the signal that killed it; None while it lives."""
+        return self.process.exitcode
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit code; raises `TimeoutExpired` if it still lives after `seconds`."""
+        self.process.join(seconds)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired(str(self.log), seconds or 0.0)
+        return self.poll()
 
 
-def start_here(command: Command, logs: Sequence[Path]) -> list[LocalProcess]:
+def preload() -> None:
+    """Have the process that others are forked from import what they need; returns at once."""
+    FORKS.set_forkserver_preload(FORKED)
+    forkserver.ensure_running()
+
+
+@contextmanager
+def no_main_module() -> Iterator[None]:
+    """Inside, `multiprocessing` finds no main module that it would import in every process."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def run_module(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """Be the process that `argv` (python, -m, module, arguments) would have started."""
+    os.setpgid(0, 0)
+    # Handed on to every child, so that the server outlives the launcher; here it must not.
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    os.environ.clear()
+    os.environ.update(env)
+    with begun_log(log) as out:
+        for stream in (1, 2):
+            os.dup2(out.fileno(), stream)
+    sys.argv = list(argv[2:])
+    sys.path.insert(0, os.getcwd())
+    import_module(argv[2]).main()
+
+
+@contextmanager
+def begun_log(path: Path, machine: str = "") -> Iterator[BinaryIO]:
+    """A log to append to, with a line on when and where a process starts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    when, where = time.strftime("%Y-%m-%d %H:%M:%S"), machine or socket.gethostname()
+    with path.open("ab", buffering=0) as out:
+        with suppress(OSError):  # on a full disk a log may lack a line
+            out.write(f"--- {when} start on {where}\n".encode())
+        yield out
+
+
+def start_here(command: Command, logs: Sequence[Path]) -> Sequence[Process]:
     """Start a command on this machine, with a log for each of its processes."""
     port, ranks = free_port(LOCALHOST), command.ranks
+    kind = ForkedProcess if command.forks else LocalProcess
     return [
-        LocalProcess(
-            command.argv,
-            command.env | meeting(rank, ranks, LOCALHOST, port, local_rank=rank),
-            log,
-        )
+        kind(command.argv, command.env | meeting(rank, ranks, LOCALHOST, port, rank), log)
         for rank, log in zip(range(ranks), logs, strict=True)
     ]
 

@@ -5,8 +5,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import takewhile
-from pathlib import Path
 
 from rlbook.durable import read_json, write_json
 from rlbook.jsonl import parse_rows, read_jsonl, read_lines
@@ -33,9 +31,9 @@ class ProgressLine:
             return
         live = sys.stderr.isatty()
         self.due = now + (TERMINAL_SECONDS if live else FILE_SECONDS)
-        row, left = last_row(self.layout.log("metrics")), None
+        row, left = self.last_row("metrics"), None
         if row:
-            row = last_row(self.layout.log("rollouts")) | row
+            row = self.last_row("rollouts") | row
             since, start = self.first = self.first or (now, row["step"])
             if row["step"] > start:  # extrapolated from the updates of this launcher
                 left = (now - since) / (row["step"] - start) * (self.steps - row["step"])
@@ -43,6 +41,10 @@ class ProgressLine:
         if row.get("step", 0) >= self.steps:
             line += f" · {' and '.join(supervisor.finishing())} finishing"
         print(f"\r\x1b[K{line}" if live else f"{line}\n", end="", file=sys.stderr, flush=True)
+
+    def last_row(self, log: str) -> dict:
+        """The last complete row of a log; empty if there is none."""
+        return next(iter(parse_rows(read_lines(self.layout.log(log))[-2:])[::-1]), {})
 
 
 def status_line(row: dict, steps: int, deaths: int, seconds_left: float | None) -> str:
@@ -59,34 +61,6 @@ def status_line(row: dict, steps: int, deaths: int, seconds_left: float | None) 
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
     return " · ".join(parts)
-
-
-def last_row(path: Path) -> dict:
-    """The last complete row of a log; empty if there is none."""
-    rows = parse_rows(read_lines(path)[-2:])
-    return rows[-1] if rows else {}
-
-
-def follow(
-    layout: Layout, running: Callable[[], bool], seconds: float = 0.2
-) -> Iterator[dict[str, float]]:
-    """A row per update as it is made, the orchestrator's metrics and the trainer's together.
-
-    An update that a restarted trainer makes again comes again. Looks every `seconds`, and a last
-    time when `running()` has become false. Chapter 17.
-    """
-    seen: list[str] = []
-    while True:
-        last = not running()
-        lines = read_lines(layout.log("metrics"))
-        sampled = {row["step"]: row for row in read_jsonl(layout.log("rollouts"))}
-        known = takewhile(lambda pair: pair[0] == pair[1], zip(seen, lines, strict=False))
-        for row in parse_rows(lines[len(list(known)) :]):
-            yield {**sampled.get(row["step"], {}), **row}
-        if last:
-            return
-        seen = lines
-        time.sleep(seconds)
 
 
 @contextmanager

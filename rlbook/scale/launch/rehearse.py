@@ -3,28 +3,29 @@
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, median
+from textwrap import indent
 
 import yaml
+from pandas import DataFrame
 
 from rlbook.durable import read_json, replace_text
 from rlbook.jsonl import read_jsonl
-from rlbook.scale.batch_log import newest_batch, read_batch
+from rlbook.scale.batch_log import published, read_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.dry_run import measure_prompts, measure_shape
 from rlbook.scale.launch.start import Interrupted, launch, say
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
 from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import Budget
-from rlbook.scale.plan.table import as_text
 
 UPDATES = 3
 VICTIMS = ("trainer", "generator0")  # killed once an update is made
 
 
-def rehearse(config: ScaleConfig, file: Path | None = None) -> int:
+def rehearse(config: ScaleConfig, file: Path) -> int:
     """Make a run's first updates in a folder beside its own; 0 if it went on after both deaths.
 
     Says what was measured beside the plan. If it went on, the settings' `file` gets the `budget`
@@ -46,12 +47,19 @@ def rehearse(config: ScaleConfig, file: Path | None = None) -> int:
         say(f"stopped: {error}; logs in {layout.logs}")
         return 1
     budget = Budget(config, measure_shape(config), measure_prompts(config))
-    found = measured(layout, budget)
-    print("\n" + as_text(beside(budget, found, killer)))
-    failed = len(killer.killed) < len(VICTIMS)
-    if file is None or failed:
-        print("\nWhat the plan should know, for the settings file:\n")
-        print(yaml.safe_dump({"budget": found}, sort_keys=False).strip())
+    found, failed = measured(layout, budget), len(killer.killed) < len(VICTIMS)
+    planned = {
+        "update_seconds": budget.update_seconds,
+        "decode_seconds": budget.decode_seconds,
+        "push_gb": config.budget.push_gb,
+        "mean_tokens": budget.lengths.expected,
+    }
+    table = DataFrame({"measured": found, "planned": planned})
+    print(f"\n{table.to_string(float_format='{:.3g}'.format)}")
+    dead = " and ".join(killer.killed) or "nobody, for the run was over too soon"
+    print(f"\nkilled: {dead}; next update after {killer.lost:.0f} s")
+    if failed:
+        print(f"\nWhat the plan should know:\n\n{yaml.safe_dump({'budget': found})}")
     else:
         replace_text(file, with_budget(file.read_text(), found))
         print(f"\nwrote what was measured into the budget of {file}")
@@ -60,16 +68,12 @@ def rehearse(config: ScaleConfig, file: Path | None = None) -> int:
 
 def with_budget(text: str, found: Mapping[str, float]) -> str:
     """The text of a settings file with these values in its `budget`; all else is as it was."""
+    text = re.sub(rf"^[ \t]+({'|'.join(found)}):.*\n", "", text, flags=re.M)
     if not re.search(r"^budget:", text, re.M):
         text += "\nbudget:\n"
     first = re.search(r"^budget:.*\n(?:[ \t]*(?:#.*)?\n)*([ \t]+)\w", text, re.M)
-    indent = first[1] if first else "  "
-    for name, value in found.items():
-        line = yaml.safe_dump({name: value}).strip()
-        text, known = re.subn(rf"^([ \t]+){name}:.*$", rf"\g<1>{line}", text, flags=re.M)
-        if not known:
-            text = re.sub(r"^budget:.*$", rf"\g<0>\n{indent}{line}", text, flags=re.M)
-    return text
+    lines = indent(yaml.safe_dump(dict(found), sort_keys=False), first[1] if first else "  ")
+    return re.sub(r"^budget:.*\n", rf"\g<0>{lines}", text, flags=re.M)
 
 
 class Killer:
@@ -111,21 +115,6 @@ def measured(layout: Layout, budget: Budget) -> dict[str, float]:
 
 def decode_seconds(layout: Layout, group_seconds: float) -> float:
     """Of a token, at most: a group takes as long as its longest answer, and its verdicts."""
-    rollouts, _ = read_batch(layout, newest_batch(layout) or 0)  # three updates were made
+    rollouts, _ = read_batch(layout, published(layout)[-1])  # three updates were made
     groups = {rollout.group for rollout in rollouts}
     return group_seconds / fmean(max(r.length for r in rollouts if r.group == g) for g in groups)
-
-
-def beside(budget: Budget, found: dict[str, float], killer: Killer) -> Iterator[tuple[str, str]]:
-    """Rows of measured and planned."""
-    planned = {
-        "update_seconds": budget.update_seconds,
-        "decode_seconds": budget.decode_seconds,
-        "push_gb": budget.config.budget.push_gb,
-        "mean_tokens": budget.lengths.expected,
-    }
-    yield "", f"{'measured':>10}{'planned':>10}"
-    for name, value in found.items():
-        yield name, f"{value:>10.3g}{planned[name]:>10.3g}"
-    yield "killed", " and ".join(killer.killed) or "nobody: the run was over too soon"
-    yield "next update after", f"{killer.lost:.0f} s"

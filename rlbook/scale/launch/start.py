@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rlbook.durable import damage, read_json, replace_text, write_json
-from rlbook.extras import require
 from rlbook.scale.batch_log import log_end, prune
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
-from rlbook.scale.launch.dry_run import check_start, gpu_problem
-from rlbook.scale.launch.processes import Start, start_here
+from rlbook.scale.launch.dry_run import check_machine, check_start
+from rlbook.scale.launch.processes import Start, preload, start_here
 from rlbook.scale.launch.progress import ProgressLine, forwarding
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
 from rlbook.scale.layout import Layout, one_launcher, open_run
@@ -66,6 +65,7 @@ def launch(
         config = config.replace(generate={"token": secrets.token_urlsafe(24)})
     layout = Layout(config.folder)
     check_machine(config)
+    preload()  # meanwhile
     check_start(config)
     commands = run_commands(config, layout)
     machines: AbstractContextManager[Start] = nullcontext(start_here)
@@ -93,17 +93,6 @@ def launch(
                 lambda supervisor: [act(supervisor) for act in turn],
             )
     return read_json(layout.status)
-
-
-def check_machine(config: ScaleConfig) -> None:
-    """Raises `ValueError` if this machine has fewer GPUs than it is to use, or smaller ones.
-
-    For one of several machines `ImportError` without Ray, which sees to the others.
-    """
-    if config.launch.engine == "ray":
-        require("cluster", "ray")
-    elif problem := gpu_problem(config):
-        raise ValueError(problem)
 
 
 def roll_back(layout: Layout, step: int) -> None:

@@ -100,11 +100,13 @@ class Watched:
             for process in self.processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
 
-    def kill(self) -> None:
-        """End what there is of it, also what an ended process has left behind."""
+    def kill(self) -> int | None:
+        """End what there is of it, also what an ended process has left behind; its exit code."""
         self.signal(signal.SIGKILL)
         self.wait(LAST_SECONDS)
+        code = self.processes[0].poll()
         self.processes = []
+        return code
 
 
 class Supervisor:
@@ -137,9 +139,7 @@ class Supervisor:
         for one in alive:
             one.wait(deadline - time.monotonic())
         for one in alive:
-            processes = one.processes
-            one.kill()
-            self.record(one, "stop", code=processes[0].poll())
+            self.record(one, "stop", code=one.kill())
 
     @property
     def deaths(self) -> int:
@@ -227,16 +227,9 @@ class Supervisor:
 
 def last_error(path: Path) -> str:
     """The end of a log; of the last traceback in it, if it has one."""
-    lines = tail(path, SEARCHED_LINES)
-    ends = [number for number, line in enumerate(lines) if ERROR_LINE.match(line)]
-    last = ends[-1] + 1 if ends else len(lines)
-    return "\n".join(lines[max(0, last - TAIL_LINES) : last])
-
-
-def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines of a text file, read from its end; none if it does not exist."""
     if not path.exists():
-        return []
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 200 * lines))
-        return file.read().decode(errors="replace").splitlines()[-lines:]
+        return ""
+    lines = path.read_text(errors="replace").splitlines()[-SEARCHED_LINES:]
+    ends = [number for number, line in enumerate(lines, 1) if ERROR_LINE.match(line)]
+    last = ends[-1] if ends else len(lines)
+    return "\n".join(lines[max(0, last - TAIL_LINES) : last])

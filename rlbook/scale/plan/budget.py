@@ -20,25 +20,19 @@ from rlbook.scaling.simulator import Cluster, Lengths, PipelineRun, pipeline_rl,
 GB = 1e9
 ITEMSIZE: Mapping[str | None, int] = {"float32": 4, "bfloat16": 2}
 MFU = ((0.6e9, 0.26), (4e9, 0.28), (8e9, 0.35))  # by parameters: of the layers, without the head
-FILE_LEGS = 3  # of a push by files
+FILE_LEGS = 3  # of a push by files: gathered, written, read
 PUSH_BUFFER = 2**30  # bytes: vLLM sends what it has collected once it is more than that
 LOGIT_TRAFFIC = 90  # bytes moved per float32 logit, forward and backward
 ENOUGH = 0.99  # of the throughput at the bound: a target that reaches it costs nothing
 SIMULATED = 20_000  # completions at most, so that the dry run takes seconds
-
-
-@dataclass(frozen=True)
-class Floors:
-    """What every process and every step costs, however small the model: assumptions."""
-
-    memory: float  # bytes on the device: context, kernels, fragmentation
-    host: float  # bytes in the host's memory: interpreter, libraries
-    update: float  # seconds: optimizer, clipping, collectives, reading the batch
-    decode: float  # seconds of a decode step: kernel launches, scheduler
-    completion: float  # seconds per completion in it: sampling, prefill, detokenizing, HTTP
-
-
-FLOORS = {"cuda": Floors(2e9, 3e9, 1.0, 2e-3, 5e-5), "cpu": Floors(0.6e9, 0.6e9, 0, 0, 0)}
+# What every process and every step costs, however small the model: assumptions. Bytes on the device
+# (context, kernels, fragmentation) and on its host (interpreter, libraries); seconds of an update
+# (optimizer, clipping, collectives, reading the batch), of a decode step (kernel launches,
+# scheduler), per completion in it (sampling, prefill, detokenizing, HTTP).
+FLOORS = {
+    "cuda": {"memory": 2e9, "host": 3e9, "update": 1.0, "decode": 2e-3, "completion": 5e-5},
+    "cpu": {"memory": 0.6e9, "host": 0.6e9, "update": 0.0, "decode": 0.0, "completion": 0.0},
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Budget:
     prompts: Prompts
 
     @property
-    def floors(self) -> Floors:
+    def floors(self) -> dict[str, float]:
         """What every process and step costs on this kind of device."""
         return FLOORS[self.config.model.device]
 
@@ -96,7 +90,7 @@ class Budget:
             "reference": self.reference * 4 * shape.parameters / self.ranks,
             **working,
             "push beyond these": max(0.0, self.push_memory - sum(working.values())),
-            "everything else": self.floors.memory,
+            "everything else": self.floors["memory"],
         }
 
     @property
@@ -121,14 +115,10 @@ class Budget:
     @property
     def generator_memory(self) -> dict[str, float]:
         """Of one GPU, all slots in use at their mean length."""
-        generate = self.config.generate
+        generate, floor = self.config.generate, self.floors["memory"]
         weights = self.shape.parameters * ITEMSIZE[generate.dtype] / generate.tensor_parallel
         cache = generate.slots * self.mean_context * self.cache_bytes_per_token
-        return {
-            "weights": weights,
-            "keys and values": cache,
-            "everything else": self.floors.memory,
-        }
+        return {"weights": weights, "keys and values": cache, "everything else": floor}
 
     @property
     def cache_bytes_per_token(self) -> float:
@@ -141,19 +131,12 @@ class Budget:
     def cache_room(self) -> float:
         """What is left for the cache of the memory a generator may take."""
         share = self.config.generate.gpu_memory * self.config.budget.gpu_memory_gb * GB
-        return share - self.generator_memory["weights"] - self.floors.memory
+        return share - self.generator_memory["weights"] - self.floors["memory"]
 
     @property
-    def host_memory(self) -> dict[str, float]:
-        """Of the first rank as it saves: all read their own rows only, it copies the whole model.
-
-        The others copy the moments of their rows.
-        """
-        return {
-            "whole weights": 4 * self.shape.parameters,
-            "moments": 8 * self.shape.parameters / self.ranks,
-            "everything else": self.floors.host,
-        }
+    def host_memory(self) -> float:
+        """Of the first rank as it saves: it copies all weights, and the moments of its rows."""
+        return (4 + 8 / self.ranks) * self.shape.parameters + self.floors["host"]
 
     @property
     def disk(self) -> dict[str, float]:
@@ -206,47 +189,33 @@ class Budget:
         return self.config.budget.mfu or float(np.interp(size, np.log(sizes), shares))
 
     @property
-    def head_seconds(self) -> float:
-        """Logits, again in the backward pass, and two gradients, of sampled tokens on all ranks.
-
-        On tensor cores with float32 results, so that passing over the logits costs as much.
-        """
-        budget, logits = self.config.budget, self.tokens_per_update * self.shape.vocabulary
-        products = 8 * logits * self.shape.hidden / (budget.peak_tflops * 1e12 * self.mfu)
-        passes = LOGIT_TRAFFIC * logits / (budget.bandwidth_tb * 1e12 * budget.decode_share)
-        return (1 + self.reference / 4) * (products + passes) / self.ranks
-
-    @property
-    def layers_seconds(self) -> float:
-        """Forward and backward; a reference adds a forward pass."""
-        tokens = self.config.batch_size * (self.prompts.mean + self.lengths.expected)
-        flops = self.flops_per_update - 6 * self.shape.embedding * tokens
-        speed = self.ranks * self.config.budget.peak_tflops * 1e12 * self.mfu
-        return (1 + self.reference / 3) * flops / speed
-
-    @property
     def update_seconds(self) -> float:
-        """All updates on a batch: its passes, and what every update costs however small."""
-        if known := self.config.budget.update_seconds:
-            return known
-        passes = self.config.optimizer.epochs * (self.layers_seconds + self.head_seconds)
-        return passes + self.fixed_seconds
+        """All updates on a batch: its passes, and what every update costs however small.
 
-    @property
-    def fixed_seconds(self) -> float:
-        """What the updates on a batch cost whatever its size; what was measured does not say."""
-        optimizer, measured = self.config.optimizer, self.config.budget.update_seconds
-        return 0.0 if measured else optimizer.epochs * optimizer.minibatches * self.floors.update
+        The head makes logits, again in the backward pass, and two gradients, of sampled tokens. On
+        tensor cores with float32 results, so that passing over the logits costs as much. A
+        reference adds a forward pass.
+        """
+        budget, shape, optimizer = self.config.budget, self.shape, self.config.optimizer
+        logits = self.tokens_per_update * shape.vocabulary
+        tokens = self.config.batch_size * (self.prompts.mean + self.lengths.expected)
+        speed = self.ranks * budget.peak_tflops * 1e12 * self.mfu
+        traffic = self.ranks * budget.bandwidth_tb * 1e12 * budget.decode_share
+        layers = (self.flops_per_update - 6 * shape.embedding * tokens) / speed
+        head = 8 * logits * shape.hidden / speed + LOGIT_TRAFFIC * logits / traffic
+        passes = (1 + self.reference / 3) * layers + (1 + self.reference / 4) * head
+        planned = optimizer.epochs * (passes + optimizer.minibatches * self.floors["update"])
+        return budget.update_seconds or planned
 
     @property
     def decode_costs(self) -> tuple[float, float]:
         """Seconds of a decode step: fixed, and per completion. Weights and cache are read once."""
         budget, memory = self.config.budget, self.generator_memory
         speed, slots = budget.bandwidth_tb * 1e12 * budget.decode_share, self.config.generate.slots
-        fixed = self.floors.decode + memory["weights"] / speed
-        each = self.floors.completion + memory["keys and values"] / (slots * speed)
-        usual = fixed + slots * each
-        scale = (budget.decode_seconds or usual) / usual
+        fixed = self.floors["decode"] + memory["weights"] / speed
+        each = self.floors["completion"] + memory["keys and values"] / (slots * speed)
+        planned = fixed + slots * each
+        scale = (budget.decode_seconds or planned) / planned
         return scale * fixed, scale * each
 
     @property
@@ -257,10 +226,7 @@ class Budget:
 
     @property
     def push_seconds(self) -> float:
-        """New weights on their way: the trainer waits.
-
-        They are gathered, written and read; by NCCL they go to one generator after the other.
-        """
+        """New weights on their way, by NCCL to one generator after the other: the trainer waits."""
         generate = self.config.generate
         legs = FILE_LEGS if generate.transport == "file" else generate.count
         weights = self.shape.parameters * ITEMSIZE[generate.dtype]
@@ -276,38 +242,28 @@ class Budget:
         """The run for the simulator. Side by side on shared GPUs, both go at half their speed."""
         generate = self.config.generate
         slower = 2 if generate.colocated and generate.max_staleness else 1
-        fixed, each = self.decode_costs
-        varying = self.update_seconds - self.fixed_seconds
-        return Cluster(
-            generators=generate.count,
-            trainers=self.ranks,
-            slots=generate.slots,
-            decode_fixed=slower * fixed,
-            decode_per_sequence=slower * each,
-            update_fixed=self.fixed_seconds,
-            update_per_token=slower * varying * self.ranks / self.tokens_per_update,
-            sync=self.push_seconds,
-        )
-
-    def simulated(self, target: int) -> PipelineRun:
-        """The pipeline once it has settled, generators working `target` updates ahead."""
-        bound, batch = self.config.generate.max_staleness, self.config.batch_size
-        schedule, group_size = pipeline_rl(bound, target), self.config.rollout.group_size
-        warmup = 2 * bound + 4
-        steps = warmup + max(4, min(24, SIMULATED // batch - warmup))
-        how = self.cluster, self.lengths, batch, steps, warmup
-        return simulate(schedule, *how, group_size=group_size)
+        fixed, each = (slower * seconds for seconds in self.decode_costs)
+        update = slower * self.update_seconds * self.ranks / self.tokens_per_update
+        sizes = generate.count, self.ranks, generate.slots
+        return Cluster(*sizes, fixed, each, update_per_token=update, sync=self.push_seconds)
 
     @cached_property
     def simulation(self) -> PipelineRun:
-        """At the target that is set, or else at the smallest that costs no throughput."""
+        """The pipeline, settled; without a target, at the smallest that costs no throughput."""
         target, bound = self.config.generate.target_staleness, self.config.generate.max_staleness
+        size, warmup = self.config.batch_size, 2 * bound + 4
+        updates = warmup + max(4, min(24, SIMULATED // size - warmup))
+        counts = {"warmup": warmup, "group_size": self.config.rollout.group_size}
+
+        def run(ahead: int) -> PipelineRun:
+            schedule = pipeline_rl(bound, ahead)
+            return simulate(schedule, self.cluster, self.lengths, size, updates, **counts)
+
         if target is not None:
-            return self.simulated(target)
-        most = self.simulated(bound)
-        enough = ENOUGH * most.completions_per_second
-        smaller = (self.simulated(target) for target in range(bound))
-        return next((run for run in smaller if run.completions_per_second >= enough), most)
+            return run(target)
+        enough = ENOUGH * run(bound).completions_per_second
+        runs = map(run, range(bound + 1))
+        return next(run for run in runs if run.completions_per_second >= enough)
 
     @property
     def step_seconds(self) -> float:

@@ -1,16 +1,22 @@
-"""One prompt becomes a group of verified rollouts: sampling, forced interruption, reward."""
+"""One prompt becomes a group of rollouts: sampling, forced interruption, verdicts, rewards."""
 
 import asyncio
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from transformers import PreTrainedTokenizerBase
+
 from rlbook.policy import Completion
-from rlbook.scale.config import ScaleConfig
+from rlbook.scale.config import Interruption, ScaleConfig
 from rlbook.scale.generate.protocol import GenerationFailed, all_of
-from rlbook.scale.rollout.verify import Verifiers
-from rlbook.tasks import Problem
+from rlbook.tasks import Problem, Verdict
+from rlbook.tasks.sandbox.bounded import BoundedWorker
 from rlbook.training.batch import Rollout
 from rlbook.training.config import derive_seed
 from rlbook.training.rewards import give_rewards, rewards_of
@@ -22,139 +28,137 @@ if TYPE_CHECKING:
 CLOSING_TAG = re.compile(r"</\w+>")
 
 
-@dataclass(frozen=True)
-class Manner:
-    """How a problem is asked, where that is not as in training.
+class Verifiers:
+    """A task's verifier in `count` processes, off the event loop; a verdict may compute `seconds`.
 
-    `task` judges the answers. A `max_new_tokens` of its own is a limit without interruption.
+    A process that hangs, dies or fails is replaced and asked once more. Out of time twice, the
+    completion counts as wrong, for the reason "timeout": its own text keeps the verifier busy, for
+    only time in which it computes is counted. Any other failure, also a host that is too busy to
+    run it, gives no verdict. `events` counts "verify_timeouts" and "verify_errors". Chapter 17.
     """
 
-    task: str | None = None
-    temperature: float | None = None
-    max_new_tokens: int | None = None
+    def __init__(self, task: str, count: int = 1, seconds: float = 5.0):
+        self.task, self.seconds = task, seconds
+        self.events: Counter[str] = Counter()
+        self.workers = [BoundedWorker() for _ in range(count)]
+        self._idle: asyncio.Queue[BoundedWorker] = asyncio.Queue()
+        for worker in self.workers:
+            self._idle.put_nowait(worker)
+
+    async def verify(
+        self, problem: Problem, completion: str, finished: bool = True, task: str | None = None
+    ) -> Verdict:
+        """The verdict on a completion (EOS excluded), of another task if one is named.
+
+        Raises `GenerationFailed` if the verifier itself failed twice: the group is asked again.
+        """
+        answer = {"problem": asdict(problem), "completion": completion, "finished": finished}
+        request = {"scorer": "task", "task": task or self.task, **answer}
+        for _ in range(2):
+            worker = await self._idle.get()
+            try:
+                return Verdict(**await asyncio.to_thread(worker.call, request, self.seconds))
+            except (TimeoutError, RuntimeError) as error:
+                failure, late = error, isinstance(error, TimeoutError)
+                self.events["verify_timeouts" if late else "verify_errors"] += 1
+            finally:
+                self._idle.put_nowait(worker)
+        if late:
+            return Verdict(False, False, None, "timeout")
+        raise GenerationFailed(f"no verdict on an answer to {problem.id}: {failure}")
+
+    def close(self) -> None:
+        """End the worker processes."""
+        for worker in self.workers:
+            worker.close()
 
 
-AS_IN_TRAINING = Manner()
-GREEDY = Manner(temperature=0.0)
-
-
+@dataclass
 class GroupSampler:
-    """Samples groups from an engine and has them verified; keeps no state between calls."""
+    """Samples groups from an engine and has them verified; keeps no state between calls.
 
-    def __init__(
-        self,
-        engine: "HTTPEngine",
-        tokenizer,
-        verifiers: Verifiers,
-        config: ScaleConfig,
-    ):
-        self.engine, self.tokenizer, self.verifiers = engine, tokenizer, verifiers
-        self.rollout, self.generate, self.seed = config.rollout, config.generate, config.seed
-        self.rewards = rewards_of(config)
-        self.compares = "greedy" in config.method.requirements()  # with a greedy answer
+    Both methods raise `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
+    """
+
+    engine: "HTTPEngine"
+    tokenizer: PreTrainedTokenizerBase
+    verifiers: Verifiers
+    config: ScaleConfig
+    asking: Callable[[], AbstractContextManager] = nullcontext  # around every group
+
+    def __post_init__(self) -> None:
+        self.rewards = rewards_of(self.config)
         self.rewarding = asyncio.Lock()  # a reward of one's own need not bear two threads
-        if cut := config.generate.interruption:
-            self.forced = tokenizer(cut.text, add_special_tokens=False).input_ids
-            self.answer_tokens = cut.answer_tokens
-            marker = CLOSING_TAG.search(cut.text)
-            self.closing = marker and marker[0]
+
+    async def rewarded(self, problem: Problem, group: int) -> list[Rollout]:
+        """A group to train on, with its rewards.
+
+        A method that compares with a greedy answer has one more written, of which the rollouts
+        know the reward.
+        """
+        rollouts, greedy = await self.sample(problem, group, self.config.rollout.group_size), []
+        if "greedy" in self.config.method.requirements():
+            greedy = await self.sample(problem, group, 1, temperature=0.0)
+        async with self.rewarding:
+            for written in filter(None, (rollouts, greedy)):
+                await asyncio.to_thread(give_rewards, written, self.rewards)
+        for rollout in rollouts:
+            rollout.greedy_reward = greedy[0].reward if greedy else None
+        return rollouts
 
     async def sample(
         self,
         problem: Problem,
         group: int,
         n: int,
-        rewarded: bool = True,
-        manner: Manner = AS_IN_TRAINING,
+        task: str | None = None,
+        temperature: float | None = None,
+        max_new_tokens: int | None = None,
     ) -> list[Rollout]:
-        """`n` verified rollouts of a problem, `rewarded` if they are for training.
+        """`n` verified rollouts of a problem, asked as in training where nothing else is said.
 
-        A method that compares with a greedy answer has one more written, of which the rollouts
-        know the reward.
-
-        Raises `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
+        `task` judges the answers. A `max_new_tokens` of its own is a limit without interruption.
         """
-        rollouts = await self.verified(problem, group, n, manner)
-        if rewarded:
-            await self.reward(rollouts)
-        if rewarded and self.compares:
-            (greedy,) = await self.verified(problem, group, 1, GREEDY)
-            await self.reward([greedy])
-            for rollout in rollouts:
-                rollout.greedy_reward = greedy.reward
-        return rollouts
+        prompt, rollout = encode(self.tokenizer, problem), self.config.rollout
+        usual = rollout.temperature if temperature is None else temperature
+        ask = partial(self.engine.complete, temperature=usual)
 
-    async def reward(self, rollouts: list[Rollout]) -> None:
-        """Write the rewards of a group into it."""
-        async with self.rewarding:
-            await asyncio.to_thread(give_rewards, rollouts, self.rewards)
+        async def judged(one: Completion) -> Rollout:
+            text, finished = text_of(self.tokenizer, one), one.finish_reason == "stop"
+            verdict = await self.verifiers.verify(problem, text, finished, task)
+            return make_rollout(problem, group, prompt, one, text, verdict)
 
-    async def verified(self, problem: Problem, group: int, n: int, manner: Manner) -> list[Rollout]:
-        """`n` rollouts of a problem with the verifier's word on each."""
-        prompt = encode(self.tokenizer, problem)
+        with self.asking():
+            if (cut := self.config.generate.interruption) and not max_new_tokens:
+                limits = cut.limits(n, Random(derive_seed(self.config.seed, "interruption", group)))
+                written = await all_of(self.interrupted(ask, prompt, one, cut) for one in limits)
+            else:
+                limit = max_new_tokens or rollout.max_new_tokens
+                written = await ask(prompt, n, max_new_tokens=limit)
+            return await asyncio.gather(*map(judged, written))
 
-        async def judged(written: Completion) -> Rollout:
-            text, finished = text_of(self.tokenizer, written), written.finish_reason == "stop"
-            verdict = await self.verifiers.verify(problem, text, finished, manner.task)
-            return make_rollout(problem, group, prompt, written, text, verdict)
-
-        return await asyncio.gather(*map(judged, await self.write(prompt, group, n, manner)))
-
-    async def write(
-        self, prompt: list[int], group: int, n: int, manner: Manner
-    ) -> list[Completion]:
-        """Completions, interrupted where the settings say so."""
-        cut = None if manner.max_new_tokens else self.generate.interruption
-        if cut is None:
-            limit = manner.max_new_tokens or self.rollout.max_new_tokens
-            return await self.ask(prompt, n, limit, manner)
-        if isinstance(cut.after, int):
-            thoughts = await self.ask(prompt, n, cut.after, manner)
-        else:
-            limits = cut.limits(n, Random(derive_seed(self.seed, "interruption", group)))
-            asked = await all_of(self.ask(prompt, 1, limit, manner) for limit in limits)
-            thoughts = [thought for (thought,) in asked]
-        return await all_of(self.finish(prompt, thought, manner) for thought in thoughts)
-
-    async def finish(self, prompt: list[int], thought: Completion, manner: Manner) -> Completion:
-        """The answer to a thought that ran out of tokens, after the text that interrupts it.
+    async def interrupted(
+        self, ask: partial, prompt: list[int], limit: int, cut: Interruption
+    ) -> Completion:
+        """A thought, and if it runs out of tokens, its answer after the text that interrupts it.
 
         A thought that has closed itself, with the marker that would be forced on it, is in its
         answer already: it goes on without that text. Forced tokens carry log-probability 0 and the
         version that read them.
         """
+        (thought,) = await ask(prompt, 1, max_new_tokens=limit)
         if thought.finish_reason == "stop":
             return thought
-        said = decode(self.tokenizer, thought.token_ids)
-        forced = [] if self.closing and self.closing in said else self.forced
+        marker = CLOSING_TAG.search(cut.text)
+        closed = marker and marker[0] in decode(self.tokenizer, thought.token_ids)
+        forced = [] if closed else self.tokenizer(cut.text, add_special_tokens=False).input_ids
         context = prompt + thought.token_ids + forced
-        (answer,) = await self.ask(context, 1, self.answer_tokens, manner)
-        assert thought.versions and answer.versions  # they were asked for
+        (answer,) = await ask(context, 1, max_new_tokens=cut.answer_tokens)
         before, added, after = len(thought.token_ids), len(forced), len(answer.token_ids)
         return Completion(
             token_ids=thought.token_ids + forced + answer.token_ids,
             logps=thought.logps + [0.0] * added + answer.logps,
             finish_reason=answer.finish_reason,
-            versions=thought.versions + [answer.versions[0]] * added + answer.versions,
+            versions=thought.versions + answer.versions[:1] * added + answer.versions,
             forced=[False] * before + [True] * added + [False] * after if forced else None,
         )
-
-    async def ask(self, prompt: list[int], n: int, tokens: int, manner: Manner) -> list[Completion]:
-        """The engine's completions, within the time limit and with a value per token."""
-        own = manner.temperature
-        temperature = self.rollout.temperature if own is None else own
-        try:
-            async with asyncio.timeout(self.generate.timeout):
-                completions = await self.engine.complete(
-                    prompt, n, max_new_tokens=tokens, temperature=temperature
-                )
-        except TimeoutError:
-            limit = f"{self.generate.timeout:g} s (generate.timeout)"
-            raise GenerationFailed(f"no completion within {limit}") from None
-        lengths = [{len(c.token_ids), len(c.logps), len(c.versions or ())} for c in completions]
-        if len(completions) != n or any(len(sizes) > 1 or 0 in sizes for sizes in lengths):
-            raise GenerationFailed(
-                f"malformed reply: {len(completions)} completions for {n} asked, with lengths of "
-                f"tokens, log-probabilities and versions {[sorted(sizes) for sizes in lengths]}"
-            )
-        return completions

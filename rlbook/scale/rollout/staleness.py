@@ -17,27 +17,15 @@ credit) can be given away: rejected and failed groups cannot block the run. Chap
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 PATIENCE = 4  # updates in a row for which a batch too many has to be ready
 
 
-@dataclass
-class Started:
-    """A group that is being written or waits for its batch; `version` is its oldest weights."""
-
-    version: int
-    finished: bool = False
-
-
 def in_time(batch: int, place: int, version: int, prompts: int, max_staleness: int) -> bool:
-    """Whether the group at `place` in the order of start still comes early enough for its weights.
+    """The bound for a group at `place` in the order of start, `batch` being the next one to form.
 
-    batch + place // prompts ≤ version + max_staleness
-
-    `batch` is the next one to form, `version` that of the group's oldest token, or of the weights
-    it would be started on. Chapter 17.
+    `version` is that of its oldest token, or of the weights it would be started on. Chapter 17.
     """
     return batch + place // prompts <= version + max_staleness
 
@@ -45,12 +33,11 @@ def in_time(batch: int, place: int, version: int, prompts: int, max_staleness: i
 class Pacing:
     """Hands out credit for new groups and forms batches in which no token is staler than K.
 
-    K is `max_staleness`. Groups are started so that they come `target` updates later if nothing
-    overtakes them; None: as late as throughput allows (see `keep_pace`). `late` says what happens
-    to a group that a further batch would make too old: the batch waits for it ("wait": nothing is
-    thrown away), or it is dropped ("drop": nobody waits, but long completions are lost more often
-    than short ones). `batches` ends the run: nothing is started that no batch would use.
-    Chapter 17.
+    K is `max_staleness`. A `target` of None is as low as throughput allows (see `keep_pace`).
+    `late` says what happens to a group that a further batch would make too old: the batch waits for
+    it ("wait": nothing is thrown away), or it is dropped ("drop": nobody waits, but long
+    completions are lost more often than short ones). Nothing is started that none of the run's
+    `batches` would use. Chapter 17.
     """
 
     def __init__(
@@ -67,7 +54,8 @@ class Pacing:
         self.steered = target is None
         self.target = min(1, max_staleness) if target is None else target
         self.trained, self.early = batch, 0  # the trainer's version; updates with a batch too many
-        self.started: dict[int, Started] = {}  # by ticket, in order of start
+        self.started: dict[int, int] = {}  # the oldest weights by ticket, in order of start
+        self.finished: set[int] = set()
 
     def may_start(self, version: int) -> bool:
         """Whether a group may start on a server with weights of this version."""
@@ -76,7 +64,7 @@ class Pacing:
         return used and in_time(self.batch, place, version, self.prompts, self.target)
 
     def keep_pace(self, trained: int) -> None:
-        """Steer the target, to be told of every version of the trainer, as late as it may be.
+        """Steer the target, to be told of every version of the trainer.
 
         As an update begins, its batch has to be ready. If it is not, the trainer waits: groups are
         started one update earlier from now on. If the batch after it is ready as well, that one
@@ -85,8 +73,7 @@ class Pacing:
         if not self.steered or trained <= self.trained:
             return
         self.trained = trained
-        finished = sum(group.finished for group in self.started.values())
-        ready = self.batch - trained + finished // self.prompts
+        ready = self.batch - trained + len(self.finished) // self.prompts
         self.early = self.early + 1 if ready > 1 else 0
         if ready < 1:
             self.target = min(self.target + 1, self.max_staleness)
@@ -95,18 +82,17 @@ class Pacing:
 
     def start(self, ticket: int, version: int) -> None:
         """A group begins, on weights of this version."""
-        self.started[ticket] = Started(version)
+        self.started[ticket] = version
 
     def finish(self, ticket: int, oldest: int) -> bool:
         """Accept a finished group by the oldest version that wrote a token of it, or refund it.
 
-        That version is lower than the one it was started on if its server was replaced in
-        between. False: it has become too old.
+        That may be lower than the one it was started on. False: it has become too old.
         """
-        group = self.started[ticket]
-        group.version, group.finished = oldest, True
+        self.started[ticket] = oldest
+        self.finished.add(ticket)
         place = list(self.started).index(ticket) if self.late == "wait" else 0
-        if self._in_time(self.batch, place, group):
+        if self._in_time(self.batch, place, oldest):
             return True
         self.refund(ticket)
         return False
@@ -114,30 +100,27 @@ class Pacing:
     def refund(self, ticket: int) -> None:
         """Take back the credit of a group that was rejected, or whose request failed."""
         del self.started[ticket]
+        self.finished.discard(ticket)
 
     def next_batch(self) -> list[int]:
         """Tickets of the oldest finished groups if they may be trained now; otherwise none."""
-        finished = [ticket for ticket, group in self.started.items() if group.finished]
-        chosen = finished[: self.prompts]
+        chosen = [ticket for ticket in self.started if ticket in self.finished][: self.prompts]
         if len(chosen) < self.prompts:
             return []
         taken = set(chosen)
-        left = [group for ticket, group in self.started.items() if ticket not in taken]
-        waits = self.late == "wait" and not all(
-            self._in_time(self.batch + 1, place, group) for place, group in enumerate(left)
-        )
-        return [] if waits else chosen
+        left = [version for ticket, version in self.started.items() if ticket not in taken]
+        later = (self._in_time(self.batch + 1, *group) for group in enumerate(left))
+        return chosen if self.late == "drop" or all(later) else []
 
     def close_batch(self, tickets: Iterable[int]) -> list[int]:
         """Count these groups as the batch; returns those it made too old, which are refunded."""
         for ticket in tickets:
             self.refund(ticket)
         self.batch += 1
-        late = [t for t, group in self.started.items() if not self._in_time(self.batch, 0, group)]
+        late = [t for t, oldest in self.started.items() if not self._in_time(self.batch, 0, oldest)]
         for ticket in late:
             self.refund(ticket)
         return late
 
-    def _in_time(self, batch: int, place: int, group: Started) -> bool:
-        """Whether the bound holds for the group at this place, `batch` being the next one."""
-        return in_time(batch, place, group.version, self.prompts, self.max_staleness)
+    def _in_time(self, batch: int, place: int, version: int) -> bool:
+        return in_time(batch, place, version, self.prompts, self.max_staleness)

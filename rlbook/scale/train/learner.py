@@ -5,21 +5,15 @@ from pathlib import Path
 
 import torch
 from accelerate import init_empty_weights
-from huggingface_hub import snapshot_download
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from huggingface_hub import snapshot_download as fetch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from rlbook.policy import load_policy
 from rlbook.policy.loading import load_tokenizer, policy_source
 from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import Checkpoints, read_tensors, stored_names
-from rlbook.scale.train.parallel import Ranks, ScoredPolicy, shard
+from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.training import Learner, Rollout, TrainBatch
 
 READ = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # of a repository on the hub
@@ -37,20 +31,15 @@ class ShardedLearner(Learner):
 
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks):
         start = config.model.policy, ranks, config.train
-        self.settings, (self.scored, self.tokenizer) = config, load_sharded(*start)
-        self.policy, wanted = self.scored.policy, config.method.requirements()
-        frozen = load_sharded(*start, frozen=True)[0] if "reference" in wanted else None
-        super().__init__(config, self.scored, ranks, reference=frozen)
-        self.checkpoints = Checkpoints(layout.checkpoints, ranks, config.checkpoint.keep)
+        self.settings, self.tokenizer = config, load_tokenizer(config.model.policy)
+        self.policy, wanted = load_sharded(*start), config.method.requirements()
+        frozen = load_sharded(*start, frozen=True) if "reference" in wanted else None
+        super().__init__(config, self.policy, ranks, reference=frozen)
+        self.checkpoints = Checkpoints(layout, ranks, config.checkpoint.keep)
 
     def prepare(self, rollouts: Sequence[Rollout]) -> TrainBatch:
         """Rollouts as tensors, each token with its staleness in versions."""
         return self.builder.make_batch(rollouts, version=self.step)
-
-    def update(self, minibatch: TrainBatch) -> dict[str, float]:
-        """One update; its learning rate is a metric."""
-        metrics = super().update(minibatch)
-        return metrics | {"learning_rate": self.optimizers["model"].param_groups[0]["lr"]}
 
     def begin_save(self, orchestrator: dict) -> None:
         """Have a checkpoint with the orchestrator's state written; see `Checkpoints.settle`."""
@@ -66,30 +55,24 @@ class ShardedLearner(Learner):
 
 def load_sharded(
     name: str, ranks: Ranks, config: TrainConfig, frozen: bool = False
-) -> tuple[ScoredPolicy, PreTrainedTokenizerBase]:
+) -> PreTrainedModel:
     """A policy by name (see `load_policy`), float32, spread over the ranks; collective.
 
     Every rank reads its own rows, none ever holds the rest. Where a model's class names its weights
     otherwise than its files do (experts that are stored one by one, say), every rank loads the
     whole of it, as `load_policy` does, and keeps its part.
     """
-    folder, tokenizer = policy_folder(name), load_tokenizer(name)
-    model = empty_policy(folder).requires_grad_(not frozen)
-    if not dict(model.named_parameters()).keys() <= stored_names(folder):
-        model = load_policy(name, device=str(ranks.device))[0].requires_grad_(not frozen)
-        return shard(model, ranks.mesh, config), tokenizer
-    scored = shard(model, ranks.mesh, config)
-    materialise(model, ranks.device)
-    read_tensors(dict(model.named_parameters()), folder, ranks)
-    return scored, tokenizer
-
-
-def policy_folder(name: str) -> Path:
-    """The folder of a policy's files; those of a hub id are fetched once."""
     source = policy_source(name)
-    return Path(
-        source if isinstance(source, Path) else snapshot_download(source, allow_patterns=READ)
-    )
+    folder = source if isinstance(source, Path) else Path(fetch(source, allow_patterns=READ))
+    model = empty_policy(folder)
+    by_rows = dict(model.named_parameters()).keys() <= stored_names(folder)
+    if not by_rows:
+        model, _ = load_policy(name, device=str(ranks.device))
+    shard(model.requires_grad_(not frozen), ranks.mesh, config)
+    if by_rows:
+        materialise(model, ranks.device)
+        read_tensors(dict(model.named_parameters()), folder, ranks)
+    return model
 
 
 def empty_policy(folder: Path) -> PreTrainedModel:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import fsdp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -34,10 +34,12 @@ class Ranks(LocalProcess):
     """
 
     def __init__(self, device: str = "cpu", accumulate: bool = False):
-        join_process_group(device)
+        if not dist.is_initialized():
+            join_process_group(device)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.first = self.rank == 0
         self.words = dist.new_group(backend="gloo", timeout=WORD_LIMIT)
+        self.background = dist.new_group(backend="gloo", timeout=WORD_LIMIT)  # of other threads
         self.mesh = init_device_mesh(device, (self.count,))
         self.device = torch.device(device)
         if device == "cuda":
@@ -50,12 +52,15 @@ class Ranks(LocalProcess):
     def micro_batches(self, batch: AnyBatch, max_tokens: int) -> Iterator[tuple[Rows, AnyBatch]]:
         """This rank's micro-batches; every rank has the same number of them.
 
-        One rank alone takes those of any single process, so that both make the same weights.
+        One rank alone takes those of any single process, so that both make the same weights. A rank
+        for which no rows are left takes part with one that has nothing to train.
         """
         parts = list(super().micro_batches(batch, max_tokens))
         if self.count > 1:
             own = plan(lengths_of(batch.mask).tolist(), self.count, max_tokens)[self.rank]
-            parts = [(torch.tensor(rows, dtype=torch.int64), select(batch, rows)) for rows in own]
+            numbers = [torch.tensor(rows, dtype=torch.int64) for rows in own]
+            nothing = replace(batch, mask=torch.zeros_like(batch.mask)).select(torch.tensor([0]))
+            parts = [(rows, batch.select(rows) if len(rows) else nothing) for rows in numbers]
         for number, part in enumerate(parts, 1):
             self.alive()
             self.last = number == len(parts)
@@ -64,16 +69,16 @@ class Ranks(LocalProcess):
     def call(
         self, score: Callable[..., Result], model: nn.Module, *arguments: object, **how: object
     ) -> Result:
-        """`score` of the policy that is in a `ScoredPolicy`."""
+        """`score` of a policy that is spread over the ranks."""
         if self.accumulate:
-            cast(FSDPModule, model).set_requires_gradient_sync(self.last)
-        return model(score, *arguments, **how)
+            cast(fsdp.FSDPModule, model).set_requires_gradient_sync(self.last)
+        return cast(Any, model).score(score, *arguments, **how)
 
     def whole(self, model: nn.Module, part: Tensor) -> Tensor:
         """The sum of all ranks' parts; the model is sharded again."""
         dist.all_reduce(part)
         # What a forward pass without backward leaves gathered would go stale.
-        cast(FSDPModule, model).reshard()
+        cast(fsdp.FSDPModule, model).reshard()
         return part
 
     def gather(self, parts: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
@@ -84,65 +89,45 @@ class Ranks(LocalProcess):
         dist.all_gather(everyone, own)
         return [dict(zip(names, row, strict=True)) for row in torch.cat(everyone)]
 
-    def share(self, value: Any = None) -> Any:
+    def share(self, value: Any = None, group: dist.ProcessGroup | None = None) -> Any:
         """The value of the first rank, on all of them; the others' values do not count."""
         shared = [value]
-        dist.broadcast_object_list(shared, group=self.words)
+        dist.broadcast_object_list(shared, group=group or self.words)
         return shared[0]
 
-    def collect(self, value: Any) -> list:
+    def collect(self, value: Any, group: dist.ProcessGroup | None = None) -> list:
         """The values of all ranks."""
         found = [None] * self.count
-        dist.all_gather_object(found, value, self.words)
+        dist.all_gather_object(found, value, group or self.words)
         return found
 
-    def all(self, fine: bool) -> bool:
-        """Whether it is fine on every rank."""
-        return all(self.collect(fine))
 
-
-class ScoredPolicy(nn.Module):
-    """A language model whose forward pass scores tokens.
-
-    FSDP gathers a module's weights around its forward pass. The head's weight is used outside the
-    language model's own, hence this module around both.
-    """
-
-    def __init__(self, policy: PreTrainedModel, fp32_head: bool = True):
-        super().__init__()
-        self.policy, self.fp32_head = policy, fp32_head
-
-    def forward(self, score: Callable[..., Result], *arguments: Any, **how: Any) -> Result:
-        """`score(policy, …)`, such as `token_stats`."""
-        return score(self.policy, *arguments, fp32_head=self.fp32_head, **how)
-
-
-def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> ScoredPolicy:
-    """Spread a policy over the ranks (FSDP2), layer by layer; the model itself is changed.
+def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> None:
+    """Spread a policy over the ranks (FSDP2), layer by layer; `policy.score` scores tokens with it.
 
     Master weights and gradients stay float32; with `dtype` bfloat16 layers compute in it.
     Gradients are summed over ranks, not averaged: the loss is divided by the totals of the whole
-    batch already.
+    batch already. FSDP gathers weights around a forward pass: scores use the head's beside that.
     """
-    precision = MixedPrecisionPolicy()
+    precision = fsdp.MixedPrecisionPolicy()
     if config.dtype == "bfloat16":
-        precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-    scored = ScoredPolicy(policy, config.fp32_head)
-    for layer in layers_of(policy):
+        precision = fsdp.MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    layers = next(m for m in policy.base_model.modules() if isinstance(m, nn.ModuleList))
+    for layer in layers:
         if config.activation_checkpointing:
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(scored, mesh=mesh, mp_policy=precision)
-    for module in scored.modules():
-        if isinstance(module, FSDPModule):
+        fsdp.fully_shard(layer, mesh=mesh, mp_policy=precision)
+    fsdp.fully_shard(policy, mesh=mesh, mp_policy=precision)
+    for module in policy.modules():
+        if isinstance(module, fsdp.FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    return scored
 
+    def score(function: Callable[..., Result], *arguments: Any, **how: Any) -> Result:
+        return function(policy, *arguments, fp32_head=config.fp32_head, **how)
 
-def layers_of(policy: PreTrainedModel) -> nn.ModuleList:
-    """The decoder layers: the outermost list of modules."""
-    return next(m for m in policy.base_model.modules() if isinstance(m, nn.ModuleList))
+    cast(Any, policy).score = score
+    fsdp.register_fsdp_forward_method(policy, "score")
 
 
 def plan(lengths: Sequence[int], ranks: int, max_tokens: int) -> list[list[list[int]]]:
@@ -165,24 +150,12 @@ def plan(lengths: Sequence[int], ranks: int, max_tokens: int) -> list[list[list[
     return [slices[rank::ranks] for rank in range(ranks)]
 
 
-def select(batch: AnyBatch, rows: list[int]) -> AnyBatch:
-    """The given rows; without any, one row with nothing to train, so that the rank takes part."""
-    if rows:
-        return batch.select(torch.tensor(rows, device=batch.ids.device))
-    nothing = replace(batch, mask=torch.zeros_like(batch.mask))
-    return nothing.select(torch.tensor([0], device=batch.ids.device))
-
-
 def join_process_group(device: str) -> None:
     """Meet the ranks that the environment names, as for torchrun; without any, be the only one."""
-    if dist.is_initialized():
-        return
-    backend = "gloo"
+    backend, alone = "gloo", {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     if device == "cuda":
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
         backend = "cpu:gloo,cuda:nccl"
-    alone: dict[str, Any] = (
-        {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    )
-    dist.init_process_group(backend, timeout=TENSOR_LIMIT, **alone)
+    how: Any = {} if "RANK" in os.environ else alone
+    dist.init_process_group(backend, timeout=TENSOR_LIMIT, **how)

@@ -1,18 +1,21 @@
 """How weights travel from the trainer to a generator: one class per transport.
 
-Nothing is ever whole on a rank but a tensor at a time. Gathering it takes all ranks, so whoever
-stops in the middle (a full disk, a generator that dies) goes through the rest all the same: the
-others wait in these gathers. The other transport is in `nccl`.
+Nothing is ever whole on a rank but a tensor at a time. Gathering it takes all ranks: while rank 0
+sends, the others `follow`.
 """
 
+import asyncio
+import os
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -20,83 +23,140 @@ from transformers import PreTrainedModel
 from rlbook.durable import publish_folder
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.registry import free_port, own_host
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.parallel import Ranks
 from rlbook.training.step import full_tensor
 
-KEPT_FOLDERS = 2  # a generator may be reading the version before
 FILE_BYTES = 2 * 2**30  # of weights in one file: as much of the host's memory is taken
 
 
 class Transport:
-    """Brings one version of the weights at a time to any number of generators."""
+    """A policy's weights, tensor by tensor. Subclasses `send` them to generators, on rank 0."""
 
-    turn: AbstractAsyncContextManager = nullcontext()  # to be held by whoever connects and sends
+    turn: AbstractAsyncContextManager = nullcontext()  # to be held by whoever sends
 
-    def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks):
+    def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks, policy: PreTrainedModel):
         self.dtype = getattr(torch, str(config.generate.dtype))
         self.width = config.generate.tensor_parallel
-        self.layout, self.ranks = layout, ranks
+        self.layout, self.ranks, self.policy = layout, ranks, policy
 
-    def gather(self, policy: PreTrainedModel, version: int) -> None:
-        """Collective: from now on `send` sends these weights."""
-        raise NotImplementedError
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        self.ranks.share(True)
+        return whole_tensors(self.policy, self.dtype, self.ranks.alive)
 
-    async def connect(self, client: GeneratorClient, fresh: bool) -> None:
-        """Make sure of a connection; a `fresh` generator knows nothing of an earlier one."""
-
-    async def send(self, client: GeneratorClient) -> None:
-        """Send the weights to a generator that waits for them."""
-        raise NotImplementedError
-
-    def forget(self, client: GeneratorClient) -> None:
-        """Drop a connection that failed."""
+    def prepare(self, version: int) -> None:
+        """What can be done once for a version, while generators still write."""
 
     def follow(self) -> None:
-        """What the other ranks do while rank 0 sends, until it `release`s them."""
-
-    def release(self) -> None:
-        """Rank 0 has sent what it had to send."""
+        """What the other ranks do until rank 0 shares False: gather along, as often as it does."""
+        while self.ranks.share():
+            for _ in whole_tensors(self.policy, self.dtype):
+                pass
 
 
 class FileTransport(Transport):
     """A folder of safetensors that the generators read; needs a file system they share."""
 
-    gathered = -1  # version
-    error: Exception | None = None  # that kept it from being written
+    written: int | None = None  # version
 
-    @property
-    def folder(self) -> Path:
-        """Where the gathered version lies."""
-        return self.layout.version(self.gathered)
-
-    def gather(self, policy: PreTrainedModel, version: int) -> None:
-        """Collective; rank 0 publishes the folder. A full disk is an error of `connect`."""
-        if self.gathered == version and not self.ranks.share(bool(self.error)):
+    def prepare(self, version: int) -> None:
+        """Publish the folder. Raises what keeps it from being written, such as a full disk."""
+        if self.written == version:
             return
-        self.gathered, self.error = version, None
-        tensors = whole_tensors(policy, self.dtype, self.ranks.alive)
-        if self.ranks.first:
-            try:
-                publish_folder(self.folder, partial(write_files, tensors), durable=False)
-                for partly in self.layout.weights.glob(".v*.partial"):  # of a killed trainer
-                    shutil.rmtree(partly, ignore_errors=True)
-                others = set(self.layout.weights.glob("v*")) - {self.folder}
-                for old in sorted(others, key=lambda v: v.stat().st_mtime)[: 1 - KEPT_FOLDERS]:
-                    shutil.rmtree(old, ignore_errors=True)
-            except (OSError, SafetensorError) as error:
-                self.error = error
-        for _ in tensors:
-            pass
+        self.folder, tensors = self.layout.version(version), iter(self)
+        try:
+            publish_folder(self.folder, partial(write_files, tensors), durable=False)
+        finally:
+            for _ in tensors:  # the other ranks wait in it
+                pass
+        self.written = version
+        others = set(self.layout.weights.glob("v*")) - {self.folder}
+        before = sorted(others, key=lambda folder: folder.stat().st_mtime)[-1:]  # may be being read
+        for old in set(self.layout.weights.iterdir()) - {self.folder, *before}:
+            shutil.rmtree(old, ignore_errors=True)
 
-    async def connect(self, client: GeneratorClient, fresh: bool) -> None:
-        """Nothing to connect; raises what kept the folder from being written."""
-        if self.error:
-            raise self.error
-
-    async def send(self, client: GeneratorClient) -> None:
-        """Have a generator load the folder."""
+    async def send(self, client: GeneratorClient, fresh: bool) -> None:
+        """Have a paused generator load the folder."""
         await client.reload(str(self.folder.resolve()))
+
+
+class NCCLTransport(Transport):
+    """From GPU to GPU, by vLLM's own engines on both sides; they have not run yet: no GPU.
+
+    A process group of rank 0 and one generator's workers, so that one that is started again
+    disturbs no other. Every transfer gathers the weights once more, so that no GPU ever holds them
+    all: to vLLM's engine this is the source of the weights (its `WeightSource`).
+
+    NCCL has no time limit, and a kernel that waits for a dead peer cannot be called back. A
+    transfer that fails or takes too long therefore ends this rank. The launcher starts the trainer
+    again, and the batches since its checkpoint are trained once more, from the log.
+    """
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.engines: dict[str, Any] = {}  # by the generator's URL
+        self.turn = asyncio.Lock()  # one pass over the weights at a time
+
+    def metadata(self) -> list:
+        """Name, dtype and shape of every tensor that will come."""
+        from vllm.distributed.weight_transfer import ParamMeta
+
+        state = self.policy.state_dict()
+        return [ParamMeta(name, self.dtype, tuple(tensor.shape)) for name, tensor in state.items()]
+
+    async def send(self, client: GeneratorClient, fresh: bool) -> None:
+        """Send all to a paused generator; one that is `fresh` first has to join a process group."""
+        routes = routes_of(client, asyncio.get_running_loop())
+
+        def transfer() -> None:
+            if self.ranks.device.type == "cuda":
+                torch.cuda.set_device(self.ranks.device)  # a property of the thread
+                torch.cuda.synchronize()  # vLLM packs on streams of its own
+            if fresh:
+                self.engines[client.url] = self.meet(routes)
+            self.engines[client.url].send_weights()
+
+        try:
+            await asyncio.to_thread(transfer)
+        except (Exception, asyncio.CancelledError) as error:
+            end_rank(client, error)
+
+    def meet(self, routes: SimpleNamespace) -> Any:
+        """vLLM's trainer-side engine, once the generator's workers have joined its group."""
+        from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
+        from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+        host = own_host()
+        where = NCCLTrainerInitInfo(host, free_port(host), 1 + self.width, rank=0)
+        return WeightTransferTrainerFactory.trainer_init(where, client=routes, source=self)
+
+
+def routes_of(client: GeneratorClient, loop: asyncio.AbstractEventLoop) -> SimpleNamespace:
+    """A generator's control routes, for vLLM's engine, which asks from threads of its own."""
+
+    def asking(route: Callable[..., Coroutine]) -> Callable[..., None]:
+        def ask(*information: dict) -> None:
+            try:
+                asyncio.run_coroutine_threadsafe(route(*information), loop).result()
+            except Exception as error:  # whoever waits in NCCL would never hear of it
+                end_rank(client, error)
+
+        return ask
+
+    return SimpleNamespace(
+        init_weight_transfer_engine=asking(client.init_transfer),
+        start_weight_update=asking(client.start_update),
+        update_weights=asking(client.update),
+        finish_weight_update=asking(client.finish_update),
+    )
+
+
+def end_rank(client: GeneratorClient, error: BaseException) -> NoReturn:
+    """End this process at once, whatever its GPU and its threads wait for."""
+    reason = str(error) or "time limit"
+    print(f"trainer: the transfer to {client.url} failed ({reason})", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def whole_tensors(

@@ -21,6 +21,7 @@ from rlbook.scale import batch_log
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.processes import Command, start_here
 from rlbook.scale.layout import Layout
+from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.scale.rollout.orchestrator import Orchestrator
 from rlbook.tasks import get_task
 
@@ -102,19 +103,33 @@ class FakeEngine:
     trouble: Callable[[int], object] | None = None
     weights: int | None = 0
     seed: int = 0
+    name: str = "generator0"
     calls: int = 0
     in_flight: int = 0
     most_in_flight: int = 0
     tokenizer: object = field(default_factory=cache(load_tokenizer))
-    aside: str | None = None
+    aside: object = None
 
     def __post_init__(self):
         self.rng = random.Random(self.seed)
 
-    async def versions(self):
-        return {} if self.weights is None else {"generator0": self.weights}
+    def __hash__(self):
+        return id(self)
 
-    def only(self, name):
+    @property
+    def versions(self):
+        return {} if self.weights is None else {self: self.weights}
+
+    async def version(self):
+        return self.weights
+
+    async def look(self):
+        """What it has is known at any time."""
+
+    async def watch(self):
+        await asyncio.Event().wait()
+
+    def only(self, client):
         """The only one there is."""
         return self
 
@@ -148,7 +163,7 @@ class FakeVerifiers:
     """The task's own verdict, in this process."""
 
     def __init__(self, task="sums"):
-        self.task, self.failures = get_task(task), Counter()
+        self.task, self.events = get_task(task), Counter()
 
     async def verify(self, problem, completion, finished=True, task=None):
         judge = get_task(task) if task else self.task
@@ -234,7 +249,8 @@ class Run:
 
     def orchestrator(self):
         tokenizer, verifiers = self.engine.tokenizer, FakeVerifiers(self.config.data.task)
-        return Orchestrator(self.layout, self.config, self.engine, tokenizer, verifiers)
+        sampler = GroupSampler(self.engine, tokenizer, verifiers, self.config)
+        return Orchestrator(self.layout, sampler)
 
     def play(self):
         async def both():

@@ -23,13 +23,11 @@ from safetensors.torch import load_file
 
 from rlbook.policy import set_threads
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.train.learner import ShardedLearner
-from rlbook.scale.train.nccl import NCCLTransport
-from rlbook.scale.train.parallel import Ranks, layers_of
-from rlbook.scale.train.weights import FileTransport
+from rlbook.scale.train.parallel import Ranks
+from rlbook.scale.train.weights import FileTransport, NCCLTransport
 from rlbook.scaling.shape import model_shape
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
@@ -83,16 +81,16 @@ def weights_of(learner):
 def largest_unit(learner):
     """Bytes of the largest layer, or of what is outside of the layers, in the generators' dtype."""
     itemsize = getattr(torch, learner.settings.generate.dtype).itemsize
-    sizes = [sum(p.numel() for p in layer.parameters()) for layer in layers_of(learner.policy)]
+    layers = learner.policy.base_model.layers
+    sizes = [sum(p.numel() for p in layer.parameters()) for layer in layers]
     rest = sum(p.numel() for p in learner.policy.parameters()) - sum(sizes)
     return itemsize * max(*sizes, rest)
 
 
 @dataclass
 class Client:
-    """A generator's control routes; `broken` fails once weights are on their way."""
+    """A generator's control routes."""
 
-    broken: bool = False
     url: str = "http://127.0.0.1:1"
     asked: list = field(default_factory=list)
     read: list = field(default_factory=list)
@@ -134,8 +132,6 @@ class Engine:
                 if not self.marks.has(tensor):
                     self.elsewhere.append(name)
                 self.received[name] = tensor.cpu().clone()
-                if self.client.generator.broken and len(self.received) == 3:
-                    raise GenerationFailed("HTTP 500 in the middle of the weights")
             self.client.finish_weight_update()
 
 
@@ -160,26 +156,17 @@ def pretended_vllm(marks, engines):
 
 def push(transport, learner, client):
     """What `WeightSync.deliver` does for one generator, without its routes."""
-
-    async def send():
-        try:
-            await transport.connect(client, fresh=True)
-            await transport.send(client)
-        finally:
-            transport.forget(client)
-
-    transport.gather(learner.policy, learner.step)
     if not transport.ranks.first:
         return transport.follow()
-    try:
-        asyncio.run(send())
-    finally:
-        transport.release()
+    transport.prepare(learner.step)
+    asyncio.run(transport.send(client, fresh=True))
+    transport.ranks.share(False)
 
 
 def push_files(learner, root, ranks, found):
     """By files: what a generator would read, beside the weights."""
-    transport, client = FileTransport(learner.settings, Layout(root), ranks), Client()
+    client = Client()
+    transport = FileTransport(learner.settings, Layout(root), ranks, learner.policy)
     push(transport, learner, client)
     ours = weights_of(learner)
     if ranks.first:
@@ -220,7 +207,7 @@ def on_the_gpu(ranks, root, changes, before_loading=lambda folder: None):
             held = marks.bytes()
             attempt(found, "save", lambda: learner.begin_save({"tickets": 7}))
             found["save peak"] = marks.peak - held
-            found["durable"] = learner.checkpoints.settle(wait=True)
+            found["durable"] = learner.checkpoints.settle()
         before_loading(root)
         learner = learner_on(ranks, root, "cuda", changes)
         attempt(found, "load", learner.load)
@@ -243,15 +230,14 @@ def on_the_gpu(ranks, root, changes, before_loading=lambda folder: None):
             found["file push peak"] = marks.peak - held
             found["file push planned"] = budget_of(learner, "file").push_memory
         found["push planned"] = budget_of(learner, "nccl").push_memory
-        transport = NCCLTransport(learner.settings, Layout(root), ranks)
-        broken, fine = Client(broken=True), Client()
+        transport = NCCLTransport(learner.settings, Layout(root), ranks, learner.policy)
+        client = Client()
         with marks.meter():
             held = marks.bytes()
-            attempt(found, "broken push", lambda: push(transport, learner, broken))
-            attempt(found, "push", lambda: push(transport, learner, fine))
+            attempt(found, "push", lambda: push(transport, learner, client))
             found |= {"push peak": marks.peak - held, "left by push": marks.bytes() - held}
         ours = weights_of(learner)
-        found |= {"unit": largest_unit(learner), "step": learner.step, "asked": fine.asked}
+        found |= {"unit": largest_unit(learner), "step": learner.step, "asked": client.asked}
     if ranks.first:
         got = engines[-1]
         pairs = ((n, got.received.get(n, torch.empty(0)), w) for n, w in ours.items())

@@ -4,41 +4,33 @@ The file `hung` in the run's folder says that it has; after that, transfers succ
 """
 
 import asyncio
-import sys
 import threading
-from pathlib import Path
 
 from rlbook.scale.train import trainer, weight_sync
-from rlbook.scale.train.nccl import NCCLTransport
-from rlbook.scale.train.weights import FileTransport
-
-
-class FakeEngine:
-    """vLLM's trainer-side engine; what it sends goes by files."""
-
-    def __init__(self, transport, relay):
-        self.transport, self.client = transport, relay
-
-    def send_weights(self):
-        hung = self.transport.layout.root / "hung"
-        if not hung.exists():
-            hung.touch()
-            threading.Event().wait()
-        sending = FileTransport.send(self.transport, self.client.generator)
-        asyncio.run_coroutine_threadsafe(sending, self.client.loop).result()
+from rlbook.scale.train.weights import FileTransport, NCCLTransport
 
 
 class FakeNCCL(NCCLTransport, FileTransport):
-    gather = FileTransport.gather
+    """What it sends goes by files; it is vLLM's trainer-side engine itself."""
 
-    def meet(self, relay):
-        return FakeEngine(self, relay)
+    prepare = FileTransport.prepare
 
-    async def connect(self, client, fresh):
-        await FileTransport.connect(self, client, fresh)
-        await NCCLTransport.connect(self, client, fresh)
+    async def send(self, client, fresh):
+        self.client, self.loop = client, asyncio.get_running_loop()
+        await NCCLTransport.send(self, client, fresh)
+
+    def meet(self, routes):
+        return self
+
+    def send_weights(self):
+        hung = self.layout.root / "hung"
+        if not hung.exists():
+            hung.touch()
+            threading.Event().wait()
+        sending = FileTransport.send(self, self.client, fresh=True)
+        asyncio.run_coroutine_threadsafe(sending, self.loop).result()
 
 
 if __name__ == "__main__":
     weight_sync.TRANSPORTS["file"] = FakeNCCL
-    trainer.main([str(Path(sys.argv[1]))])
+    trainer.main()

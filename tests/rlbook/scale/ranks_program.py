@@ -70,11 +70,11 @@ def update(model, optimizer, seed, aggregation="prompt_mean", **how):
 class Sharded:
     def __init__(self, ranks):
         self.ranks, (self.policy, _) = ranks, load_policy()
-        self.scored = shard(self.policy, ranks.mesh, TrainConfig())
-        self.optimizer = adamw(self.scored)
+        shard(self.policy, ranks.mesh, TrainConfig())
+        self.optimizer = adamw(self.policy)
 
     def update(self, seed, **how):
-        return update(self.scored, self.optimizer, seed, parallel=self.ranks, **how)
+        return update(self.policy, self.optimizer, seed, parallel=self.ranks, **how)
 
     def weights(self):
         return {n: t.clone() for n, t in whole_tensors(self.policy, torch.float32)}
@@ -158,7 +158,7 @@ def non_finite(ranks):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         metrics = train_step(
-            sharded.scored, sharded.optimizer, batch, method_of("token_mean"),
+            sharded.policy, sharded.optimizer, batch, method_of("token_mean"),
             micro_batch_tokens=48, parallel=ranks,
         )  # fmt: skip
     after = sharded.weights()
@@ -174,13 +174,13 @@ def non_finite(ranks):
 def save_step(checkpoints, sharded, step):
     policy = (sharded.policy, load_tokenizer())
     checkpoints.begin(policy, sharded.optimizer, {"step": step}, {})
-    return checkpoints.settle(wait=True)
+    return checkpoints.settle()
 
 
 def resuming(ranks, out):
     """Save, go on; load into a fresh model, go on: the same bits?"""
     folder = out / f"checkpoints{ranks.count}"
-    checkpoints, first = Checkpoints(folder, ranks), Sharded(ranks)
+    checkpoints, first = Checkpoints(Layout(folder), ranks), Sharded(ranks)
     losses = [first.update(seed)["loss"] for seed in (0, 1)]
     save_step(checkpoints, first, 2)
     losses += [first.update(seed)["loss"] for seed in (2, 3)]
@@ -199,7 +199,7 @@ def resuming(ranks, out):
 def continuing(ranks, out, wrote):
     """Go on from a checkpoint that `wrote` ranks have written."""
     sharded = Sharded(ranks)
-    Checkpoints(out / f"checkpoints{wrote}", ranks).load(sharded.policy, sharded.optimizer)
+    Checkpoints(Layout(out / f"checkpoints{wrote}"), ranks).load(sharded.policy, sharded.optimizer)
     for seed in (2, 3):
         sharded.update(seed)
     return sharded.weights()
@@ -208,7 +208,7 @@ def continuing(ranks, out, wrote):
 def full_disk(ranks, out):
     """The disk of the last rank is full: does everybody know?"""
     sharded, original = Sharded(ranks), checkpoint.save_file
-    checkpoints = Checkpoints(out / "full", ranks)
+    checkpoints = Checkpoints(Layout(out / "full"), ranks)
     saved = [save_step(checkpoints, sharded, 1)]
 
     def fail(*arguments):
@@ -227,7 +227,7 @@ def full_disk(ranks, out):
 def damaged_share(ranks, out):
     """A byte of the second rank's rows is wrong: what is said, and where does everybody go on?"""
     sharded, folder = Sharded(ranks), out / "damaged"
-    checkpoints, moments = Checkpoints(folder, ranks), []
+    checkpoints, moments = Checkpoints(Layout(folder), ranks), []
     for step in (1, 2):
         sharded.update(step)
         save_step(checkpoints, sharded, step)
@@ -237,7 +237,7 @@ def damaged_share(ranks, out):
         data = bytearray(file.read_bytes())
         data[-1] ^= 1
         file.write_bytes(data)
-    ranks.all(True)
+    ranks.collect(None)
     later = Sharded(ranks)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -254,15 +254,23 @@ def damaged_share(ranks, out):
 def full_disk_of_a_push(ranks, out):
     """Rank 0 cannot write the weights: the others do not wait, and another try succeeds."""
     sharded, layout, original = Sharded(ranks), Layout(out / "pushed"), weights.save_file
-    link, failed = FileTransport(ScaleConfig(run=str(layout.root)), layout, ranks), []
+    config, failed = ScaleConfig(run=str(layout.root)), []
+    link = FileTransport(config, layout, ranks, sharded.policy)
 
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
     for writer in (fail, original):
-        weights.save_file = writer
-        link.gather(sharded.policy, 1)
-        failed.append(ranks.share(bool(link.error)))
+        weights.save_file, problem = writer, None
+        if ranks.first:
+            try:
+                link.prepare(1)
+            except OSError as error:
+                problem = str(error)
+            ranks.share(False)
+        else:
+            link.follow()
+        failed.append(ranks.share(bool(problem)))
     save(out / "as_pushed.safetensors", sharded.weights(), ranks)
     return failed
 
@@ -271,7 +279,6 @@ def talking(ranks):
     return {
         "shared": ranks.share({"from": ranks.rank}),
         "collected": ranks.collect([ranks.rank] * (ranks.rank + 1)),
-        "all": [ranks.all(True), ranks.all(ranks.first), ranks.all(not ranks.first)],
     }
 
 

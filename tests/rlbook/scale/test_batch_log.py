@@ -80,15 +80,15 @@ def test_a_damaged_batch_is_neither_trained_nor_gone_on_from(layout, name, hurt)
 
 
 def test_the_log_knows_what_it_holds(layout):
-    assert batch_log.newest_batch(layout) is None
+    assert batch_log.published(layout) == []
     for step in (0, 1, 2, 10):
         batch_log.write_batch(layout, step, ROLLOUTS[:1], {"step": step})
     (layout.batches / ".batch_000099.123.partial").mkdir()
-    assert batch_log.newest_batch(layout) == 10
+    assert batch_log.published(layout) == [0, 1, 2, 10]
     assert batch_log.has_batch(layout, 2) and not batch_log.has_batch(layout, 3)
     batch_log.prune(layout, 2)
     assert batch_log.published(layout) == [2, 10]
-    with pytest.raises(FileNotFoundError, match=r"no batch 1 in .*newest 10"):
+    with pytest.raises(FileNotFoundError, match=r"no batch 1 in .*\[2, 10\]"):
         batch_log.read_batch(layout, 1)
 
 
@@ -124,7 +124,7 @@ def test_a_crash_while_writing_publishes_nothing(layout, monkeypatch):
     monkeypatch.setattr(batch_log, "save_file", full_disk)
     with pytest.raises(OSError, match="No space left"):
         batch_log.write_batch(layout, 0, ROLLOUTS, {})
-    assert batch_log.newest_batch(layout) is None
+    assert batch_log.published(layout) == []
     assert list(layout.batches.iterdir()) == []
 
 
@@ -133,7 +133,6 @@ def test_the_end_is_announced_with_a_reason(layout):
     batch_log.end_log(layout, 7, "all problems are retired")
     assert batch_log.log_end(layout) == {
         "version": 7,
-        "exhausted": True,
         "reason": "all problems are retired",
         "failed": False,
     }

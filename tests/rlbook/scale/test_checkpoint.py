@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from copy import deepcopy
 
 import pytest
@@ -18,10 +17,12 @@ from rlbook.durable import checksums, write_json
 from rlbook.paths import data_dir
 from rlbook.policy import load_policy, load_tokenizer
 from rlbook.scale.config import TrainConfig
+from rlbook.scale.layout import Layout
 from rlbook.scale.train import checkpoint
-from rlbook.scale.train.checkpoint import OFFSETS, PLACES, Checkpoints, export
+from rlbook.scale.train.checkpoint import OFFSETS, PLACES, Checkpoints, step_folders
 from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.training import RunConfig, Trainer
+from rlbook.training.checkpoint import export
 
 TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
 
@@ -38,12 +39,13 @@ class Training:
     def __init__(self, ranks, seed=0, model=None):
         torch.manual_seed(seed)
         self.policy = (model or LlamaForCausalLM(TINY)).eval()
-        self.fresh = lambda: type(self.policy)(self.policy.config).eval()
-        self.scored = shard(self.policy, ranks.mesh, TrainConfig())
-        self.optimizer = torch.optim.AdamW(self.scored.parameters(), lr=1e-2)
+        kind, config = type(self.policy), self.policy.config
+        self.fresh = lambda: kind(config).eval()
+        shard(self.policy, ranks.mesh, TrainConfig())
+        self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=1e-2)
 
     def step(self):
-        for i, parameter in enumerate(self.scored.parameters()):
+        for i, parameter in enumerate(self.policy.parameters()):
             parameter.grad = (parameter + i).detach()
         self.optimizer.step()
 
@@ -68,14 +70,14 @@ def training(ranks):
 
 @pytest.fixture
 def checkpoints(ranks, tmp_path):
-    return Checkpoints(tmp_path, ranks)
+    return Checkpoints(Layout(tmp_path), ranks)
 
 
 def save(checkpoints, training, step, **orchestrator):
     policy = (training.policy, load_tokenizer())
     state = {"step": step, "estimator": {"mean": 0.5}, "dtype": "bfloat16"}
     checkpoints.begin(policy, training.optimizer, state, {"step": step - 1, **orchestrator})
-    return checkpoints.settle(wait=True)
+    return checkpoints.settle()
 
 
 def test_what_was_saved_comes_back_bit_for_bit(checkpoints, training, ranks):
@@ -83,25 +85,14 @@ def test_what_was_saved_comes_back_bit_for_bit(checkpoints, training, ranks):
     training.step()
     assert save(checkpoints, training, 2, tickets=7)
     expected = training.tensors()
-    torch.manual_seed(11)
-    drawn = torch.rand(3)
     training.step()
     other = Training(ranks, seed=5)
     state = checkpoints.load(other.policy, other.optimizer)
     assert state == {"step": 2, "estimator": {"mean": 0.5}, "dtype": "bfloat16", "ranks": 1}
     assert same(other.tensors(), expected)
     assert len(expected) == 4 * len(list(training.policy.parameters()))
-    assert not torch.equal(torch.rand(3), drawn)
     other.step()
     assert same(other.tensors(), training.tensors())
-
-
-def test_the_random_state_is_restored(checkpoints, training):
-    torch.manual_seed(11)
-    save(checkpoints, training, 1)
-    drawn = torch.rand(3)
-    checkpoints.load(training.policy, training.optimizer)
-    assert torch.equal(torch.rand(3), drawn)
 
 
 def test_there_is_nothing_but_safetensors_and_json(checkpoints, training, tmp_path):
@@ -118,7 +109,7 @@ def test_there_is_nothing_but_safetensors_and_json(checkpoints, training, tmp_pa
     names = [name for name, _ in training.policy.named_parameters()]
     assert sorted(weights) == sorted(names)
     kinds = ("exp_avg", "exp_avg_sq", "step")
-    assert own.keys() == {"rng", *(f"{kind}.{name}" for kind in kinds for name in names)}
+    assert own.keys() == {f"{kind}.{name}" for kind in kinds for name in names}
 
 
 def test_a_run_without_checkpoints_starts_anew(checkpoints, training):
@@ -129,10 +120,10 @@ def split(folder, parts, places=True):
     """What `parts` ranks would have written, by torch's own chunking."""
     whole = load_file(folder / "rank_00000.safetensors")
     for rank in range(parts):
-        own, where = {"rng": whole["rng"]}, {"rng": {OFFSETS: [0]}}
+        own, where = {}, {}
         for name, tensor in whole.items():
             chunks = tensor.chunk(parts) if tensor.ndim else [tensor]
-            if name != "rng" and rank < len(chunks):
+            if rank < len(chunks):
                 first = rank * len(chunks[0]) if tensor.ndim else 0
                 own[name] = chunks[rank].clone()
                 where[name] = {OFFSETS: [first, *[0] * (tensor.ndim - 1)][: tensor.ndim]}
@@ -159,6 +150,9 @@ def test_the_format_before_is_read_or_refused(checkpoints, training, ranks, tmp_
     save(checkpoints, training, 1)
     folder, other = tmp_path / "step_000001", Training(ranks, seed=5)
     split(folder, 1, places=False)
+    file = folder / "rank_00000.safetensors"
+    save_file(load_file(file) | {"rng": torch.get_rng_state()}, file)  # nobody has a use for it
+    write_json(folder / checkpoint.CHECKSUMS, checksums(folder))
     checkpoints.load(other.policy, other.optimizer)
     assert same(other.tensors(), training.tensors())
     split(folder, 2, places=False)
@@ -218,13 +212,14 @@ def test_a_process_killed_while_saving_leaves_the_checkpoint_before(
     with pytest.raises(Killed):
         save(checkpoints, training, 2)
     monkeypatch.undo()
-    assert checkpoints.load(training.policy, training.optimizer)["step"] == 1
-    assert save(checkpoints, training, 2)
-    assert checkpoints.load(training.policy, training.optimizer)["step"] == 2
+    successor = Checkpoints(Layout(tmp_path), checkpoints.ranks)
+    assert successor.load(training.policy, training.optimizer)["step"] == 1
+    assert save(successor, training, 2)
+    assert successor.load(training.policy, training.optimizer)["step"] == 2
 
 
 def test_the_newest_are_kept(ranks, training, tmp_path):
-    checkpoints = Checkpoints(tmp_path, ranks, keep=2)
+    checkpoints = Checkpoints(Layout(tmp_path), ranks, keep=2)
     for step in (5, 10, 15, 20):
         save(checkpoints, training, step)
     names = sorted(p.name for p in tmp_path.iterdir())
@@ -259,7 +254,7 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
     found = {key: value for key, value in later.tensors().items() if key in before}
     assert same(found, before)
     assert (tmp_path / "latest").read_text() == "step_000001\n"
-    assert checkpoints.oldest == 1
+    assert step_folders(tmp_path) == [tmp_path / "step_000001"]
     save(checkpoints, training, 2)
     assert checkpoints.load(later.policy, later.optimizer)["step"] == 2
 
@@ -282,7 +277,8 @@ def test_a_damaged_share_of_another_rank_is_named_and_set_aside(
     (said,) = [str(warning.message) for warning in warned]
     assert "step_000002 is damaged (changed or missing: rank_00001.safetensors) and set" in said
     assert same(later.tensors(), before)
-    assert (tmp_path / "step_000002.damaged").is_dir() and checkpoints.oldest == 1
+    assert (tmp_path / "step_000002.damaged").is_dir()
+    assert step_folders(tmp_path) == [tmp_path / "step_000001"]
 
 
 def test_without_an_intact_checkpoint_nothing_is_started_over(checkpoints, training, tmp_path):
@@ -294,14 +290,6 @@ def test_without_an_intact_checkpoint_nothing_is_started_over(checkpoints, train
         pytest.raises(ValueError, match=r"no checkpoint is intact \(step_000002: .*step_000001: "),
     ):
         checkpoints.load(training.policy, training.optimizer)
-
-
-def test_files_that_another_node_wrote_elsewhere_are_named(checkpoints, training, monkeypatch):
-    """Nodes without a shared file system: everybody believes that it has written its file."""
-    theirs = {"rank_00001.safetensors": "cafe"}
-    monkeypatch.setattr(checkpoints.ranks, "collect", lambda ours: [ours, theirs])
-    with pytest.warns(RuntimeWarning, match=r"lacks rank_00001\.safetensors: .* share"):
-        assert not save(checkpoints, training, 1)
 
 
 def test_a_checkpoint_of_another_model_is_named(checkpoints, training, ranks):
@@ -372,16 +360,14 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     monkeypatch.setattr(checkpoint, "save_file", slow)
     begin(checkpoints, training, 2)
-    assert checkpoints.settle(wait=False) is None
+    assert not checkpoints.written.done()
     training.step()
     assert (tmp_path / "latest").read_text() == "step_000001\n"
     with monkeypatch.context() as patch:  # state_dict() would scatter what an update has gathered
         patch.setattr(training.policy, "state_dict", None)
         free.set()
-        while checkpoints.settle(wait=False) is None:
-            time.sleep(0.01)
+        assert checkpoints.settle()
     assert (tmp_path / "latest").read_text() == "step_000002\n"
-    assert checkpoints.settle(wait=True) is None, "nothing is being written"
     other = Training(ranks, seed=5)
     assert checkpoints.load(other.policy, other.optimizer)["step"] == 2
     assert same(other.tensors(), expected)
@@ -402,7 +388,7 @@ def test_whoever_waits_for_a_slow_disk_is_alive(checkpoints, training, monkeypat
     monkeypatch.setattr(checkpoint, "save_file", slow)
     begin(checkpoints, training, 1)
     monkeypatch.setattr(checkpoints.ranks, "alive", alive)
-    assert checkpoints.settle(wait=True) and len(beats) >= 3
+    assert checkpoints.settle() and len(beats) >= 3
 
 
 KILLED = """
@@ -414,16 +400,18 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlbook.paths import data_dir
 from rlbook.policy import load_tokenizer
 from rlbook.scale.config import TrainConfig
+from rlbook.scale.layout import Layout
 from rlbook.scale.train import checkpoint
 from rlbook.scale.train.parallel import Ranks, shard
 
 TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
 original = checkpoint.save_file
 ranks, policy = Ranks(), LlamaForCausalLM(TINY).eval()
-optimizer = torch.optim.AdamW(shard(policy, ranks.mesh, TrainConfig()).parameters())
-checkpoints = checkpoint.Checkpoints(Path(sys.argv[1]), ranks)
+shard(policy, ranks.mesh, TrainConfig())
+optimizer = torch.optim.AdamW(policy.parameters())
+checkpoints = checkpoint.Checkpoints(Layout(Path(sys.argv[1])), ranks)
 checkpoints.begin((policy, load_tokenizer()), optimizer, {"step": 1}, {})
-assert checkpoints.settle(wait=True)
+assert checkpoints.settle()
 
 def die_halfway(tensors, file, *rest):
     original(tensors, file, *rest)
@@ -432,7 +420,7 @@ def die_halfway(tensors, file, *rest):
 
 checkpoint.save_file = die_halfway
 checkpoints.begin((policy, load_tokenizer()), optimizer, {"step": 2}, {})
-checkpoints.settle(wait=True)
+checkpoints.settle()
 """
 
 

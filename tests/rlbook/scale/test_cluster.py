@@ -14,6 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from ray.cluster_utils import Cluster as Machines
@@ -29,9 +30,8 @@ from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.processes import LOST, Command
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
 from rlbook.scale.layout import Layout
-from rlbook.scale.process import state_and_parent
 from workshop.chaos.promises import broken_promises
-from workshop.chaos.victims import survivors
+from workshop.chaos.victims import status_of, survivors
 
 PATIENCE = 300.0  # seconds that a busy machine may take
 # Ray asks every machine every 3 s whether it lives, and takes five refusals for its death. One that
@@ -64,7 +64,7 @@ def until(condition):
 @pytest.fixture
 def several_nodes(monkeypatch):
     """The settings for several nodes, wherever there is no vLLM."""
-    monkeypatch.setattr(vllm_adapter, "server_command", lambda config, index: ([], {}))
+    monkeypatch.setattr(vllm_adapter, "server_command", lambda config: ([], {}))
     return load_config("configs/multi-node.yaml")
 
 
@@ -200,10 +200,7 @@ def test_a_missing_cluster_is_named(layout, monkeypatch):
 
 
 def is_alive(pid):
-    try:
-        return state_and_parent(pid)[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return status_of(pid) not in (None, psutil.STATUS_ZOMBIE)
 
 
 def test_the_interface_of_an_address():

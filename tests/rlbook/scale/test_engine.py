@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -23,7 +24,7 @@ PATIENCE = 60.0  # seconds that a busy machine may take
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    monkeypatch.setattr("rlbook.scale.generate.client.SILENCE", PATIENCE)
+    monkeypatch.setattr("rlbook.scale.generate.client.STATUS_SECONDS", PATIENCE)
 
 
 def choice(index=0, tokens=(5, 9, 2), versions=(("run:3", 0, 2), ("run:4", 2, 3)), **changes):
@@ -132,13 +133,6 @@ def test_tokens_know_their_version_and_choices_their_order():
     assert first.logps == [-0.5, -1.0, -1.5] and first.finish_reason == "stop"
     assert last.token_ids == [7, 7] and last.versions == [4, 4]
     assert last.finish_reason == "length"
-
-
-def test_greedy_is_asked_once():
-    fake = FakeServer({"choices": [choice()]})
-    completions = ask(fake, n=3, temperature=0.0)
-    assert fake.asked[-1][1]["sampling_params"]["n"] == 1
-    assert [c.token_ids for c in completions] == [[5, 9, 2]] * 3
 
 
 def without(field, **changes):
@@ -323,11 +317,8 @@ def test_groups_spread_over_the_admitted_servers():
                 await client.__aenter__()
             engine = HTTPEngine(clients)
             try:
-                assert [(x.url, v) for x, v in await engine.admitted()] == [
-                    (clients[0].url, 3),
-                    (clients[1].url, 5),
-                ]
-                assert await engine.versions() == {clients[0].name: 3, clients[1].name: 5}
+                await engine.look()
+                assert engine.versions == {clients[0]: 3, clients[1]: 5}
                 limits = {"max_new_tokens": 8, "temperature": 1.0}
                 await asyncio.gather(*(engine.complete(PROMPT, 1, **limits) for _ in range(6)))
             finally:
@@ -339,65 +330,101 @@ def test_groups_spread_over_the_admitted_servers():
     assert salts == [["run:3"] * 3, ["run:5"] * 3, []]
 
 
-class Freezing:
+class Freezing(GeneratorClient):
     """The client of a server that accepts connections, as a stopped process does."""
 
-    def __init__(self, url):
-        self.url, self.name, self.thawed = url, url, asyncio.Event()
+    def __init__(self, url, version=3):
+        super().__init__(url, "run")
+        self.own, self.thawed = version, asyncio.Event()
         self.thawed.set()
 
-    def look_up(self):
-        """It is where it was."""
-
-    async def version(self):
-        await self.thawed.wait()
-        return 3
-
-
-def test_a_frozen_server_holds_the_others_up_once_and_is_back_as_it_thaws(own_time):
-    async def run():
-        one, two, now = Freezing("one"), Freezing("two"), asyncio.get_running_loop().time
-        engine, start = HTTPEngine([one, two]), now()
-        assert len(await engine.admitted()) == 2 and now() == start
-        one.thawed.clear()
-        for _ in range(20):
-            assert await engine.admitted() == [(two, 3)]
-            assert now() - start == pytest.approx(PATIENCE)
-        one.thawed.set()
-        await asyncio.sleep(5)
-        assert len(await engine.admitted()) == 2
-
-    own_time(run)
+    async def _ask(self, route, body=None, method="POST"):
+        try:
+            await asyncio.wait_for(self.thawed.wait(), PATIENCE)
+        except TimeoutError:
+            raise GenerationFailed("no answer") from None
+        return {"weight_version": f"run:{self.own}"}
 
 
-def test_a_frozen_server_is_waited_for_once_whoever_has_asked_it(own_time):
-    """The orchestrator's loop and its requests look for servers at the same time."""
-
+def test_a_frozen_server_holds_nobody_up_and_is_back_as_it_thaws(own_time):
     async def run():
         one, two = Freezing("one"), Freezing("two")
-        engine, own = HTTPEngine([one, two]), asyncio.current_task()
+        engine = HTTPEngine([one, two])
+        watching = asyncio.create_task(engine.watch())
+        await asyncio.sleep(0.1)
+        assert engine.versions == {one: 3, two: 3}
         one.thawed.clear()
-        assert await asyncio.gather(*(engine.admitted() for _ in range(3))) == 3 * [[(two, 3)]]
-        (waiting,) = asyncio.all_tasks() - {own}
+        for version in range(4, 20):  # the other one is heard as often as ever
+            two.own = version
+            await asyncio.sleep(0.1)
+            assert engine.versions[two] == version
+        await asyncio.sleep(PATIENCE)
+        assert engine.versions == {two: 19}
         one.thawed.set()
-        await waiting
-        assert len(await engine.admitted()) == 2
+        await asyncio.sleep(0.1)
+        assert engine.versions == {one: 3, two: 19}
+        watching.cancel()
 
     own_time(run)
 
 
 def test_what_an_evaluation_has_aside_is_asked_nothing_else_while_there_is_another(own_time):
     async def run():
-        engine = HTTPEngine([Freezing("one"), Freezing("two")])
-        engine.aside = "one"
-        assert await engine.versions() == {"two": 3}
-        assert (await engine.least_busy())[0].name == "two"
-        assert await engine.only("one").versions() == {"one": 3}
-        alone = HTTPEngine([Freezing("one")])
-        alone.aside = "one"
-        assert await alone.versions() == {"one": 3}
+        one, two = Freezing("one"), Freezing("two")
+        engine = HTTPEngine([one, two])
+        engine.aside = one
+        await engine.look()
+        assert engine.versions == {two: 3}
+        assert engine.only(one).versions == {one: 3}
+        alone = HTTPEngine([one])
+        alone.aside = one
+        assert alone.versions == {one: 3}
 
     own_time(run)
+
+
+def test_a_wrong_secret_ends_the_watch():
+    async def run():
+        fake = FakeServer(token="secret")
+        async with served(fake) as url, GeneratorClient(url, "run", timeout=PATIENCE) as client:
+            await HTTPEngine([client]).watch()
+
+    with pytest.raises(RequestRefused, match="401"):
+        asyncio.run(run())
+
+
+def test_every_reply_is_a_sign_of_life():
+    beats = []
+
+    async def run():
+        async with served(FakeServer(label="default")) as url:
+            gone = f"http://127.0.0.1:{unused_port()}"
+            for where in (gone, url):
+                client = GeneratorClient(where, "run", heartbeat=partial(beats.append, where))
+                async with client:
+                    assert await client.version() is None
+        assert beats == [url]
+
+    asyncio.run(run())
+
+
+def test_what_a_server_fails_at_another_one_is_asked():
+    reply = {"choices": [choice()]}
+    broken, well = FakeServer(reply, status=500), FakeServer(reply)
+
+    async def run():
+        async with (
+            served(broken) as a,
+            served(well) as b,
+            GeneratorClient(a, "run", timeout=PATIENCE) as one,
+            GeneratorClient(b, "run", timeout=PATIENCE) as two,
+        ):
+            engine = HTTPEngine([one, two])
+            assert len(await engine.complete(PROMPT, 4, max_new_tokens=8, temperature=1.0)) == 4
+            assert engine.versions == {two: 3}  # until the other one is heard again
+            assert (one.running, two.running) == (0, 0)
+
+    asyncio.run(run())
 
 
 def test_a_failed_completion_is_asked_once_more_and_its_siblings_are_not():
@@ -421,13 +448,21 @@ def test_a_completion_that_fails_twice_fails_its_group():
         asked_of_one(fake, n=2)
 
 
-def asked_of_one(fake, n):
+def test_greedy_is_asked_once():
+    fake = FakeServer({"choices": [choice()]})
+    completions = asked_of_one(fake, n=3, temperature=0.0)
+    assert sum(path.endswith("/generate") for path, _ in fake.asked) == 1
+    assert fake.asked[-1][1]["sampling_params"]["n"] == 1
+    assert [c.token_ids for c in completions] == [[5, 9, 2]] * 3
+
+
+def asked_of_one(fake, n, temperature=1.0):
     """`n` completions from an engine of one server."""
 
     async def run():
         async with served(fake) as url, GeneratorClient(url, "run", timeout=PATIENCE) as client:
             engine = HTTPEngine([client])
-            return await engine.complete(PROMPT, n, max_new_tokens=8, temperature=1.0)
+            return await engine.complete(PROMPT, n, max_new_tokens=8, temperature=temperature)
 
     return asyncio.run(run())
 
@@ -436,27 +471,28 @@ def test_no_admitted_server_is_a_failure_that_lists_them():
     async def run():
         async with served(FakeServer(label="default")) as url, GeneratorClient(url, "run") as one:
             engine = HTTPEngine([one])
-            assert await engine.versions() == {}
             await engine.complete(PROMPT, 1, max_new_tokens=8, temperature=1.0)
 
     with pytest.raises(GenerationFailed, match=r"no generator has weights of this run: http://"):
         asyncio.run(run())
 
 
-def test_a_server_that_has_moved_is_found_where_it_says_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlbook.scale.generate.client.LOOK_SECONDS", 0.0)
+def test_a_server_that_has_moved_is_found_where_it_says_it_is(tmp_path):
     entry, limits = tmp_path / "generator0.json", {"max_new_tokens": 8, "temperature": 1.0}
 
     async def run():
         async with GeneratorClient(entry, "run", timeout=PATIENCE) as client:
             engine = HTTPEngine([client])
-            assert await engine.versions() == {}  # it has not started yet
+            await engine.look()
+            assert engine.versions == {}  # it has not started yet
             for version in (3, 5):
                 fake = FakeServer({"choices": [choice()]}, label=f"run:{version}")
                 async with served(fake) as url:
                     write_json(entry, {"url": url})
-                    assert await engine.versions() == {"generator0": version}
+                    await engine.look()
+                    assert engine.versions == {client: version}
                     assert len(await engine.complete(PROMPT, 1, **limits)) == 1
-            assert await engine.versions() == {}  # it has not started again yet
+                await engine.look()
+                assert engine.versions == {}  # it has not started again yet
 
     asyncio.run(run())

@@ -15,7 +15,7 @@ from rlbook.policy import load_policy
 from rlbook.scale.config import DECIDED, ScaleConfig
 from rlbook.scale.generate import vllm_adapter, vllm_server
 from rlbook.scale.generate.protocol import PUSH_VARIABLE, WEIGHTS_VARIABLE, reload_request
-from rlbook.scale.generate.registry import ENTRY_VARIABLE, published
+from rlbook.scale.generate.registry import ENTRY_VARIABLE, TOKEN_VARIABLE, published
 from rlbook.scale.generate.vllm_adapter import (
     check_version,
     server_command,
@@ -23,23 +23,34 @@ from rlbook.scale.generate.vllm_adapter import (
     vllm_python,
 )
 from rlbook.scale.generate.vllm_server import Guard
+from rlbook.scale.launch.commands import generator
+from rlbook.scale.layout import Layout
 
 PROGRAM = Path(__file__).with_name("hanging_engine.py")
 
 
 @pytest.fixture
 def interpreter(tmp_path, monkeypatch):
-    """Makes an interpreter that answers every question with one version of vLLM."""
+    """Makes interpreters that answer every question with one version of vLLM; returns the CPU's."""
+    monkeypatch.setattr(vllm_adapter, "ROOT", tmp_path)
 
     def make(version):
-        python = tmp_path / "python"
-        python.write_text(f"#!/bin/sh\necho {version}\n")
-        python.chmod(0o755)
-        monkeypatch.setenv("RLBOOK_VLLM_PYTHON", str(python))
+        for folder in (".venv-gpu", ".venv-vllm-cpu"):
+            python = tmp_path / folder / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.write_text(f"#!/bin/sh\necho {version}\n")
+            python.chmod(0o755)
         check_version.cache_clear()
         return str(python)
 
     return make
+
+
+@pytest.fixture
+def no_vllm(tmp_path, monkeypatch):
+    """Nowhere beside the package, nor in this environment."""
+    monkeypatch.setattr(vllm_adapter, "ROOT", tmp_path)
+    monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1+cu130", "0.32.2rc1"])
@@ -50,7 +61,7 @@ def test_versions_of_the_protocol_are_accepted(interpreter, version):
 @pytest.mark.parametrize("version", ["0.30.0", "0.33.0", "1.0"])
 def test_another_version_is_named_with_the_fix(interpreter, version):
     python = interpreter(version)
-    with pytest.raises(ValueError, match=rf"{python} has vLLM {version}; .*make gpu"):
+    with pytest.raises(ValueError, match=rf"{python} has vLLM {version}: .*make gpu"):
         check_version(python)
 
 
@@ -62,10 +73,7 @@ def test_environments_without_vllm_are_named(tmp_path):
             check_version(sys.executable)
 
 
-def test_every_device_has_its_own_environment(tmp_path, monkeypatch):
-    monkeypatch.delenv("RLBOOK_VLLM_PYTHON", raising=False)
-    monkeypatch.setattr(vllm_adapter, "ROOT", tmp_path)
-    monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
+def test_every_device_has_its_own_environment(tmp_path, no_vllm):
     made = {}
     for device, folder in (("cpu", ".venv-vllm-cpu"), ("cuda", ".venv-gpu")):
         made[device] = tmp_path / folder / "bin" / "python"
@@ -78,16 +86,23 @@ def test_every_device_has_its_own_environment(tmp_path, monkeypatch):
     assert vllm_python(None, "cuda") is None
 
 
-def test_the_configured_interpreter_comes_first(interpreter, monkeypatch, tmp_path):
+def test_the_configured_interpreter_comes_first(interpreter):
     found = interpreter("0.32.0")
     assert vllm_python("/opt/vllm/bin/python") == "/opt/vllm/bin/python"
     assert vllm_python() == found
-    monkeypatch.delenv("RLBOOK_VLLM_PYTHON")
-    monkeypatch.setattr(vllm_adapter, "ROOT", tmp_path)
-    monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
+
+
+def test_no_interpreter_is_refused_with_the_fix(no_vllm):
     assert vllm_python() is None
-    with pytest.raises(ValueError, match=r"generate\.engine builtin"):
-        server_command(ScaleConfig(), 0)
+    with pytest.raises(ValueError, match=r"generate\.engine to builtin"):
+        server_command(ScaleConfig())
+
+
+def test_what_only_vllm_can_do_is_refused_where_there_is_none(no_vllm, tmp_path):
+    layout = Layout(tmp_path)
+    assert "rlbook.scale.generate.builtin_server" in generator(ScaleConfig(), layout, 0).argv
+    with pytest.raises(ValueError, match=r"builtin .*generate\.dtype"):
+        generator(ScaleConfig(generate={"dtype": "bfloat16"}), layout, 0)
 
 
 def options(arguments):
@@ -97,7 +112,8 @@ def options(arguments):
 def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
     python = interpreter("0.32.0")
     config = ScaleConfig(generate={"token": "secret", "slots": 24})
-    argv, environment = server_command(config, 0)
+    started = generator(config, Layout(config.folder), 0)
+    argv, environment = started.argv, started.env
     assert argv[:3] == [python, "-m", "rlbook.scale.generate.vllm_server"]
     given = options(argv)
     assert not {"host", "port"} & given.keys()  # the server chooses them itself
@@ -108,13 +124,13 @@ def test_a_cpu_server_samples_what_the_trainer_scores(interpreter):
     assert "weight-transfer-config" not in given  # that is for NCCL
     assert environment[WEIGHTS_VARIABLE].endswith("runs/scale/weights")
     assert environment[PUSH_VARIABLE] == "600"
-    assert "secret" not in " ".join(argv) and environment["VLLM_API_KEY"] == "secret"
+    assert "secret" not in " ".join(argv) and environment[TOKEN_VARIABLE] == "secret"
 
 
 def test_own_options_of_vllm_are_passed_on(interpreter):
     interpreter("0.32.0")
     own = {"max-model-len": 17000, "enable-prefix-caching": False, "enable-expert-parallel": True}
-    argv, _ = server_command(ScaleConfig(generate={"vllm": own}), 0)
+    argv, _ = server_command(ScaleConfig(generate={"vllm": own}))
     given = {"--max-model-len=17000", "--no-enable-prefix-caching", "--enable-expert-parallel"}
     assert given <= set(argv)
 
@@ -122,7 +138,7 @@ def test_own_options_of_vllm_are_passed_on(interpreter):
 def test_what_the_run_decides_cannot_be_given_as_well(interpreter):
     interpreter("0.32.0")
     config = ScaleConfig(generate={"dtype": "bfloat16", "engine": "vllm"}, device="cuda")
-    argv, _ = server_command(config, 0)
+    argv, _ = server_command(config)
     names = {flag[2:].partition("=")[0].removeprefix("no-") for flag in argv[3:]}
     assert len(names) > 11 and names <= DECIDED
 
@@ -132,7 +148,7 @@ def test_a_float32_head_is_asked_for_where_the_weights_are_not(interpreter):
 
     def overrides(dtype, fp32_head):
         config = ScaleConfig(generate={"dtype": dtype}, train={"fp32_head": fp32_head})
-        return options(server_command(config, 0)[0]).get("hf-overrides")
+        return options(server_command(config)[0]).get("hf-overrides")
 
     assert json.loads(overrides("bfloat16", True)) == {"head_dtype": "float32"}
     assert overrides("bfloat16", False) is overrides("float32", True) is None
@@ -145,12 +161,9 @@ def test_gpu_servers_get_gpus_of_their_own(monkeypatch, colocated, expected):
     generate = {"count": 2, "tensor_parallel": 2, "engine": "vllm", "colocated": colocated}
     config = ScaleConfig(generate=generate, train={"processes": 4}, device="cuda")
     assert [visible_gpus(config, index) for index in (0, 1)] == expected
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d,GPU-e")
-    if colocated:
-        assert visible_gpus(config, 1) == "GPU-c,GPU-d"
-    else:
-        with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES lists 5"):
-            visible_gpus(config, 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b,c,d,e,f,g,h")
+    listed = ["a,b", "c,d"] if colocated else ["e,f", "g,h"]
+    assert [visible_gpus(config, index) for index in (0, 1)] == listed
 
 
 def test_a_server_beside_a_trainer_is_told_the_size_of_its_cache(interpreter):
@@ -159,7 +172,7 @@ def test_a_server_beside_a_trainer_is_told_the_size_of_its_cache(interpreter):
     def cache(**generate):
         generate = {"engine": "vllm", "colocated": True, "gpu_memory": 0.5} | generate
         config = ScaleConfig(generate=generate, device="cuda", budget={"gpu_memory_gb": 20})
-        return options(server_command(config, 0)[0]).get("kv-cache-memory-bytes")
+        return options(server_command(config)[0]).get("kv-cache-memory-bytes")
 
     weights = 4 * sum(p.numel() for p in load_policy()[0].parameters())
     assert int(cache()) == pytest.approx(10e9 - 3e9 - weights, abs=1)
@@ -184,7 +197,7 @@ def test_its_cache_fits_the_gpu_that_is_there(interpreter, small_gpus):
     interpreter("0.32.0")
     generate = {"engine": "vllm", "colocated": True, "gpu_memory": 0.5}
     config = ScaleConfig(generate=generate, device="cuda", budget={"gpu_memory_gb": 80})
-    given = options(server_command(config, 0)[0])
+    given = options(server_command(config)[0])
     weights = 4 * sum(p.numel() for p in load_policy()[0].parameters())
     assert int(given["kv-cache-memory-bytes"]) == pytest.approx(12e9 - 3e9 - weights, abs=1)
 
@@ -195,7 +208,7 @@ def test_a_server_beside_a_trainer_starts_with_little_memory_free(interpreter):
 
     def share(**generate):
         config = ScaleConfig(generate={"engine": "vllm", **generate}, device="cuda")
-        return float(options(server_command(config, 0)[0])["gpu-memory-utilization"])
+        return float(options(server_command(config)[0])["gpu-memory-utilization"])
 
     assert share(colocated=True, gpu_memory=0.7) <= 0.05
     assert share(gpu_memory=0.7) == 0.7
@@ -207,7 +220,7 @@ def test_servers_schedule_ahead_unless_they_are_told_not_to(interpreter):
 
     def flags(**own):
         config = ScaleConfig(generate={"engine": "vllm", "vllm": own}, device="cuda")
-        return [f for f in server_command(config, 0)[0] if "async-scheduling" in f]
+        return [f for f in server_command(config)[0] if "async-scheduling" in f]
 
     assert flags() == []
     assert flags(**{"async-scheduling": False}) == ["--no-async-scheduling"]
@@ -234,7 +247,8 @@ def guarded(path, authorization=None, kind="http", body=None):
         sent.append(message)
 
     headers = [(b"authorization", authorization.encode())] if authorization else []
-    scope = {"type": kind, "path": path, "headers": headers}
+    app = SimpleNamespace(state=SimpleNamespace(engine_client=SimpleNamespace(errored=False)))
+    scope = {"type": kind, "path": path, "headers": headers, "app": app}
     asyncio.run(Guard(application)(scope, receive, send))
     if sent[0]["type"] == "through" and body is not None:
         assert json.loads(sent[0]["received"]["body"]) == body
@@ -242,7 +256,7 @@ def guarded(path, authorization=None, kind="http", body=None):
 
 
 def test_the_guard_asks_for_the_secret_on_every_route(monkeypatch):
-    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     for path in ("/health", "/pause", "/update_weights", "/inference/v1/generate"):
         assert guarded(path, "Bearer secret") == "through"
         for wrong in (None, "secret", "Bearer Secret", "Bearer ", "Bearer sécret"):
@@ -250,7 +264,7 @@ def test_the_guard_asks_for_the_secret_on_every_route(monkeypatch):
 
 
 def test_the_guard_hides_what_the_book_does_not_use(monkeypatch):
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     assert guarded("/health") == "through"
     for path in ("/v1/completions", "/metrics", "/health/", "//pause", "/shutdown"):
         assert guarded(path) == 404
@@ -261,7 +275,7 @@ def test_the_guard_hides_what_the_book_does_not_use(monkeypatch):
 def test_the_guard_lets_weights_of_the_run_be_loaded_and_nothing_else_be_called(
     monkeypatch, tmp_path
 ):
-    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     monkeypatch.setenv(WEIGHTS_VARIABLE, str(tmp_path / "weights"))
 
     def asked(body, secret="Bearer secret"):
@@ -297,7 +311,7 @@ def ends(monkeypatch):
 
     monkeypatch.setattr(vllm_server, "end_server", end)
     monkeypatch.setattr(vllm_server, "GRACE", 0.05)
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
 
 def update(work, hangs_up=False, path="/update_weights"):
@@ -362,8 +376,9 @@ def test_a_server_ends_with_its_engine_though_an_update_is_under_way(ends, monke
     engine, asked = SimpleNamespace(errored=False), asyncio.Event()
 
     async def application(scope, receive, send):
-        asked.set()
-        await asyncio.Event().wait()
+        if scope["type"] == "http":
+            asked.set()
+            await asyncio.Event().wait()
 
     messages = [{"type": "http.request", "body": b"{}"}]
 
@@ -371,11 +386,10 @@ def test_a_server_ends_with_its_engine_though_an_update_is_under_way(ends, monke
         return messages.pop() if messages else await asyncio.Event().wait()
 
     async def run():
-        guard, app = (
-            Guard(application),
-            SimpleNamespace(state=SimpleNamespace(engine_client=engine)),
-        )
-        scope = {"type": "http", "path": "/pause", "headers": [], "app": app}
+        guard = Guard(application)
+        app = SimpleNamespace(state=SimpleNamespace(engine_client=engine))
+        await guard({"type": "lifespan", "app": app}, receive, None)  # it is started
+        scope = {"type": "http", "path": "/pause", "headers": []}
         pause = asyncio.create_task(guard(scope, receive, None))
         await asyncio.wait_for(asked.wait(), 120)
         await asyncio.sleep(0.1)
@@ -407,7 +421,7 @@ def test_a_server_whose_engine_waits_for_a_killed_trainer_ends_and_can_be_starte
         assert server.poll() is None and trainer.poll() is None
         trainer.kill()
         assert server.wait(timeout=300) == 1
-        assert b"still waits for a trainer" in server.stderr.read()
+        assert b"still waits for a trainer" in server.stdout.read()
     finally:
         server.kill()
 
@@ -424,7 +438,7 @@ def test_nccl_needs_vllm_beside_the_trainer_as_well(interpreter, monkeypatch):
     config = ScaleConfig(generate={"engine": "vllm", "transport": "nccl"}, device="cuda")
     monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"generate\.transport nccl needs vLLM beside the trainer"):
-        server_command(config, 0)
+        server_command(config)
     monkeypatch.setattr(vllm_adapter, "find_spec", lambda name: "found")
-    given = options(server_command(config, 0)[0])
+    given = options(server_command(config)[0])
     assert json.loads(given["weight-transfer-config"]) == {"backend": "nccl"}

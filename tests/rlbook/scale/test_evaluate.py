@@ -1,6 +1,7 @@
 """One version per evaluation, whoever dies; rows, sets and what the orchestrator counts."""
 
 import asyncio
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
@@ -13,6 +14,7 @@ from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import EvaluationSet, ScaleConfig
 from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.layout import Layout
+from rlbook.scale.rollout import batches
 from rlbook.scale.rollout.batches import Counters
 from rlbook.scale.rollout.evaluate import (
     ATTEMPTS,
@@ -20,9 +22,7 @@ from rlbook.scale.rollout.evaluate import (
     ProblemSet,
     evaluation_row,
     named_set,
-    untrained,
 )
-from rlbook.scale.rollout.groups import Manner
 from rlbook.scale.train import trainer
 from rlbook.scale.train.trainer import ScaleTrainer
 from rlbook.scale.train.weight_sync import WeightSync
@@ -69,17 +69,18 @@ class World:
         return read_jsonl(self.layout.log("eval"))
 
     def evaluator(self):
-        engine = Generators(self, ("one", "two"))
-        return Evaluator(self.layout, self.sets, self.every, engine, Asker, places=2)
+        asker = Asker(Generators([Generator(self, name) for name in self.weights]))
+        return Evaluator(self.layout, self.sets, self.every, asker, places=2)
 
     async def train(self):
         """The trainer's loop, from its newest checkpoint; a push takes a moment."""
         self.trained = self.saved
-        sync = SimpleNamespace(learner=self, generators=self, runner=self, asked=None, ask_at=0.0)
+        sync = SimpleNamespace(learner=self, behind=self.behind, runner=self, asked=None)
         one = SimpleNamespace(
             layout=self.layout,
             heartbeat=lambda: None,
-            config=SimpleNamespace(steps=self.updates),
+            config=SimpleNamespace(steps=self.updates, checkpoint=SimpleNamespace(every=2)),
+            checkpoints=SimpleNamespace(failed=False, step=self.saved),
             weight_sync=SimpleNamespace(is_due=lambda pinned: WeightSync.is_due(sync, pinned)),
         )
         while True:
@@ -91,15 +92,16 @@ class World:
             elif order == "train":
                 self.trained += 1
                 self.reached = max(self.reached, self.trained)
-                self.saved += 2 * (self.trained >= self.saved + 2)
                 write_json(self.layout.status, {"version": self.reached})
-            elif order == "stop":
+            elif order == "save":
+                self.saved = one.checkpoints.step = self.trained
+            elif order == "finish":
                 return write_json(self.layout.status, {"version": self.updates, "done": True})
 
     step = property(lambda self: self.trained)
 
-    def behind(self, version):
-        lacking = [name for name, own in self.weights.items() if own is None or own < version]
+    def behind(self):
+        lacking = [name for name, own in self.weights.items() if own is None or own < self.trained]
         return [SimpleNamespace(name=name) for name in lacking]
 
     def run(self, found):
@@ -115,19 +117,31 @@ class World:
         self.lives[name] += 1
 
 
+@dataclass(frozen=True)
+class Generator:
+    world: World = field(hash=False)
+    name: str
+
+    async def version(self):
+        return self.world.weights[self.name]
+
+
 @dataclass
 class Generators:
-    world: World
-    names: tuple
-    aside: str | None = None
+    clients: list[Generator]
+    aside: Generator | None = None
 
-    async def versions(self):
-        having = {n: self.world.weights[n] for n in self.names}
-        having = {name: version for name, version in having.items() if version is not None}
-        return {name: v for name, v in having.items() if name != self.aside} or having
+    @property
+    def versions(self):
+        having = {one: one.world.weights[one.name] for one in self.clients}
+        having = {one: version for one, version in having.items() if version is not None}
+        return {one: version for one, version in having.items() if one != self.aside} or having
 
-    def only(self, name):
-        return Generators(self.world, (name,))
+    async def look(self):
+        """They are always known."""
+
+    def only(self, one):
+        return Generators([one])
 
 
 @dataclass
@@ -136,11 +150,11 @@ class Asker:
 
     engine: Generators
 
-    async def sample(self, problem, number, n, rewarded, manner):
-        ((name, first),) = (await self.engine.versions()).items() or ((None, None),)
-        if name is None:
+    async def sample(self, problem, number, n):
+        ((one, first),) = self.engine.versions.items() or ((None, None),)
+        if one is None:
             raise GenerationFailed("no generator has weights")
-        world = self.engine.world
+        world, name = one.world, one.name
         world.asked.append((name, problem.id, n))
         life = world.lives[name]
         await asyncio.sleep(world.rng.choice([0.01, 0.3]))
@@ -210,14 +224,15 @@ def test_the_other_generators_go_on_with_newer_weights(world, own_time):
 def test_a_question_that_is_never_answered_ends_its_evaluation(world, own_time, capsys):
     times = []
 
-    async def story():
-        evaluator = world.evaluator()
-
-        async def never(problem, *how, **more):
+    @dataclass
+    class Never(Asker):
+        async def sample(self, problem, number, n):
             times.append(asyncio.get_running_loop().time())
             raise GenerationFailed("time limit")
 
-        evaluator.sampler = lambda engine: SimpleNamespace(sample=never)
+    async def story():
+        evaluator = world.evaluator()
+        evaluator.sampler = Never(evaluator.engine)
         write_json(world.layout.status, {"version": 0, "done": True})
         await evaluator.run()
 
@@ -226,6 +241,26 @@ def test_a_question_that_is_never_answered_ends_its_evaluation(world, own_time, 
     assert world.rows == [] and not world.layout.pinned.exists()
     assert "the evaluation of version 0 is given up: time limit" in capsys.readouterr().out
     assert len(times) == ATTEMPTS and times == sorted(set(times))  # a moment lies between
+
+
+def test_a_question_that_fails_a_few_times_costs_no_row(world, own_time):
+    failures = iter(range(1, ATTEMPTS))
+
+    @dataclass
+    class Flaky(Asker):
+        async def sample(self, problem, number, n):
+            if next(failures, None):
+                raise GenerationFailed("HTTP 500")
+            return await super().sample(problem, number, n)
+
+    async def story():
+        evaluator = world.evaluator()
+        evaluator.sampler = Flaky(evaluator.engine)
+        write_json(world.layout.status, {"version": 0, "done": True})
+        await evaluator.run()
+
+    own_time(story)
+    assert [row["step"] for row in world.rows] == [0]
 
 
 def test_what_a_dead_evaluator_pinned_is_free_again(world):
@@ -300,19 +335,20 @@ def test_a_set_says_what_is_not_as_for_the_runs_own_problems():
     config = ScaleConfig(evaluation={"samples": 6})
     plain = named_set("plain", EvaluationSet(task="sums", prompts=5), config)
     assert (len(plain.problems), plain.samples, plain.ks) == (5, 6, None)
-    assert plain.manner == Manner(task="sums")
+    assert plain.how == {"task": "sums", "temperature": None, "max_new_tokens": None}
     own = {"levels": (4,), "samples": 8, "ks": (8,), "temperature": 0.5, "max_new_tokens": 70}
     asked = named_set("own", EvaluationSet(task="sums", prompts=5, **own), config)
     assert {problem.level for problem in asked.problems} == {4}
     assert (asked.samples, asked.ks, asked.name) == (8, [1, 8], "own")
-    assert asked.manner == Manner("sums", 0.5, 70)
+    assert asked.how == {"task": "sums", "temperature": 0.5, "max_new_tokens": 70}
 
 
 def test_problems_that_training_asks_are_left_out():
-    one = ProblemSet(SumsTask(), PROBLEMS, 1, "mine")
-    assert untrained(one, PROBLEMS[1:]).problems == PROBLEMS[:1]
+    config, mine = ScaleConfig(), EvaluationSet(task="sums", prompts=3)
+    problems = named_set("mine", mine, config).problems
+    assert named_set("mine", mine, config, problems[1:]).problems == problems[:1]
     with pytest.raises(ValueError, match=r"evaluation\.sets\.mine: training asks all 3"):
-        untrained(one, PROBLEMS)
+        named_set("mine", mine, config, problems)
 
 
 def test_a_set_that_asks_too_much_is_named():
@@ -326,21 +362,21 @@ def test_a_set_that_asks_too_much_is_named():
 # Time averages
 
 
-def test_time_averages_of_the_generators():
+def test_time_averages_of_the_generators(monkeypatch):
     """Two servers: 3 s without a request, 2 s with one, 5 s with three."""
     now, requests = [100.0], ExitStack()
-    counters = Counters(servers=2, clock=lambda: now[0])
+    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    counters = Counters(Counter(), servers=2)
     for seconds, more in ((3, 0), (2, 1), (5, 2)):
         for _ in range(more):
             requests.enter_context(counters.asking())
         now[0] += seconds
     counters.events["late"] += 2
-    counters.batched(seconds=4.0, since=now[0] - 1.5)
     row = counters.row()
     assert row["batch_seconds"] == 10
     assert row["groups_in_flight"] == pytest.approx((2 * 1 + 5 * 3) / 10)
     assert row["generator_idle"] == pytest.approx((3 * 1 + 2 * 0.5) / 10)
-    assert (row["group_seconds"], row["queue_seconds"], row["late"]) == (4.0, 1.5, 2)
+    assert row["late"] == 2
     now[0] += 4
     requests.close()
     assert counters.row()["groups_in_flight"] == 3

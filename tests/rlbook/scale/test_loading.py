@@ -46,10 +46,9 @@ def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def same(scored, name):
+def same(policy, name):
     """Weights and buffers to the bit, log-probabilities to rounding."""
     expected, _ = load_policy(name)
-    policy = scored.policy
     wanted = expected.state_dict() | dict(expected.named_buffers())
     found = policy.state_dict() | dict(policy.named_buffers())
     assert found.keys() == wanted.keys()
@@ -57,7 +56,7 @@ def same(scored, name):
     ids = torch.arange(24).reshape(2, 12)
     mask = torch.arange(12) > torch.tensor([[2], [5]])
     logp = logprobs(expected, ids, mask)
-    torch.testing.assert_close(scored(logprobs, ids, mask, 1.0), logp)
+    torch.testing.assert_close(policy.score(logprobs, ids, mask, 1.0), logp)
     assert policy.generation_config.to_dict() == expected.generation_config.to_dict()
 
 
@@ -65,28 +64,28 @@ def same(scored, name):
 @pytest.mark.parametrize("files", [{}, {"max_shard_size": "8KB"}])
 def test_rows_read_one_by_one_are_the_model(ranks, saved, tied, files):
     name = saved(llama(tied, **ROPE), **files)
-    same(load_sharded(name, ranks, TrainConfig())[0], name)
+    same(load_sharded(name, ranks, TrainConfig()), name)
 
 
 def test_weights_of_lower_precision_become_float32_masters(ranks, saved):
     name = saved(llama().bfloat16())
-    scored, _ = load_sharded(name, ranks, TrainConfig())
-    assert {weight.dtype for weight in scored.parameters()} == {torch.float32}
-    same(scored, name)
+    policy = load_sharded(name, ranks, TrainConfig())
+    assert {weight.dtype for weight in policy.parameters()} == {torch.float32}
+    same(policy, name)
 
 
 def test_a_frozen_model_asks_for_no_gradient(ranks, saved):
-    scored, _ = load_sharded(saved(llama()), ranks, TrainConfig(), frozen=True)
-    assert not any(weight.requires_grad for weight in scored.parameters())
+    policy = load_sharded(saved(llama()), ranks, TrainConfig(), frozen=True)
+    assert not any(weight.requires_grad for weight in policy.parameters())
 
 
 def test_files_with_other_names_are_loaded_as_a_whole(ranks, saved, monkeypatch):
     torch.manual_seed(0)
     name = saved(GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2)))
     monkeypatch.setattr(learner, "stored_names", lambda folder: {"elsewhere.weight"})
-    scored, _ = load_sharded(name, ranks, TrainConfig())
+    policy = load_sharded(name, ranks, TrainConfig())
     monkeypatch.undo()
-    same(scored, name)
+    same(policy, name)
 
 
 def test_no_weight_has_memory_before_its_rows_are_known(ranks, saved):
@@ -98,13 +97,13 @@ def test_no_weight_has_memory_before_its_rows_are_known(ranks, saved):
     assert all(torch.equal(frequencies[n], b) for n, b in model.named_buffers())
 
 
-def test_a_policy_of_the_hub_is_fetched_without_what_nobody_reads(tmp_path, monkeypatch):
-    arguments = inspect.signature(learner.snapshot_download)
+def test_a_policy_of_the_hub_is_fetched_without_what_nobody_reads(ranks, saved, monkeypatch):
+    name, arguments = saved(llama()), inspect.signature(learner.fetch)
 
     def fetch(*args, **how):
         asked = arguments.bind(*args, **how).arguments
         assert asked["repo_id"] == "owner/model" and "*.safetensors" in asked["allow_patterns"]
-        return str(tmp_path)
+        return name
 
-    monkeypatch.setattr(learner, "snapshot_download", fetch)
-    assert learner.policy_folder("owner/model") == tmp_path
+    monkeypatch.setattr(learner, "fetch", fetch)
+    same(load_sharded("owner/model", ranks, TrainConfig()), name)

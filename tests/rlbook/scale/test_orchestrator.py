@@ -89,9 +89,14 @@ def test_every_batch_has_a_row(make_run):
         rollouts = [r for group in batch.values() for r in group]
         assert row["completions"] == run.prompts * run.group_size
         assert row["accuracy"] == sum(r.correct for r in rollouts) / len(rollouts)
-        assert row["group_seconds"] == pytest.approx(0.002)
+        assert row["group_seconds"] == pytest.approx(0.002) and row["queue_seconds"] >= 0
         assert 0 <= row["generator_idle"] <= 1 and row["groups_in_flight"] >= 0
         assert row["failed_requests"] == row["verify_timeouts"] == 0
+
+
+def test_the_loop_shows_that_it_lives(make_run):
+    run = make_run(evaluation={"every": 0}).play()
+    assert run.layout.alive("orchestrator").exists()
 
 
 # Filters and the end of the pool
@@ -102,7 +107,7 @@ def test_dropped_groups_are_counted_but_not_trained(make_run):
     for row, batch in zip(run.rows, run.groups, strict=True):
         everyone = [r for group in batch.values() for r in group]
         assert select_groups(everyone, METHODS["dapo"]) == everyone
-        assert row["trained_groups"] == len(batch) <= run.prompts
+        assert len(batch) <= run.prompts
         assert row["rejected"] == row["completions"] / run.group_size - len(batch)
     assert sum(row["rejected"] for row in run.rows) > 0
 
@@ -123,8 +128,6 @@ def test_a_stretch_without_spread_is_survived(make_run, method):
     run.play()
     assert len(run.groups) == run.steps
     assert sum(row["rejected"] for row in run.rows) >= 100
-    if method == "scalerl":
-        assert run.rows[0]["empty_batches"] > 10
 
 
 def test_answers_are_kept_to_be_read_right_and_wrong_ones(make_run):

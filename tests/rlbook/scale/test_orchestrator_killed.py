@@ -66,7 +66,7 @@ def test_an_empty_log_is_continued_from_the_checkpoint(make_run):
     run = make_run().play()
     first, state = run.tickets, run.state
     run.trainer.save(run.steps, state)
-    assert batch_log.newest_batch(run.layout) is None
+    assert batch_log.published(run.layout) == []
     run.config = run.config.model_copy(update={"steps": run.steps + 2})
     run.trainer.steps = run.steps + 2
     run.trainer.report(run.steps, done=False)
@@ -84,7 +84,7 @@ def test_open_tickets_keep_their_problem(make_run):
         trainer = asyncio.create_task(run.trainer.run())
         first = run.orchestrator()
         task = asyncio.create_task(first.run())
-        while batch_log.newest_batch(run.layout) is None:
+        while not batch_log.published(run.layout):
             await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.wait([task])

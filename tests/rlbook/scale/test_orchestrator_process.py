@@ -52,10 +52,12 @@ def processes():
 def server(processes):
     """URL of a generator with the tiny policy."""
     process = processes(
-        "rlbook.scale.generate.builtin_server", "--port", 0, stdout=subprocess.PIPE, text=True
+        *("rlbook.scale.generate.builtin_server", "tiny", "cpu", 128, 0),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     for line in process.stdout:
-        if line.startswith("ready at "):
+        if "ready at " in line:
             return line.split()[-1]
     raise RuntimeError("the generator did not start")
 

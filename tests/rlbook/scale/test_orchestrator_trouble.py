@@ -4,14 +4,9 @@ import asyncio
 
 import pytest
 
-from rlbook.policy import Completion
 from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
 from rlbook.scale.layout import Layout
-from rlbook.scale.rollout.orchestrator import LONGEST_PAUSE, InFlight, orchestrate
-
-
-def never(calls):
-    return lambda n: asyncio.sleep(3600) if n in calls else asyncio.sleep(0)
+from rlbook.scale.rollout.orchestrator import PAUSE, orchestrate
 
 
 def failing(error, calls):
@@ -22,37 +17,27 @@ def failing(error, calls):
     return trouble
 
 
-def replying(reply, calls):
-    async def trouble(n):
-        return reply if n in calls else None
-
-    return trouble
-
-
-TOKENS = {"token_ids": [5, 2], "logps": [-1.0, -1.0], "finish_reason": "stop", "versions": [0, 0]}
-MALFORMED = {
-    "too few": [Completion(**TOKENS)],
-    "nothing": [],
-    "a version is missing": [Completion(**TOKENS | {"versions": [0]})] * 2,
-    "no tokens": [Completion([], [], "length", versions=[])] * 2,
-}
-
-
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        never({2, 9}),
-        failing(GenerationFailed("http://x: HTTP 500"), range(3, 9)),
-        *(replying(reply, {1, 5}) for reply in MALFORMED.values()),
-    ],
-    ids=["stuck", "failing", *MALFORMED],
-)
-def test_a_failed_request_is_asked_again_under_its_ticket(make_run, trouble, capsys):
-    limits = {"timeout": 0.2}
-    run = make_run({"trouble": trouble}, generate=limits, evaluation={"every": 0}).play()
+def test_a_failed_request_is_asked_again_under_its_ticket(make_run, capsys):
+    down = failing(GenerationFailed("http://x: HTTP 500"), range(3, 9))
+    run = make_run({"trouble": down}, evaluation={"every": 0}).play()
     assert sorted(run.tickets) == list(range(run.steps * run.prompts))
-    assert sum(row["failed_requests"] for row in run.rows) >= 2
+    assert sum(row["failed_requests"] for row in run.rows) == 6
     assert "asked in vain" in capsys.readouterr().out
+
+
+def test_while_nothing_succeeds_every_place_asks_once_in_a_pause(make_run):
+    down = failing(GenerationFailed("down"), range(1, 10_000))
+    run = make_run({"trouble": down}, evaluation={"every": 0})
+
+    async def a_while():
+        task = asyncio.create_task(run.orchestrator().run())
+        await asyncio.sleep(2.5 * PAUSE)
+        task.cancel()
+        await asyncio.wait([task])
+
+    run.live(a_while)
+    places = 2 * run.prompts  # one batch, and one more for the target
+    assert run.engine.calls == 3 * places
 
 
 def test_without_weights_nothing_is_asked_until_they_come(make_run):
@@ -115,20 +100,6 @@ def test_with_drop_groups_that_got_too_old_are_stopped(make_run):
     assert len(run.tickets) == run.steps * run.prompts
     assert sum(row["late"] for row in run.rows) == 1
     assert len(stopped_at) == 1 and stopped_at[0] <= 3
-
-
-def test_pauses_get_longer_while_nothing_succeeds(make_run, monkeypatch):
-    monkeypatch.setattr("rlbook.scale.rollout.orchestrator.POLL_SECONDS", 1.0)
-    run, pauses = make_run(), []
-    orchestrator = run.orchestrator()
-    for _ in range(5):
-        for _ in range(2):  # requests that fail together count once
-            ticket, problem = orchestrator.batches.start(0)
-            asked = InFlight(ticket, problem, since=run.clock.now)
-            orchestrator.ask_again(asked, GenerationFailed("down"))
-        pauses.append(orchestrator.resume_at - run.clock.now)
-        run.clock.now = orchestrator.resume_at
-    assert pauses == [1.0, 2.0, 4.0, LONGEST_PAUSE, LONGEST_PAUSE]
 
 
 def test_a_folder_that_nobody_has_started_is_named(tmp_path):

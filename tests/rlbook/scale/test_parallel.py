@@ -15,7 +15,7 @@ from rlbook.objectives import METHODS
 from rlbook.paths import data_dir
 from rlbook.policy import logprobs
 from rlbook.scale.config import TrainConfig
-from rlbook.scale.train.parallel import Ranks, plan, select, shard
+from rlbook.scale.train.parallel import Ranks, plan, shard
 from rlbook.training import TrainBatch, train_step
 
 TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
@@ -105,9 +105,11 @@ def test_known_plan():
     assert plan([5], 3, 100) == [[[0]], [[]], [[]]]
 
 
-def test_a_rank_without_rows_takes_part_with_nothing_to_train(batch):
-    nothing = select(batch, [])
-    assert nothing.ids.shape == (1, 1)
+def test_a_rank_without_rows_takes_part_with_nothing_to_train(ranks, batch, monkeypatch):
+    for name, value in (("count", 7), ("rank", 6)):
+        monkeypatch.setattr(ranks, name, value)
+    ((rows, nothing),) = ranks.micro_batches(batch, 1000)
+    assert len(rows) == 0 and nothing.ids.shape == (1, 1)
     assert not nothing.mask.any()
 
 
@@ -115,9 +117,9 @@ def test_a_rank_without_rows_takes_part_with_nothing_to_train(batch):
 @pytest.mark.parametrize("name", ["scalerl", "gspo"])
 def test_sharding_changes_nothing(name, checkpointing, ranks, batch):
     plain, sharded = fresh_policy(), fresh_policy()
-    scored = shard(sharded, ranks.mesh, TrainConfig(activation_checkpointing=checkpointing))
+    shard(sharded, ranks.mesh, TrainConfig(activation_checkpointing=checkpointing))
     expected = step(plain, batch, name)
-    got = step(scored, batch, name, parallel=ranks)
+    got = step(sharded, batch, name, parallel=ranks)
     assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
     torch.testing.assert_close(weights(sharded), weights(plain), rtol=0, atol=1e-6)
     assert expected["grad_norm"] > 1e-3
@@ -126,10 +128,10 @@ def test_sharding_changes_nothing(name, checkpointing, ranks, batch):
 def test_scores_are_those_of_the_weights_after_the_last_update(ranks, batch):
     """A forward pass without a backward one must not leave old weights gathered."""
     policy = fresh_policy()
-    scored = shard(policy, ranks.mesh, TrainConfig())
-    before = ranks.logprobs(scored, batch, 0.7, 20)
-    step(scored, batch, parallel=ranks)
-    after = ranks.logprobs(scored, batch, 0.7, 20)
+    shard(policy, ranks.mesh, TrainConfig())
+    before = ranks.logprobs(policy, batch, 0.7, 20)
+    step(policy, batch, parallel=ranks)
+    after = ranks.logprobs(policy, batch, 0.7, 20)
     plain = fresh_policy()
     torch.testing.assert_close(before, logprobs(plain, batch.ids, batch.mask, 0.7).detach())
     step(plain, batch)
@@ -140,12 +142,12 @@ def test_scores_are_those_of_the_weights_after_the_last_update(ranks, batch):
 
 def test_bfloat16_layers_keep_float32_weights(ranks, batch):
     policy = fresh_policy()
-    scored = shard(policy, ranks.mesh, TrainConfig(dtype="bfloat16"))
+    shard(policy, ranks.mesh, TrainConfig(dtype="bfloat16"))
     exact = logprobs(fresh_policy(), batch.ids, batch.mask).detach()
-    rounded = ranks.logprobs(scored, batch, 1.0, 20)
+    rounded = ranks.logprobs(policy, batch, 1.0, 20)
     gap = (rounded - exact)[batch.mask].abs().mean()
     assert 1e-6 < gap < 0.05
-    step(scored, batch, parallel=ranks)
+    step(policy, batch, parallel=ranks)
     assert all(p.dtype == torch.float32 for p in policy.parameters())
     moved = (weights(policy) - weights(fresh_policy())).abs()
     assert 0 < moved.max() < 1
@@ -159,9 +161,9 @@ def test_a_tied_head_is_trained_as_one_matrix(ranks, batch):
     torch.manual_seed(0)
     plain = LlamaForCausalLM(config).eval()
     sharded = copy.deepcopy(plain)
-    scored = shard(sharded, ranks.mesh, TrainConfig())
+    shard(sharded, ranks.mesh, TrainConfig())
     step(plain, batch)
-    step(scored, batch, parallel=ranks)
+    step(sharded, batch, parallel=ranks)
     torch.testing.assert_close(weights(sharded), weights(plain), rtol=0, atol=1e-6)
 
 
@@ -169,8 +171,6 @@ def test_json_values_are_shared(ranks):
     value = {"wörds": [1, -2.5, None, "λ"], "flag": True}
     assert ranks.share(value) == value
     assert ranks.collect([1, 2]) == [[1, 2]]
-    assert ranks.all(True)
-    assert not ranks.all(False)
 
 
 def test_every_micro_batch_shows_life(ranks, batch, monkeypatch):

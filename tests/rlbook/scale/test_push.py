@@ -3,24 +3,38 @@
 import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 
+from rlbook.policy import Completion
+from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
+from rlbook.scale.layout import Layout
 from rlbook.scale.train import weight_sync
-from rlbook.scale.train.weight_sync import GeneratorPool
+from rlbook.scale.train.weight_sync import WeightSync, WrongWeights
 
 
 class FakeClient:
     """A generator: `weights` None is a fresh process. `broken` names the calls that fail."""
 
     def __init__(self, url, weights=None, alive=True, broken=(), hangs=()):
-        self.url, self.weights, self.alive = url, weights, alive
+        self.url = self.name = url
+        self.weights, self.alive = weights, alive
         self.broken, self.hangs, self.calls = set(broken), set(hangs), []
-        self.paused = False
+        self.paused, self.beats = False, 0
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        pass
 
     def look_up(self):
         """It is where it was."""
+
+    def heartbeat(self):
+        self.beats += 1
 
     async def called(self, name):
         self.calls.append(name)
@@ -43,6 +57,10 @@ class FakeClient:
         await self.called("resume")
         self.paused = False
 
+    async def complete_at(self, version, prompt, n, **how):
+        await self.called("probe")
+        return [Completion([5], [-3.0], "length", versions=[version])]
+
     @asynccontextmanager
     async def new_weights(self, version, clear_cache):
         self.paused, self.cleared = True, clear_cache
@@ -55,17 +73,15 @@ class FakeClient:
 class FakeTransport:
     turn = nullcontext()
 
-    def __init__(self):
-        self.connected, self.forgotten = [], []
+    def __init__(self, *arguments):
+        self.sent = []
 
-    async def connect(self, client, fresh):
-        self.connected.append((client.url, fresh))
+    def prepare(self, version):
+        """Nothing has to be done."""
 
-    async def send(self, client):
+    async def send(self, client, fresh):
+        self.sent.append((client.url, fresh))
         await client.called("send")
-
-    def forget(self, client):
-        self.forgotten.append(client.url)
 
 
 class Clock:
@@ -76,31 +92,42 @@ class Clock:
 
 
 @pytest.fixture
-def fleet():
-    def make(*clients, **how):
-        async def sample(client, version):
-            await client.called("probe")
-            return client.url, version
+def fleet(tmp_path, monkeypatch):
+    made = []
 
-        clock = Clock()
-        generators = GeneratorPool(clients, FakeTransport(), sample, clock=clock, **how)
-        generators.now = clock
-        return generators
+    def make(*clients, **generate):
+        ranks = SimpleNamespace(first=True, alive=lambda: None)
+        policy = SimpleNamespace(config=SimpleNamespace(vocab_size=29))
+        learner = SimpleNamespace(parallel=ranks, policy=policy, step=0)
+        monkeypatch.setattr(weight_sync, "clients_of", lambda config, layout: list(clients))
+        monkeypatch.setattr(weight_sync, "monotonic", clock := Clock())
+        config = ScaleConfig(run=str(tmp_path), **{"generate": generate} if generate else {})
+        sync = WeightSync(config, Layout(tmp_path), learner)
+        sync.now = clock
+        made.append(sync)
+        return sync
 
-    return make
+    monkeypatch.setattr(weight_sync, "TRANSPORTS", {"file": FakeTransport})
+    yield make
+    for sync in made:
+        sync.close()
 
 
-def behind(generators, version):
-    return [client.url for client in asyncio.run(generators.behind(version))]
+def behind(sync, version):
+    sync.learner.step, sync.asked = version, None
+    return [client.url for client in sync.due] if sync.is_due() else []
 
 
-def round_(generators, version):
-    """One look and one push, as the trainer does it; returns the probes."""
+def round_(sync, version):
+    """One look and one push, as the trainer does it; returns who was probed."""
+    return list(sync.runner.run(sync.push())) if behind(sync, version) else []
 
-    async def both():
-        return await generators.push(await generators.behind(version), version)
 
-    return asyncio.run(both())
+def judged(sync, version, **gaps):
+    """A look, a push, and what the probes of it show; they are right unless it is said."""
+    probed = round_(sync, version)
+    sync.runner.run(sync.judge(dict.fromkeys(probed, 0.0) | gaps))
+    return probed
 
 
 def test_only_those_who_lack_the_weights_get_them(fleet):
@@ -117,19 +144,19 @@ def test_only_those_who_lack_the_weights_get_them(fleet):
 def test_a_process_is_probed_once(fleet):
     client = FakeClient("a")
     generators = fleet(client)
-    assert round_(generators, 0) == [("a", 0)]
-    assert round_(generators, 1) == []
+    assert judged(generators, 0) == ["a"]
+    assert judged(generators, 1) == []
     client.weights = None  # started again: the same address, the weights it came with
-    assert round_(generators, 1) == [("a", 1)]
-    assert generators.transport.connected == [("a", True), ("a", False), ("a", True)]
+    assert judged(generators, 1) == ["a"]
+    assert generators.transport.sent == [("a", True), ("a", False), ("a", True)]
 
 
 def test_a_trainer_that_starts_again_probes_and_reconnects(fleet):
     """Generators keep their weights over its death; its connections are gone."""
     generators = fleet(FakeClient("a", 4))
     assert round_(generators, 4) == []
-    assert round_(generators, 5) == [("a", 5)]
-    assert generators.transport.connected == [("a", True)]
+    assert round_(generators, 5) == ["a"]
+    assert generators.transport.sent == [("a", True)]
 
 
 @pytest.mark.parametrize("call", ["start", "send", "probe"])
@@ -137,13 +164,12 @@ def test_a_failing_generator_is_named_and_holds_up_nobody(call, fleet):
     bad, good = FakeClient("bad", 0, broken=[call]), FakeClient("good", 0)
     generators = fleet(bad, good)
     with pytest.warns(RuntimeWarning, match=f"generator bad: version 1 .*{call} failed"):
-        assert round_(generators, 1) == [("good", 1)]
+        assert judged(generators, 1) == ["good"]
     assert good.weights == 1
-    assert generators.transport.forgotten == ["bad"]
     bad.broken.clear()
     assert behind(generators, 2) == ["good"]  # not at once
     generators.now.now = 1.5
-    assert round_(generators, 2) == [("bad", 2)]
+    assert judged(generators, 2) == ["bad"]
     assert bad.weights == good.weights == 2
 
 
@@ -153,13 +179,13 @@ def test_tries_get_rarer_and_start_over_after_a_success(fleet):
     with pytest.warns(RuntimeWarning):
         for second in range(200):
             generators.now.now = float(second)
-            if asyncio.run(generators.behind(1)):
+            if behind(generators, 1):
                 tries.append(second)
-                round_(generators, 1)
+                generators.runner.run(generators.push())
     assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183]  # doubled up to a minute
     client.broken.clear()
     generators.now.now = 300.0
-    round_(generators, 1)
+    judged(generators, 1)
     client.broken.add("send")
     with pytest.warns(RuntimeWarning):
         round_(generators, 2)
@@ -174,27 +200,45 @@ def test_a_silent_generator_costs_its_time_limit_once(fleet, monkeypatch):
     with pytest.warns(RuntimeWarning, match=r"silent: no answer within 0\.05 s"):
         assert behind(generators, 1) == ["good"]
     assert behind(generators, 1) == ["good"]
-    assert silent.calls == ["version"]
+    assert silent.calls == ["version"] * 2  # by the greeting, and by one look
 
 
 def test_a_push_that_hangs_is_given_up(fleet):
     stuck, good = FakeClient("stuck", 0, hangs=["send"]), FakeClient("good", 0)
-    generators = fleet(stuck, good, limit=0.1)
+    generators = fleet(stuck, good, timeout=0.1)
     with pytest.warns(RuntimeWarning, match="stuck: version 1 is not delivered: time limit"):
         round_(generators, 1)
     assert good.weights == 1
     assert stuck.weights is None  # counts as fresh: it gets everything again
 
 
-def test_the_limit_follows_what_pushes_take(fleet):
-    generators = fleet(FakeClient("a", 0), limit=600.0)
-    assert generators.push_limit == 600.0
-    generators.slowest = 2.0
-    assert generators.push_limit == 30.0
-    generators.slowest = 20.0
-    assert generators.push_limit == 200.0
-    generators.slowest = 500.0
-    assert generators.push_limit == 600.0
+@pytest.mark.parametrize(
+    ("slowest", "limit"), [(0.0, 600.0), (2.0, 30.0), (20.0, 200.0), (500.0, 600.0)]
+)
+def test_the_limit_follows_what_pushes_take(slowest, limit, fleet, monkeypatch):
+    limits = []
+    monkeypatch.setattr(
+        weight_sync.asyncio, "timeout", lambda seconds: (limits.append(seconds), nullcontext())[1]
+    )
+    generators = fleet(FakeClient("a", 0), timeout=600.0)
+    generators.slowest = slowest
+    round_(generators, 1)
+    assert limits[-1] == limit
+
+
+def test_what_cannot_be_prepared_is_a_failed_push_of_everybody_who_goes_on(fleet):
+    clients = [FakeClient("a", 0), FakeClient("b", 0)]
+    generators = fleet(*clients)
+
+    def full(version):
+        raise OSError(28, "No space left on device")
+
+    generators.transport.prepare = full
+    with pytest.warns(RuntimeWarning, match="version 1 is not delivered: .*No space") as warned:
+        assert round_(generators, 1) == []
+    assert len(warned) == 2 and [c.weights for c in clients] == [0, 0]
+    assert not any(client.paused for client in clients)
+    assert behind(generators, 1) == []  # not at once
 
 
 def test_a_refused_question_is_named_not_raised(fleet):
@@ -209,23 +253,16 @@ def test_a_refused_question_is_named_not_raised(fleet):
 def test_generators_left_paused_go_on_when_the_trainer_is_back(fleet):
     paused, fresh, dead = FakeClient("p", 3), FakeClient("f"), FakeClient("d", alive=False)
     paused.paused = True
-    generators = fleet(paused, fresh, dead)
-    asyncio.run(generators.resume_all())
+    fleet(paused, fresh, dead)
     assert not paused.paused
     assert "resume" not in fresh.calls + dead.calls
 
 
-@pytest.mark.parametrize("clear", [True, False])
-def test_the_cache_is_cleared_as_configured(clear, fleet):
+@pytest.mark.parametrize("kv", ["clear", "keep"])
+def test_the_cache_is_cleared_as_configured(kv, fleet):
     client = FakeClient("a", 0)
-    round_(fleet(client, clear_cache=clear), 1)
-    assert client.cleared is clear
-
-
-def judged(generators, version, **gaps):
-    """A look, a push, and what the probes of it show."""
-    round_(generators, version)
-    asyncio.run(generators.judge(gaps, tolerance=0.1))
+    round_(fleet(client, kv=kv), 1)
+    assert client.cleared is (kv == "clear")
 
 
 def test_a_generator_that_computes_with_other_weights_is_asked_by_nobody(fleet):
@@ -233,7 +270,7 @@ def test_a_generator_that_computes_with_other_weights_is_asked_by_nobody(fleet):
     bad, good = FakeClient("bad"), FakeClient("good")
     generators = fleet(bad, good)
     with pytest.warns(RuntimeWarning, match=r"generator bad: .* not those of the weights .*0\.5"):
-        judged(generators, 1, bad=0.5, good=0.01)
+        judged(generators, 1, bad=0.5, good=5e-4)
     assert (bad.weights, good.weights) == (None, 1)
     assert behind(generators, 1) == []  # not at once
     generators.now.now = 2.0
@@ -242,10 +279,10 @@ def test_a_generator_that_computes_with_other_weights_is_asked_by_nobody(fleet):
     generators.now.now = 3.5
     assert behind(generators, 1) == []  # the pause has grown
     generators.now.now = 10.0
-    judged(generators, 2, bad=0.01)
+    judged(generators, 2)
     assert (bad.weights, good.weights) == (2, 2)
     generators.now.now = 11.0
-    assert behind(generators, 2) == [] and not generators.hopeless
+    assert behind(generators, 2) == [] and generators.vain == {"bad": 0, "good": 0}
 
 
 def test_one_that_cannot_be_told_is_not_taken_for_right(fleet):
@@ -261,34 +298,43 @@ def test_one_that_cannot_be_told_is_not_taken_for_right(fleet):
     assert deaf.weights == 1 and behind(generators, 1) == ["deaf"]
 
 
-def test_without_one_that_is_right_there_is_no_hope(fleet):
-    clients = [FakeClient("a"), FakeClient("b")]
-    generators = fleet(*clients)
+def test_a_run_ends_once_every_generator_was_wrong_again_and_again(fleet):
+    """As long as one of them is right, or was wrong only now and then, it goes on."""
+    generators = fleet(FakeClient("a"), FakeClient("b"))
+    generators.ranks.share = lambda value: value
+
+    def deliver(**gaps):
+        generators.now.now += 100.0
+        generators.gaps = lambda probes: gaps
+        assert behind(generators, 1)
+        generators.deliver()
+
     with pytest.warns(RuntimeWarning):
-        for attempt in range(weight_sync.MOST_WRONG):
-            assert not generators.hopeless
-            generators.now.now = 100.0 * attempt
-            judged(generators, 1, a=0.5, b=0.5)
-    assert generators.hopeless
-    generators.now.now = 1000.0
-    judged(generators, 1, a=0.01)
-    assert not generators.hopeless
+        for _ in range(weight_sync.MOST_WRONG - 1):
+            deliver(a=0.5, b=0.5)
+        deliver(a=0.5, b=0.0)
+        deliver(a=0.5)
+        generators.clients[1].weights = None  # started again, and wrong since
+        for _ in range(weight_sync.MOST_WRONG - 1):
+            deliver(a=0.5, b=0.5)
+        with pytest.raises(WrongWeights, match=r"a, b: no generator .* check model\.policy"):
+            deliver(a=0.5, b=0.5)
 
 
 def test_life_is_shown_for_a_generator_while_it_is_sent_weights(fleet, monkeypatch):
     """Its engine answers nobody meanwhile, however long that takes."""
     monkeypatch.setattr(weight_sync, "HEARTBEAT_SECONDS", 0.01)
-    beats = Counter()
     slow, other = FakeClient("slow", 0), FakeClient("other", 5)
-    generators = fleet(slow, other, heartbeat_of=lambda client: lambda: beats.update([client.url]))
+    generators, own = fleet(slow, other), Counter()
+    generators.ranks.alive = lambda: own.update(["beats"])
 
-    async def send(client):
-        while beats[client.url] < 5:
+    async def send(client, fresh):
+        while client.beats < 5:
             await asyncio.sleep(0.001)
 
     generators.transport.send = send
     round_(generators, 5)
-    assert slow.weights == 5 and not beats["other"]
-    seen = beats["slow"]
-    asyncio.run(asyncio.sleep(0.05))
-    assert beats["slow"] == seen
+    assert slow.weights == 5 and not other.beats and own["beats"] >= 5
+    seen = slow.beats
+    generators.runner.run(asyncio.sleep(0.05))
+    assert slow.beats == seen

@@ -139,7 +139,6 @@ def test_ranks_talk_in_json(results):
     assert results[1]["talking"]["shared"] == {"from": 0}
     for result in results:
         assert result["talking"]["collected"] == [[0], [1, 1]]
-        assert result["talking"]["all"] == [True, False, False]
 
 
 def test_the_whole_trainer_on_two_ranks_is_that_on_one(out, one, results, tmp_path):
@@ -149,7 +148,7 @@ def test_the_whole_trainer_on_two_ranks_is_that_on_one(out, one, results, tmp_pa
     ours, theirs = tensors_of(tmp_path / step), tensors_of(out / "run" / step)
     assert len(list((out / "run" / step).glob("rank_*"))) == 2
     assert ours.keys() == theirs.keys()
-    for name in ours.keys() - {"rng"}:
+    for name in ours:
         torch.testing.assert_close(theirs[name], ours[name], rtol=0, atol=1e-5)
     rows = [read_jsonl(folder / "metrics.jsonl") for folder in (out / "run", tmp_path)]
     for row, other in zip(*rows, strict=True):

@@ -42,7 +42,7 @@ def test_everybody_is_killed_once_after_the_first_update(tmp_path, monkeypatch):
 def test_a_group_takes_as_long_as_its_longest_answer(tmp_path, monkeypatch):
     rollouts = [SimpleNamespace(group=g, length=n) for g, n in ((1, 10), (1, 40), (2, 20))]
     monkeypatch.setattr("rlbook.scale.launch.rehearse.read_batch", lambda *_: (rollouts, {}))
-    monkeypatch.setattr("rlbook.scale.launch.rehearse.newest_batch", lambda _: 2)
+    monkeypatch.setattr("rlbook.scale.launch.rehearse.published", lambda _: [2])
     assert decode_seconds(Layout(tmp_path), 6.0) == pytest.approx(6 / 30)
 
 
@@ -88,6 +88,6 @@ def test_a_rehearsal_that_fails_says_where_its_logs_are(tmp_path, monkeypatch, c
         raise TooManyDeaths("generator0 died 9 times")
 
     monkeypatch.setattr("rlbook.scale.launch.rehearse.launch", dies)
-    assert rehearse(ScaleConfig(run=str(tmp_path / "mine"))) == 1
+    assert rehearse(ScaleConfig(run=str(tmp_path / "mine")), tmp_path / "own.yaml") == 1
     said = capsys.readouterr().err
     assert "generator0 died 9 times" in said and "mine-rehearsal-" in said

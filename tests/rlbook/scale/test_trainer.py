@@ -19,7 +19,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train import checkpoint, trainer
 from rlbook.scale.train.checkpoint import Checkpoints
-from rlbook.scale.train.trainer import ScaleTrainer, Stopwatch
+from rlbook.scale.train.trainer import ScaleTrainer
 from rlbook.tasks import Problem
 from rlbook.training import Learner, Rollout, RunConfig, Trainer
 from rlbook.training.checkpoint import read_state
@@ -32,8 +32,10 @@ STEPS = 5
 @pytest.fixture(autouse=True)
 def written_at_once(monkeypatch):
     """A checkpoint is there before the next update begins, whatever the writer's thread does."""
-    original = Checkpoints.settle
-    monkeypatch.setattr(Checkpoints, "settle", lambda self, wait: original(self, wait=True))
+    original = Checkpoints.begin
+    monkeypatch.setattr(
+        Checkpoints, "begin", lambda self, *what: (original(self, *what), self.settle())
+    )
 
 
 class Settings:
@@ -116,11 +118,10 @@ def rows(layout):
 
 
 def final(layout, step=STEPS):
-    """Everything in a checkpoint but the random state, which nothing here draws from."""
+    """All tensors in a checkpoint."""
     folder = layout.checkpoints / f"step_{step:06d}"
     moments = load_file(folder / "rank_00000.safetensors")
     weights = load_file(folder / "model.safetensors")
-    moments.pop("rng")
     return moments | {f"model.{name}": weight for name, weight in weights.items()}
 
 
@@ -472,13 +473,19 @@ def test_the_samplers_own_log_probs_are_the_anchor_where_the_method_says_so(tmp_
     assert torch.equal(batch.logp_old[batch.mask], sampled)
 
 
-def test_laps_add_up(monkeypatch):
+def test_what_an_update_took_is_told_by_what_it_was_spent_on(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: now[0])
-    watch = Stopwatch()
-    for name, seconds in (("wait", 2.0), ("train", 1.0), ("wait", 0.5)):
-        with watch(name):
-            now[0] += seconds
-    now[0] += 0.5
-    assert watch.lap() == {"wait": 2.5, "train": 1.0, "total": 4.0}
-    assert watch.lap() == {"total": 0.0}
+    one, told = ScaleTrainer(run_folder(tmp_path), settings(tmp_path)), []
+    one.log.close()
+    one.log = told.append
+    for _ in range(2):
+        for name, seconds in (("wait", 2.0), ("train", 1.0), ("push", 0.25), ("wait", 0.5)):
+            with one.timed(name):
+                now[0] += seconds
+        now[0] += 0.25
+        one.report(rollouts_of(0), {})
+    for row in told:
+        assert (row["train_seconds"], row["push_seconds"]) == (1.0, 0.25)
+        assert row["trainer_idle"] == 2.5 / 4.0
+        assert row["tokens_per_second"] == sum(r.length for r in rollouts_of(0)) / 4.0

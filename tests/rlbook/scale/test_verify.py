@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from rlbook.scale.generate.protocol import GenerationFailed
-from rlbook.scale.rollout.verify import Verifiers
+from rlbook.scale.rollout.groups import Verifiers
 from rlbook.tasks import Problem, SumsTask
 from rlbook.tasks.sandbox import bounded
 
@@ -46,7 +46,7 @@ def test_the_verdict_is_the_tasks_own(verifiers):
     expected = [SumsTask().verify(PROBLEM, text) for text in answers]
     several = verifiers("sums", count=2, seconds=30)
     assert judge(several, *answers) == expected
-    assert several.failures == Counter()
+    assert several.events == Counter()
     assert judge(several, tagged("2"), problem=PROBLEM)[0].correct
 
 
@@ -77,7 +77,7 @@ def test_late_twice_is_wrong_and_counted(verifiers, monkeypatch):
     )
     (verdict,) = judge(one, tagged("2"))
     assert (verdict.correct, verdict.reason) == (False, "timeout")
-    assert one.failures == {"verify_timeouts": 2}
+    assert one.events == {"verify_timeouts": 2}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_after_one_failure_the_verdict_is_the_tasks_own(verifiers, error, counte
     one = verifiers("sums", seconds=30)
     monkeypatch.setattr(one.workers[0], "call", failing(one.workers[0], error))
     assert judge(one, tagged("2"))[0].correct
-    assert one.failures == {counted: 1}
+    assert one.events == {counted: 1}
 
 
 def test_a_verifier_that_fails_gives_no_verdict(verifiers, monkeypatch):
@@ -118,7 +118,7 @@ def test_a_hanging_verifier_is_killed_and_the_next_completion_judged(verifiers, 
         (False, "timeout"),
         (True, "ok"),
     ]
-    assert one.failures == {"verify_timeouts": 2}  # asked once more
+    assert one.events == {"verify_timeouts": 2}  # asked once more
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_a_slow_host_never_makes_a_right_answer_wrong(verifiers):
     wakes.start()
     assert judge(one, tagged("2"))[0].correct
     wakes.join()
-    assert one.failures == Counter() and one.workers[0]._process is process
+    assert one.events == Counter() and one.workers[0]._process is process
 
 
 @pytest.mark.slow

@@ -19,10 +19,12 @@ from transformers import LlamaForCausalLM
 
 from rlbook.policy import load_policy, logprobs
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
 from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused, reload_request
-from rlbook.scale.generate.registry import ENTRY_VARIABLE, published
-from rlbook.scale.generate.vllm_adapter import check_version, server_command, vllm_python
+from rlbook.scale.generate.registry import published
+from rlbook.scale.generate.vllm_adapter import check_version, vllm_python
+from rlbook.scale.launch.commands import generator
+from rlbook.scale.layout import Layout
 
 PYTHON = vllm_python()
 pytestmark = [
@@ -62,15 +64,15 @@ class Server:
 
     def __init__(self, folder, tied):
         self.model, self.folder = write_policy(folder / "policy", tied), folder
-        self.entry, self.log = folder / "server.json", folder / "log"
+        layout, self.log = Layout(folder), folder / "log"
+        self.entry = layout.server("generator0")
         generate = {"engine": "vllm", "token": TOKEN}
         policy = {"policy": str(folder / "policy")}
         config = ScaleConfig(run=str(folder), model=policy, generate=generate)
-        argv, environment = server_command(config, 0)
-        own = {"OMP_NUM_THREADS": "1", ENTRY_VARIABLE: str(self.entry)}
-        environment = os.environ | environment | own
+        command = generator(config, layout, 0)
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+            environment = os.environ | command.env
+            self.process = subprocess.Popen(command.argv, env=environment, stdout=log, stderr=log)
 
     @property
     def url(self):
@@ -187,7 +189,7 @@ def test_log_probabilities_are_those_of_the_trainer(untied, temperature):
             async with client.new_weights(0, True):
                 await client.reload(untied.weights(untied.model, "v0"))
             limits = {"max_new_tokens": 100, "temperature": temperature}
-            return await client.complete_at(await client.version(), prompt, 8, **limits)
+            return await HTTPEngine([client]).complete(prompt, 8, **limits)
 
     completions = asyncio.run(run())
     differences, versions = difference(untied.model, prompt, completions, temperature)
@@ -374,7 +376,7 @@ from vllm.distributed.weight_transfer import nccl_engine
 
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
-from rlbook.scale.train.nccl import NCCLTransport
+from rlbook.scale.train.weights import NCCLTransport
 
 sent, asked, told = [], [], []
 nccl_engine.open_trainer_endpoint = lambda info: "group"
@@ -398,13 +400,13 @@ class Generator:
 
 
 async def push():
-    ranks = SimpleNamespace(device=torch.device("cpu"), first=True, share=told.append)
-    transport = NCCLTransport(ScaleConfig(tensor_parallel=2), Layout(Path()), ranks)
-    policy = {"a": torch.ones(2, 3), "b": torch.zeros(4)}
-    transport.policy = torch.nn.ParameterDict(policy)  # as `gather` does, on a GPU
+    ranks = SimpleNamespace(
+        device=torch.device("cpu"), first=True, share=told.append, alive=lambda: None
+    )
+    policy = torch.nn.ParameterDict({"a": torch.ones(2, 3), "b": torch.zeros(4)})
+    transport = NCCLTransport(ScaleConfig(tensor_parallel=2), Layout(Path()), ranks, policy)
     for fresh in (True, False):
-        await transport.connect(Generator(), fresh)
-        await transport.send(Generator())
+        await transport.send(Generator(), fresh)
     return transport
 
 asyncio.run(push())

@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import asynccontextmanager
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -17,18 +16,11 @@ from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.generate.builtin_server import make_app
 from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.layout import Layout
 from rlbook.scale.train import weights
 from rlbook.scale.train.parallel import Ranks, shard
-from rlbook.scale.train.weight_sync import (
-    MOST_WRONG,
-    GeneratorPool,
-    WeightSync,
-    WrongWeights,
-    gaps_of,
-    probe,
-    tolerance,
-)
+from rlbook.scale.train.weight_sync import MOST_WRONG, TOLERANCE, WeightSync, WrongWeights
 from rlbook.scale.train.weights import FileTransport, whole_tensors
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
@@ -74,96 +66,99 @@ async def serving(*models):
             await runner.cleanup()
 
 
-def sender(root, ranks):
-    config = ScaleConfig(run=str(root))
-    prober = partial(probe, config, policy_with(0).config.vocab_size)
-    return FileTransport(config, Layout(root), ranks), prober
-
-
 def same(model, other):
     return all(torch.equal(v, other.state_dict()[k]) for k, v in model.state_dict().items())
+
+
+def sharded(policy, ranks):
+    shard(policy, ranks.mesh, TrainConfig())
+    return policy
+
+
+@asynccontextmanager
+async def syncing(root, ranks, policy, *servers):
+    """The trainer's end for built-in servers around these models, and their clients."""
+    learner = SimpleNamespace(parallel=ranks, policy=policy, step=0)
+    (root / "run_id").write_text(RUN_ID)
+    sync = await asyncio.to_thread(WeightSync, ScaleConfig(run=str(root)), Layout(root), learner)
+    async with serving(*servers) as sync.clients:
+        yield sync
+    await asyncio.to_thread(sync.close)
+
+
+async def push(sync, version):
+    """A look and a push; what was written for a probe, by URL."""
+    sync.learner.step = version
+    sync.due = await sync.behind()
+    return await sync.push()
 
 
 def test_weights_arrive_bit_for_bit_at_every_version(ranks, tmp_path):
     sent = [policy_with(1), policy_with(2)]
     servers = [policy_with(3), policy_with(4)]
-    link, prober = sender(tmp_path, ranks)
-    probes = []
 
     async def run():
-        async with serving(*servers) as clients:
-            generators = GeneratorPool(clients, link, prober, limit=20)
-            for version, policy in enumerate(sent):
-                link.gather(policy, version)
-                probes.append(await generators.push(await generators.behind(version), version))
-                assert [await c.version() for c in clients] == [version, version]
-                assert all(same(policy, server) for server in servers)
+        async with syncing(tmp_path, ranks, sent[0], *servers) as sync:
+            for version, sync.transport.policy in enumerate(sent):
+                probes = await push(sync, version)
+                assert len(probes) == 2 * (version == 0)
+                assert [await c.version() for c in sync.clients] == [version, version]
+                assert all(same(sync.transport.policy, server) for server in servers)
+                if version == 0:
+                    for policy, right in ((1, True), (2, False)):
+                        sync.learner.policy = sharded(policy_with(policy), ranks)
+                        gaps = sync.gaps(probes)
+                        assert gaps.keys() == probes.keys()
+                        assert all((gap < TOLERANCE["float32"]) == right for gap in gaps.values())
+                    await sync.judge(dict.fromkeys(probes, 0.0))
 
     asyncio.run(run())
-    assert [len(p) for p in probes] == [2, 0]
-    first = shard(sent[0], ranks.mesh, TrainConfig())
-    config = ScaleConfig(run=str(tmp_path))
-    right = gaps_of(probes[0], ranks, first, config)
-    assert len(right) == 2 and all(gap < tolerance(config) for gap in right.values())
-    wrong = gaps_of(probes[0], ranks, shard(sent[1], ranks.mesh, TrainConfig()), config)
-    assert wrong.keys() == right.keys()
-    assert all(gap > tolerance(config) for gap in wrong.values())
 
 
 def test_a_failure_in_the_middle_leaves_a_generator_without_a_version(ranks, tmp_path):
     """Half of the weights under the old label would poison every batch."""
-    link, prober = sender(tmp_path, ranks)
 
     async def run():
-        async with serving(policy_with(2)) as (client,):
-            generators = GeneratorPool([client], link, prober, limit=20, clock=lambda: clock[0])
-            link.gather(policy_with(1), 0)
-            await generators.push([client], 0)
-            link.gather(policy_with(3), 1)
-            await link.connect(client, False)
-            (link.folder / "model-00000.safetensors").write_bytes(b"not a tensor")
+        async with syncing(tmp_path, ranks, policy_with(1), policy_with(2)) as sync:
+            (client,) = sync.clients
+            await push(sync, 0)
+            sync.transport.prepare(1)
+            (sync.transport.folder / "model-00000.safetensors").write_bytes(b"not a tensor")
             with pytest.warns(RuntimeWarning, match="version 1 is not delivered"):
-                await generators.push([client], 1)
+                await push(sync, 1)
             assert await client.version() is None
-            clock[0] = 5.0
-            link.gather(policy_with(3), 2)
-            probes = await generators.push(await generators.behind(2), 2)
-            assert [await client.version(), len(probes)] == [2, 1]
+            sync.retry_at.clear()
+            assert len(await push(sync, 2)) == 1
+            assert await client.version() == 2
 
-    clock = [0.0]
     asyncio.run(run())
 
 
 def test_a_full_disk_is_a_failed_push(ranks, tmp_path, monkeypatch):
-    link, prober = sender(tmp_path, ranks)
-
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     async def run():
-        async with serving(policy_with(2)) as (client,):
-            generators = GeneratorPool([client], link, prober, limit=20, clock=lambda: clock[0])
+        async with syncing(tmp_path, ranks, policy_with(1), policy_with(2)) as sync:
+            (client,) = sync.clients
             monkeypatch.setattr("rlbook.scale.train.weights.save_file", full)
-            link.gather(policy_with(1), 0)
             with pytest.warns(RuntimeWarning, match="No space left on device"):
-                await generators.push([client], 0)
+                await push(sync, 0)
             assert await client.version() is None
             monkeypatch.undo()
-            clock[0] = 5.0
-            link.gather(policy_with(1), 0)
-            await generators.push(await generators.behind(0), 0)
+            sync.retry_at.clear()
+            await push(sync, 0)
             assert await client.version() == 0
 
-    clock = [0.0]
     asyncio.run(run())
 
 
 def test_only_the_last_folders_are_kept(ranks, tmp_path):
-    link, _ = sender(tmp_path, ranks)
     policy = policy_with(1)
+    link = FileTransport(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), ranks, policy)
     (tmp_path / "weights" / ".v000006.123.partial").mkdir(parents=True)  # of a killed trainer
     for version in (7, 8, 9, 3):  # back to 3: resumed from a checkpoint
-        link.gather(policy, version)
+        link.prepare(version)
     assert sorted(p.name for p in (tmp_path / "weights").iterdir()) == ["v000003", "v000009"]
     stored = load_file(tmp_path / "weights" / "v000003" / "model-00000.safetensors")
     assert all(torch.equal(v, policy.state_dict()[k]) for k, v in stored.items())
@@ -189,8 +184,8 @@ def test_files_hold_the_weights_in_the_generators_dtype_a_few_at_a_time(
     policy = policy_with(1)
     shard(policy, ranks.mesh, TrainConfig())
     config = ScaleConfig(run=str(tmp_path), generate={"dtype": "bfloat16"})
-    link = FileTransport(config, Layout(tmp_path), ranks)
-    link.gather(policy, 3)
+    link = FileTransport(config, Layout(tmp_path), ranks, policy)
+    link.prepare(3)
     files = [load_file(file) for file in link.folder.glob("*.safetensors")]
     assert len(files) > 3
     largest = max(p.numel() for p in policy.parameters())
@@ -205,9 +200,7 @@ def test_files_hold_the_weights_in_the_generators_dtype_a_few_at_a_time(
 @pytest.fixture
 def sync(ranks, tmp_path):
     (tmp_path / "run_id").write_text(RUN_ID)
-    policy = policy_with(1)
-    scored = shard(policy, ranks.mesh, TrainConfig())
-    learner = SimpleNamespace(parallel=ranks, policy=policy, scored=scored, step=3)
+    learner = SimpleNamespace(parallel=ranks, policy=sharded(policy_with(1), ranks), step=3)
     made = WeightSync(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), learner)
     yield made
     made.close()
@@ -219,26 +212,31 @@ def test_a_trainer_lives_for_as_long_as_its_push_takes(sync, monkeypatch):
     beats = []
     monkeypatch.setattr(sync.ranks, "alive", lambda: beats.append("gather"))
 
-    async def slow(clients, version):
+    @asynccontextmanager
+    async def slow(version, clear_cache):
         tensors = len(beats)
         assert tensors >= len(list(sync.learner.policy.parameters()))
         async with asyncio.timeout(60):
             while len(beats) < tensors + 5:
                 await asyncio.sleep(0.001)
-        return []
+        raise GenerationFailed("too slow")
+        yield
 
-    monkeypatch.setattr(sync.generators, "push", slow)
-    sync.deliver()
+    sync.due = sync.clients
+    monkeypatch.setattr(sync.clients[0], "new_weights", slow)
+    with pytest.warns(RuntimeWarning, match="too slow"):
+        sync.deliver()
 
 
 def test_a_trainer_whose_every_generator_is_wrong_ends_and_says_so(sync, monkeypatch):
     problem, logps = Problem("probe", "", ""), [-9.0, -9.0]
     written = [Rollout(problem, 0, [1, 9, 10], [5, 6], logps, [0, 0], "length", "")]
 
-    async def push(clients, version):
-        return [(sync.generators.clients[0].url, written)]
+    async def push():
+        return {sync.clients[0].url: written}
 
-    monkeypatch.setattr(sync.generators, "push", push)
+    sync.due = sync.clients
+    monkeypatch.setattr(sync, "push", push)
     with pytest.warns(RuntimeWarning, match="not those of the weights"):
         for _ in range(MOST_WRONG - 1):
             sync.deliver()

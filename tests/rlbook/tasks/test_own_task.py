@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rlbook.scale.rollout.verify import Verifiers
+from rlbook.scale.rollout.groups import Verifiers
 from rlbook.tasks import (
     HeldOut,
     Labelled,
@@ -71,7 +71,7 @@ def test_a_task_by_import_path_is_judged_in_another_process_too(own):
     finally:
         verifiers.close()
     assert [v.reason for v in verdicts] == ["ok", "wrong"]
-    assert not verifiers.failures
+    assert not verifiers.events
 
 
 @pytest.mark.parametrize(

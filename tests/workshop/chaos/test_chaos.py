@@ -110,7 +110,7 @@ def told_run(tmp_path_factory):
         learner.learn(read_batch(kept, step)[0])
     torch.set_num_threads(threads)
     learner.begin_save({})
-    assert learner.checkpoints.settle(wait=True)
+    assert learner.checkpoints.settle()
     return layout
 
 

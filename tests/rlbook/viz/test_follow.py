@@ -2,9 +2,9 @@
 
 import json
 
-from rlbook.scale.launch.progress import follow
 from rlbook.scale.layout import Layout
 from rlbook.training import RunLog
+from rlbook.viz.run_record import follow
 
 
 def test_rows_come_as_they_are_written_and_replayed_updates_once_more(tmp_path):

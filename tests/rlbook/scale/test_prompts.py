@@ -4,7 +4,6 @@ import pytest
 
 from rlbook.policy import Completion
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.rollout.batches import PromptQueue
 from rlbook.tasks import SumsTask, get_task
 from rlbook.training import RunConfig, Trainer
 from rlbook.training.pool import training_pool, training_problems
@@ -37,22 +36,15 @@ def test_without_a_pool_the_problems_are_those_of_one_process():
     list(Trainer(config, task=task, engine=Silent()))
     scaled = ScaleConfig(**config.to_dict())
     assert training_problems(SumsTask(), scaled) == list({p.id: p for p in task.asked}.values())
-    tickets = PromptQueue(training_pool(SumsTask(), scaled, []))
-    drawn = [tickets.open[tickets.take()] for _ in range(len(task.asked))]
+    drawn = training_pool(SumsTask(), scaled, []).draw(len(task.asked))
     assert drawn[: len(set(drawn))] == list(dict.fromkeys(task.asked))  # and then again
 
 
 def test_a_run_given_more_steps_goes_on_with_new_problems():
-    short, long = (ScaleConfig(steps=steps, **SMALL) for steps in (3, 9))
-    tickets = PromptQueue(training_pool(SumsTask(), short, []))
-    first = [tickets.open[tickets.take()] for _ in range(18)]
-    tickets.leave(0, [])
-    resumed = PromptQueue(training_pool(SumsTask(), long, []), tickets.state())
-    assert resumed.open == tickets.open
-    again = [resumed.open[resumed.take()] for _ in range(17)]
-    assert again == first[1:]
-    fresh = [resumed.open[resumed.take()] for _ in range(18)]
-    assert not set(first[: len(set(first))]) & set(fresh)
+    short, long = (training_pool(SumsTask(), ScaleConfig(steps=n, **SMALL), []) for n in (3, 9))
+    first = short.draw(18)
+    long.load(short.state())
+    assert not set(first) & set(long.draw(18))
 
 
 def test_what_is_held_out_is_not_asked():
