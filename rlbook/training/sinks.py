@@ -7,14 +7,21 @@ continues; a metric is called after its log and its column: `metrics/reward`, `e
 import math
 import re
 import secrets
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from rlbook.durable import read_json, write_json
+from rlbook.jsonl import read_jsonl
+
 SinkName = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 Service = tuple[Callable[[dict[str, float], int], Any], Callable[[], Any]]  # log at a step, close
 PROJECT = "rlbook"
+FORWARDED = ("metrics", "rollouts", "eval")
+SECONDS = 5.0  # between looks for rows to forward: logs are read whole
 
 
 class Sinks:
@@ -39,6 +46,52 @@ class Sinks:
         """Tell every service that the run has ended."""
         for _, finish in self.services:
             finish()
+
+
+class Forward:
+    """Sends the rows of a run folder's logs to its sinks, as `with Forward(names, folder) as send`.
+
+    Each row once, also if a process writes it again, or after a restart. A service that cannot be
+    reached now must not end a run: what is not sent is kept. The rest is sent on the way out.
+    """
+
+    def __init__(self, names: Sequence[SinkName], folder: Path):
+        self.folder, self.sinks, self.due = folder, Sinks(names, folder) if names else None, 0.0
+        self.sent: dict[str, int] = read_json(folder / "sent.json", {})  # last step by log and set
+
+    def __call__(self) -> None:
+        """Look for rows now and then."""
+        if time.monotonic() >= self.due:
+            try:
+                self.send()
+            except Exception as error:
+                warnings.warn(f"sinks: {error}", RuntimeWarning, stacklevel=2)
+            self.due = time.monotonic() + SECONDS
+
+    def send(self) -> None:
+        """Send all that is new."""
+        if self.sinks is None:
+            return
+        before = dict(self.sent)
+        for log in FORWARDED:
+            for row in read_jsonl(self.folder / f"{log}.jsonl"):
+                key = f"{log}/{row.get('set', '')}"
+                if row["step"] > self.sent.get(key, -1):
+                    self.sinks(log, row)
+                    self.sent[key] = row["step"]
+        if self.sent != before:
+            write_json(self.folder / "sent.json", self.sent)
+
+    def __enter__(self) -> "Forward":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.sinks is not None:
+            try:
+                if error[0] is None:
+                    self.send()
+            finally:
+                self.sinks.close()
 
 
 def tensorboard(folder: Path) -> Service:

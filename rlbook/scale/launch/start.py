@@ -14,12 +14,13 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
 from rlbook.scale.launch.dry_run import check_machine, check_start
 from rlbook.scale.launch.processes import Start, preload, start_here
-from rlbook.scale.launch.progress import ProgressLine, forwarding
+from rlbook.scale.launch.progress import ProgressLine
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
 from rlbook.scale.layout import Layout, one_launcher, open_run
 from rlbook.scale.train.checkpoint import step_folders
 from rlbook.training import RunLog
 from rlbook.training.checkpoint import LATEST
+from rlbook.training.sinks import Forward
 
 LOGS = ("metrics", "rollouts", "eval", "samples")
 
@@ -84,13 +85,12 @@ def launch(
         )
         progress = ProgressLine(layout, config.steps)
         with (
-            forwarding(config, layout) as forward,
+            Forward(config.sinks, layout.root) as forward,
             Supervisor(commands, layout, config.launch, start) as supervisor,
         ):
-            turn = (progress, lambda supervisor: forward(), tick)
             supervisor.watch(
                 lambda: bool(read_json(layout.status, {}).get("done")),
-                lambda supervisor: [act(supervisor) for act in turn],
+                lambda supervisor: (progress(supervisor), forward(), tick(supervisor)),
             )
     return read_json(layout.status)
 

@@ -2,12 +2,10 @@
 
 import pytest
 
-from rlbook.scale.config import ScaleConfig
-from rlbook.scale.launch import progress
-from rlbook.scale.launch.progress import Forward, forwarding
 from rlbook.scale.launch.start import roll_back
 from rlbook.scale.layout import Layout
-from rlbook.training import RunLog
+from rlbook.training import RunLog, sinks
+from rlbook.training.sinks import Forward
 
 
 class Told(list):
@@ -40,53 +38,56 @@ ALL = [
 ]
 
 
-def test_rows_of_trainer_orchestrator_and_evaluations_are_sent_once(layout):
+@pytest.fixture
+def told(monkeypatch):
+    monkeypatch.setattr(sinks, "SECONDS", 0.0)
     told = Told()
-    forward = Forward(layout, told)
-    forward()
-    forward()
+    monkeypatch.setattr(sinks, "Sinks", lambda names, folder: told)
+    return told
+
+
+def forward(layout):
+    return Forward(["trackio"], layout.root)
+
+
+def test_rows_of_trainer_orchestrator_and_evaluations_are_sent_once(layout, told):
+    send = forward(layout)
+    send()
+    send()
     assert told == ALL
     resumed = RunLog(layout.root, resume_step=1)  # a trainer that makes update 2 again
     resumed({"step": 2})
     resumed({"step": 3})
-    Forward(layout, told)()  # another launcher
+    forward(layout)()  # another launcher
     assert told == [*ALL, ("metrics", None, 3)]
 
 
-def test_what_a_rollback_forgets_is_sent_again(layout, monkeypatch):
-    told = Told()
-    Forward(layout, told)()
+def test_what_a_rollback_forgets_is_sent_again(layout, told, monkeypatch):
+    forward(layout)()
     monkeypatch.setattr("rlbook.scale.launch.start.damage", lambda folder: None)
     (layout.checkpoints / "step_000001").mkdir()
     roll_back(layout, 1)
     RunLog(layout.root, resume_step=1)({"step": 2})
-    Forward(layout, told)()
+    forward(layout)()
     assert told == [*ALL, ("metrics", None, 2)]
 
 
-def test_a_service_that_fails_is_asked_again(layout, monkeypatch):
-    class Failing(Told):
-        fails = True
+def test_a_service_that_fails_is_asked_again(layout, told):
+    def fails(log, row):
+        raise ConnectionError("no route to host")
 
-        def __call__(self, log, row):
-            if self.fails:
-                raise ConnectionError("no route to host")
-            super().__call__(log, row)
-
-    monkeypatch.setattr(progress, "SECONDS", 0.0)
-    told = Failing()
-    sends = Forward(layout, told)
+    send = forward(layout)
+    send.sinks = fails
     with pytest.warns(RuntimeWarning, match="no route to host"):
-        sends.now_and_then()
-    told.fails = False
-    sends.now_and_then()
+        send()
+    send.sinks = told
+    send()
     assert told == ALL
 
 
-def test_the_rest_is_sent_at_the_end(layout, monkeypatch):
-    told = Told()
-    monkeypatch.setattr(progress, "Sinks", lambda names, folder: told)
-    with forwarding(ScaleConfig(sinks=["trackio"]), layout) as send:
+def test_the_rest_is_sent_at_the_end(layout, told, monkeypatch):
+    monkeypatch.setattr(sinks, "SECONDS", 3600.0)
+    with forward(layout) as send:
         send()
         RunLog(layout.root, resume_step=9)({"step": 3})
         send()  # too soon to look again
@@ -94,7 +95,13 @@ def test_the_rest_is_sent_at_the_end(layout, monkeypatch):
     assert told == [*ALL, ("metrics", None, 3)] and told.closed
 
 
+def test_a_run_that_fails_sends_no_more_and_closes(layout, told):
+    with pytest.raises(RuntimeError, match="died"), forward(layout):
+        raise RuntimeError("died")
+    assert told == [] and told.closed
+
+
 def test_without_sinks_nothing_is_read(tmp_path):
-    with forwarding(ScaleConfig(), Layout(tmp_path / "nowhere")) as send:
+    with Forward([], tmp_path / "nowhere") as send:
         send()
     assert not (tmp_path / "nowhere").exists()
