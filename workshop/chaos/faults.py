@@ -14,7 +14,7 @@ from subprocess import DEVNULL, run
 from rlbook.durable import CHECKSUMS, damage
 from rlbook.scale.batch_log import published
 from rlbook.scale.layout import Layout
-from rlbook.scale.train.checkpoint import step_folders
+from rlbook.training.checkpoint import step_folders
 from workshop.chaos.victims import children, is_stopped, pids_of
 
 PAUSE = (1.0, 10.0)  # seconds for which a process is stopped

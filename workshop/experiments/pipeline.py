@@ -30,10 +30,9 @@ from rlbook.policy import load_policy
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.launch.start import launch
 from rlbook.scale.layout import Layout
-from rlbook.scale.train.checkpoint import step_folders
 from rlbook.tasks import get_task
 from rlbook.training import RunConfig, Trainer, write_csv
-from rlbook.training.checkpoint import read_state
+from rlbook.training.checkpoint import read_state, step_folders
 from rlbook.verbs import configured
 from workshop.experiments.run import rounded as short
 from workshop.experiments.run import same_settings, seed_folder

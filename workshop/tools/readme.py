@@ -151,7 +151,14 @@ def _head_rows(table: pd.DataFrame) -> list[str]:
 def _startup_rows(table: pd.DataFrame) -> list[str]:
     seconds = table.set_index("what")["seconds"]
     wanted = ("import rlbook", "import rlbook.training", "make lab")
-    return [f"| `{what}` | {seconds[what]:.2g} s | |" for what in wanted if what in seconds]
+    rows = [f"| `{what}` | {seconds[what]:.2g} s | |" for what in wanted if what in seconds]
+    for what in (what for what in seconds.index if ", forked" in what):
+        started = seconds[what.replace("forked", "started")]
+        rows.append(
+            f"| `rlbook scale`: {what.replace(', forked', '')} | {seconds[what]:.2g} s | "
+            f"processes started anew: {started:.2g} s; **{started / seconds[what]:.1f}×** |"
+        )
+    return rows
 
 
 ROWS: dict[str, Callable[[pd.DataFrame], list[str]]] = {

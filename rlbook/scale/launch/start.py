@@ -17,9 +17,8 @@ from rlbook.scale.launch.processes import Start, preload, start_here
 from rlbook.scale.launch.progress import ProgressLine
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
 from rlbook.scale.layout import Layout, one_launcher, open_run
-from rlbook.scale.train.checkpoint import step_folders
 from rlbook.training import RunLog
-from rlbook.training.checkpoint import LATEST
+from rlbook.training.checkpoint import LATEST, step_folders
 from rlbook.training.sinks import Forward
 
 LOGS = ("metrics", "rollouts", "eval", "samples")
@@ -88,10 +87,13 @@ def launch(
             Forward(config.sinks, layout.root) as forward,
             Supervisor(commands, layout, config.launch, start) as supervisor,
         ):
-            supervisor.watch(
-                lambda: bool(read_json(layout.status, {}).get("done")),
-                lambda supervisor: (progress(supervisor), forward(), tick(supervisor)),
-            )
+
+            def turn(supervisor: Supervisor) -> None:
+                progress(supervisor)
+                forward()
+                tick(supervisor)
+
+            supervisor.watch(lambda: bool(read_json(layout.status, {}).get("done")), turn)
     return read_json(layout.status)
 
 

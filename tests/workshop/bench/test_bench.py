@@ -20,7 +20,7 @@ from workshop.bench.startup import lab_answers, lab_is_warm
 from workshop.bench.timing import alternate
 from workshop.evidence import check_table
 
-SLOW = ("trl", "versions", "pipeline")  # start processes of their own
+SLOW = ("trl", "versions", "pipeline", "startup")  # start processes of their own
 
 
 def without_trl() -> str | None:
