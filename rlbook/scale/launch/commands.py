@@ -10,11 +10,9 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate import vllm_adapter
 from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
 from rlbook.scale.generate.registry import ENTRY_VARIABLE, TOKEN_VARIABLE
-from rlbook.scale.launch.processes import Command
+from rlbook.scale.launch.processes import ONE_THREAD, Command
 from rlbook.scale.layout import Layout
 from rlbook.training.config import derive_seed
-
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def run_commands(config: ScaleConfig, layout: Layout) -> list[Command]:

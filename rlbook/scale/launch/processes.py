@@ -14,10 +14,12 @@ from multiprocessing import forkserver, get_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
+from unittest.mock import patch
 
 from rlbook.scale.generate.registry import LOCALHOST, free_port
 from rlbook.scale.process import LAUNCHER, die_with_parent
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 LOST = -255  # in place of an exit code: nobody was left to tell it
 FORKED = [  # modules whose `main` a forked process runs; they take seconds to import
     "rlbook.scale.train.trainer",
@@ -129,7 +131,8 @@ class ForkedProcess(Group):
 def preload() -> None:
     """Have the process that others are forked from import what they need; returns at once."""
     FORKS.set_forkserver_preload(FORKED)
-    forkserver.ensure_running()
+    with patch.dict(os.environ, ONE_THREAD):  # libraries start others as they are imported
+        forkserver.ensure_running()
 
 
 @contextmanager

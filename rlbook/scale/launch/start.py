@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from rlbook.durable import damage, read_json, replace_text, write_json
+from rlbook.durable import damage, held, read_json, replace_text, write_json
 from rlbook.scale.batch_log import log_end, prune
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
@@ -16,7 +16,7 @@ from rlbook.scale.launch.dry_run import check_machine, check_start
 from rlbook.scale.launch.processes import Start, preload, start_here
 from rlbook.scale.launch.progress import ProgressLine
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
-from rlbook.scale.layout import Layout, one_launcher, open_run
+from rlbook.scale.layout import Layout, open_run
 from rlbook.training import RunLog
 from rlbook.training.checkpoint import LATEST, step_folders
 from rlbook.training.sinks import Forward
@@ -65,7 +65,8 @@ def launch(
         config = config.replace(generate={"token": secrets.token_urlsafe(24)})
     layout = Layout(config.folder)
     check_machine(config)
-    preload()  # meanwhile
+    if config.launch.engine == "local":
+        preload()  # while all else is looked at
     check_start(config)
     commands = run_commands(config, layout)
     machines: AbstractContextManager[Start] = nullcontext(start_here)
@@ -73,7 +74,7 @@ def launch(
         from rlbook.scale.launch.cluster import cluster
 
         machines = cluster(commands, layout.config)
-    with stop_signals(), one_launcher(layout), machines as start:
+    with stop_signals(), held(layout.root), machines as start:
         if rollback is not None:
             roll_back(layout, rollback)
         open_run(layout, config, resume or rollback is not None)

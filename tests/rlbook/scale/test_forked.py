@@ -17,6 +17,7 @@ from workshop.chaos.victims import status_of
 
 STUB = """
 import json, os, subprocess, sys, time
+import numpy  # which starts threads
 from rlbook.scale.process import die_with_parent
 
 def main():
@@ -109,7 +110,8 @@ def test_it_is_what_its_command_line_would_have_started(start, layout, tmp_path)
     assert facts["argv"] == ["stub", str(tmp_path), "sleep"] and facts["name"] == "stub"
     assert facts["said"] == "by the command" and facts["launcher"] == str(launcher.pid)
     assert facts["group"] == pid and facts["cwd"] == str(tmp_path)
-    assert psutil.Process(fork_server(pid)).ppid() == launcher.pid
+    server = psutil.Process(fork_server(pid))
+    assert server.ppid() == launcher.pid and server.num_threads() == 1
     first, second = (layout.logs / "stub.log").read_text().splitlines()
     assert first.startswith("--- ") and second == "hello"
 
