@@ -1,10 +1,11 @@
-"""Files and folders that are there whole or not at all, whoever is killed; and their checksums."""
+"""Files and folders that are there whole or not at all, whoever is killed; checksums; a lock."""
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,22 @@ def damage(folder: Path, part: int = 0, parts: int = 1) -> str | None:
 def unchanged(path: Path, known: str) -> bool:
     """Whether a file is there with this SHA-256."""
     return path.is_file() and checksum(path) == known
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder; the system lets go of it when the process ends, however it ends.
+
+    Raises `ValueError` if another process holds it, or files cannot be locked there.
+    """
+    import fcntl  # not on Windows
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process is at work in {folder}: stop it") from None
+        except OSError as error:
+            raise ValueError(f"{folder} cannot be locked ({error}): take another") from None
+        yield

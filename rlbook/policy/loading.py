@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from huggingface_hub import snapshot_download as fetch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -26,6 +28,7 @@ TINY = {
     "tiny": "tiny-sums",
     **{name: name for name in ("tiny-habits", "tiny-habits-small", "tiny-habits-teacher")},
 }
+READ = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # of a repository on the hub
 T = TypeVar("T")
 
 
@@ -44,6 +47,29 @@ def load_policy(
     model = _fetched(AutoModelForCausalLM.from_pretrained, name, dtype=dtype)
     model.to(device)  # type: ignore[arg-type]  # its decorator hides from mypy that it is a method
     return model.eval(), tokenizer
+
+
+def empty_policy(folder: Path) -> PreTrainedModel:
+    """The architecture: parameters on the meta device, buffers (rotary frequencies) as they are."""
+    from accelerate import init_empty_weights
+
+    with init_empty_weights(include_buffers=False):
+        config = AutoConfig.from_pretrained(folder)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.tie_weights()
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    model.eval()
+    return model
+
+
+def materialise(model: PreTrainedModel, device: torch.device) -> None:
+    """Give an `empty_policy` memory, a sharded one for its own rows; its buffers stay."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.to_empty(device=device)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    model.tie_weights()
 
 
 def load_tokenizer(name: str = "tiny") -> PreTrainedTokenizerBase:
@@ -82,6 +108,12 @@ def newest(folder: Path) -> Path:
     """The newest checkpoint of a run's folder, which it names in `latest`; any other as it is."""
     pointer = folder / "latest"
     return folder / pointer.read_text().strip() if pointer.is_file() else folder
+
+
+def policy_folder(name: str) -> Path:
+    """The folder behind a policy name, fetched first if that is a hub id."""
+    source = policy_source(name)
+    return source if isinstance(source, Path) else Path(fetch(source, allow_patterns=READ))
 
 
 def _existing(folder: Path, fix: str) -> Path:

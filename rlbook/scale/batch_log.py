@@ -12,20 +12,17 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
-
 from rlbook.durable import CHECKSUMS, checksums, damage, publish_folder, read_json, write_json
+from rlbook.policy.loading import newest
 from rlbook.scale.layout import Layout
 from rlbook.training import Rollout
-from rlbook.training.checkpoint import LATEST
-from rlbook.training.packing import pack_tokens, restore, without_tokens
+from rlbook.training.packing import load_rollouts, save_rollouts
 
 
 def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: dict) -> Path:
     """Publish batch `step`: once this returns, the batch survives any crash.
 
     `state` names the batch in `state["step"]` and holds whatever its writer has to find again.
-    Log-probabilities are kept in float32, the precision they are trained with.
     Raises `FileExistsError` if the batch exists: it may have been trained. Chapter 17.
     """
     if has_batch(layout, step):
@@ -34,8 +31,7 @@ def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: d
         )
 
     def write(folder: Path) -> None:
-        save_file(pack_tokens(rollouts), folder / "tokens.safetensors")
-        (folder / "rollouts.json").write_text(json.dumps(without_tokens(rollouts)))
+        save_rollouts(folder, rollouts)
         (folder / "state.json").write_text(json.dumps(state))
         write_json(folder / CHECKSUMS, checksums(folder))
 
@@ -55,9 +51,7 @@ def read_batch(layout: Layout, step: int) -> tuple[list[Rollout], dict]:
             f"{folder} is damaged ({found}): restore it, or forget it and what came after with "
             "`rlbook scale <run folder> --rollback <step of a checkpoint>`"
         )
-    document = json.loads((folder / "rollouts.json").read_text())
-    rollouts = restore(document, load_file(folder / "tokens.safetensors"))
-    return rollouts, json.loads((folder / "state.json").read_text())
+    return load_rollouts(folder), json.loads((folder / "state.json").read_text())
 
 
 class DamagedBatch(ValueError):
@@ -93,10 +87,7 @@ def newest_state(layout: Layout) -> tuple[int, dict | None]:
 
 def saved_state(layout: Layout) -> dict | None:
     """The orchestrator's state in the newest checkpoint; None without one."""
-    pointer = layout.checkpoints / LATEST
-    if not pointer.is_file():
-        return None
-    return read_json(layout.checkpoints / pointer.read_text().strip() / "orchestrator.json")
+    return read_json(newest(layout.checkpoints) / "orchestrator.json")
 
 
 def prune(layout: Layout, before: int = 0, since: float = math.inf) -> None:
@@ -114,8 +105,7 @@ def prune(layout: Layout, before: int = 0, since: float = math.inf) -> None:
 
 def end_log(layout: Layout, step: int, reason: str, failed: bool = False) -> None:
     """Announce that batch `step` will never come, and why: the trainer stops at that version."""
-    end = {"version": step, "reason": reason, "failed": failed}
-    write_json(layout.batches / "END", end)
+    write_json(layout.batches / "END", {"version": step, "reason": reason, "failed": failed})
 
 
 def log_end(layout: Layout) -> dict | None:

@@ -239,11 +239,5 @@ def conflicts(run: ScaleConfig) -> Iterator[str]:
 
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> ScaleConfig:
-    """The settings in a YAML file, or of a run folder, changed by words `section.field=value`.
-
-    Raises `ValueError` naming file, field and fix.
-    """
-    path = Path(path)
-    return training.load_config(
-        path / "config.yaml" if path.is_dir() else path, settings, ScaleConfig
-    )
+    """`rlbook.training.config.load_config` of a full-scale run."""
+    return training.load_config(path, settings, ScaleConfig)

@@ -1,4 +1,4 @@
-"""Where a run keeps its things, and who may open it.
+"""Where a run keeps its things, and with which settings it may be opened again.
 
 <run>/config.yaml           settings
 <run>/batches/batch_000012/   rollouts of update 12: a log that is replayed after a crash
@@ -22,11 +22,8 @@
 <run>/report.html           the report
 """
 
-import fcntl
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rlbook.durable import read_json, replace_text, write_json
@@ -106,20 +103,3 @@ def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
     layout.pinned.unlink(missing_ok=True)
     if not layout.run_id.exists():
         replace_text(layout.run_id, secrets.token_hex(4))
-
-
-@contextmanager
-def one_launcher(layout: Layout) -> Iterator[None]:
-    """Hold the folder; the system lets go of it when the process ends, however it ends.
-
-    Raises `ValueError` if another launcher holds it, or files cannot be locked there.
-    """
-    layout.root.mkdir(parents=True, exist_ok=True)
-    with (layout.root / ".launcher.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another launcher is at work in {layout.root}: stop it") from None
-        except OSError as error:
-            raise ValueError(f"{layout.root} cannot be locked ({error}): set another run") from None
-        yield

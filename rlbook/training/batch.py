@@ -1,5 +1,6 @@
 """Rollouts: what was sampled, from which policy, what it earned; and the same as tensors."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
@@ -194,6 +195,26 @@ def pack(lengths: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
             ranges.append((start, stop))
             start = stop
     return ranges
+
+
+def balance(lengths: Sequence[int], ranks: int, max_tokens: int) -> list[list[list[int]]]:
+    """Rows of every rank's micro-batches, `balance(…)[rank][i]`; the same number of them per rank.
+
+    Ranks wait for each other in every micro-batch, so those that run at the same time are alike:
+    neighbours by length, cut by the smallest token budget that needs no further round. A rank for
+    which nothing is left in a round has no rows in it.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    ascending = [lengths[row] for row in order]
+    rounds = -(-len(pack(ascending, max_tokens)) // ranks)
+
+    def suffices(budget: int) -> bool:
+        return len(pack(ascending, budget)) <= rounds * ranks
+
+    budget = bisect_left(range(max_tokens), True, key=suffices)
+    slices = [order[start:stop] for start, stop in pack(ascending, budget)]
+    slices += [[]] * (rounds * ranks - len(slices))
+    return [slices[rank::ranks] for rank in range(ranks)]
 
 
 def minibatches(batch: TrainBatch, count: int, seed: int) -> Iterator[TrainBatch]:

@@ -4,6 +4,7 @@ Tensors are in safetensors, everything else in JSON; nothing passes through pick
 appears under its final name only when complete, and `latest` names the newest.
 """
 
+import copy
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlbook.durable import publish_folder
+from rlbook.durable import publish_folder, replace_text
 from rlbook.policy import load_policy
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
@@ -55,8 +56,8 @@ def save_checkpoint(
     (partial / "state.json").write_text(document)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(partial, final)
-    _point_latest(root, final.name)
-    for old in sorted(root.glob("step_??????"))[:-keep]:
+    point_latest(final)
+    for old in step_folders(root)[:-keep]:
         shutil.rmtree(old)
     return final
 
@@ -98,6 +99,22 @@ def resolve(path: Path) -> Path:
     return folder
 
 
+def step_folders(folder: Path) -> list[Path]:
+    """Folders of checkpoints, complete or not, oldest first."""
+    return sorted(folder.glob("step_*[0-9]"))
+
+
+def complete_steps(folder: Path) -> list[Path]:
+    """Those up to the one that `latest` names; none without it."""
+    newest = (folder / LATEST).read_text().strip() if (folder / LATEST).is_file() else ""
+    return [path for path in step_folders(folder) if path.name <= newest]
+
+
+def point_latest(folder: Path) -> None:
+    """Make `latest` name this step folder."""
+    replace_text(folder.with_name(LATEST), f"{folder.name}\n")
+
+
 def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
     """Write a run's newest checkpoint as a plain Hugging Face folder, without the run's state.
 
@@ -111,6 +128,19 @@ def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
     trained = getattr(torch, read_state(folder).get("dtype", "float32"))
     policy = load_policy(str(folder), dtype or trained)
     return publish_folder(target, lambda empty: [part.save_pretrained(empty) for part in policy])
+
+
+def save_description(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """What `from_pretrained` reads besides the weights, which may be in use or elsewhere."""
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__.removeprefix("FSDP")], torch.float32
+    config.save_pretrained(folder)
+    if model.generation_config is not None:
+        # as it is: whether its settings go together is not for a checkpoint to judge
+        model.generation_config.to_json_file(folder / "generation_config.json")
+    tokenizer.save_pretrained(folder)
 
 
 def pack_optimizer(
@@ -137,12 +167,6 @@ def unpack_optimizer(
     for group in param_groups:
         group["betas"] = tuple(group["betas"])
     optimizer.load_state_dict({"state": entries, "param_groups": param_groups})
-
-
-def _point_latest(root: Path, name: str) -> None:
-    temporary = root / f".{LATEST}.partial"
-    temporary.write_text(name + "\n")
-    os.replace(temporary, root / LATEST)
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

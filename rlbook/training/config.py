@@ -252,11 +252,11 @@ def load_config(
     settings: Sequence[str] = (),
     kind: type[Kind] = RunConfig,  # type: ignore[assignment]
 ) -> Kind:
-    """The settings in a YAML file, changed by words `section.field=value`.
+    """The settings in a YAML file, or of a run folder, changed by words `section.field=value`.
 
     Raises `ValueError` naming file, field and fix.
     """
-    path = Path(path)
+    path = Path(path, "config.yaml") if Path(path).is_dir() else Path(path)
     try:
         document = yaml.safe_load(path.read_text()) or {}
     except FileNotFoundError:

@@ -1,11 +1,14 @@
 """Rollouts as flat tensors and JSON, for files: what one process writes and another reads."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from itertools import accumulate, chain, pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlbook.tasks import Problem
@@ -20,10 +23,17 @@ TOKEN_FIELDS = {
 TOKEN_REWARDS = "token_rewards."  # and the name of the part
 
 
+def save_rollouts(folder: Path, rollouts: Sequence[Rollout]) -> None:
+    """Write them to tokens.safetensors and rollouts.json."""
+    save_file(pack_tokens(rollouts), folder / "tokens.safetensors")
+    (folder / "rollouts.json").write_text(json.dumps(without_tokens(rollouts)))
+
+
 def pack_tokens(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
     """Token data of all rollouts end to end; rollout i is `[offsets[i], offsets[i + 1])`.
 
-    Rewards per token are kept in float64, by part; 0 in rollouts that lack it.
+    Log-probabilities are kept in float32, the precision they are trained with. Rewards per token
+    are kept in float64, by part; 0 in rollouts that lack it.
     """
     columns: dict[str, list[list[Any]]] = {
         "token_ids": [r.token_ids for r in rollouts],
@@ -68,8 +78,10 @@ def without_tokens(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     }
 
 
-def restore(document: dict[str, Any], tensors: dict[str, Tensor]) -> list[Rollout]:
-    """Inverse of `describe` and `pack_tokens`."""
+def load_rollouts(folder: Path) -> list[Rollout]:
+    """What `save_rollouts` has written to a folder."""
+    tensors = load_file(folder / "tokens.safetensors")
+    document = json.loads((folder / "rollouts.json").read_text())
     problems = {key: Problem(**value) for key, value in document["problems"].items()}
     prompts = cut(tensors["prompt_ids"], tensors["prompt_offsets"])
     columns = {name: cut(tensors[name], tensors["offsets"]) for name in TOKEN_FIELDS}

@@ -135,11 +135,9 @@ class Server:
             futures = {number: asyncio.Future[Completion]() for number in numbers}
             self.futures |= futures
             self.between_steps.notify()
-        written = await asyncio.gather(*futures.values())
-        choices = [self.choice(*one) for one in enumerate(written)]
-        return web.json_response(
-            {"request_id": uuid4().hex, "output_mode": "tokens", "choices": choices}
-        )
+        written = enumerate(await asyncio.gather(*futures.values()))
+        reply = {"request_id": uuid4().hex, "output_mode": "tokens"}
+        return web.json_response(reply | {"choices": [self.choice(*one) for one in written]})
 
     def choice(self, index: int, completion: Completion) -> dict:
         """A completion in the reply; `weight_versions` are spans [start, end) of tokens."""
@@ -190,7 +188,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def make_app(sampler: ContinuousSampler) -> web.Application:
-    """The part of vLLM's interface that rollouts and weight updates need. Chapter 17."""
+    """The part of vLLM's interface that rollouts and weight updates need."""
     app, server = web.Application(middlewares=[guard]), Server(sampler)
     app.on_startup.append(server.start)
     app.add_routes(

@@ -39,8 +39,7 @@ class GeneratorClient:
 
     `where` is its URL, or its file in a run's registry: a server that has been started again may
     be elsewhere. `timeout` limits every request, in seconds; `heartbeat()` follows every reply. All
-    methods raise `GenerationFailed` (the server is in trouble) or `RequestRefused` (the request is
-    wrong), with URL and reason.
+    methods raise `GenerationFailed` or `RequestRefused`, with URL and reason.
     """
 
     def __init__(
@@ -88,18 +87,17 @@ class GeneratorClient:
         reply = await self._ask("/inference/v1/generate", body)
         try:
             return read_completions(reply, n, max_new_tokens, self.run_id)
-        except ValueError as error:
-            raise GenerationFailed(f"{self.url} sent a malformed reply: {error}") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise GenerationFailed(f"{self.url} sent a malformed reply: {error!r}") from None
 
     async def version(self) -> int | None:
         """Version of the server's weights; None if they are not of this run, or it is silent."""
         if self.held is None:
             self.look_up()
-        try:
-            reply = await self._ask("/weight_info", method="GET") or {}
-        except GenerationFailed:
-            reply = {}
-        self.held = labelled_version(str(reply.get("weight_version")), self.run_id)
+        reply = None
+        with suppress(GenerationFailed):
+            reply = await self._ask("/weight_info", method="GET")
+        self.held = labelled_version(str((reply or {}).get("weight_version")), self.run_id)
         return self.held
 
     async def healthy(self) -> bool:
@@ -139,25 +137,15 @@ class GeneratorClient:
         """Have the server load the safetensors files of a folder it can read."""
         await self._ask(RELOAD_ROUTE, reload_request(folder))
 
-    async def init_transfer(self, info: dict) -> None:
-        """Have vLLM's transfer engine meet the trainer's; returns when both have met."""
-        await self._ask("/init_weight_transfer_engine", {"init_info": info})
-
-    async def start_update(self) -> None:
-        """Open an update of vLLM's transfer engine, closing one that a dead trainer left open."""
+    async def transfer(self, step: str, **information: dict) -> None:
+        """A step of `TRANSFER`; an update that a dead trainer has left open is closed first."""
         try:
-            await self._ask("/start_weight_update")
+            await self._ask(f"/{step}", information or None)
         except GenerationFailed:
-            await self.finish_update()
+            if step != "start_weight_update":
+                raise
+            await self._ask("/finish_weight_update")
             await self._ask("/start_weight_update")
-
-    async def update(self, info: dict) -> None:
-        """Have vLLM's transfer engine receive the tensors that `info` announces."""
-        await self._ask("/update_weights", {"update_info": info})
-
-    async def finish_update(self) -> None:
-        """End the update; all weights announced have come."""
-        await self._ask("/finish_weight_update")
 
     async def _ask(self, route: str, body: Any = None, method: str = "POST") -> Any:
         """The reply, None for an empty one."""

@@ -16,6 +16,12 @@ Result = TypeVar("Result")
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
 RELOAD_ROUTE = "/collective_rpc"
+TRANSFER = {  # the steps of a transfer between vLLM's engines, and what each is told
+    "init_weight_transfer_engine": ["init_info"],
+    "start_weight_update": [],
+    "update_weights": ["update_info"],
+    "finish_weight_update": [],
+}
 WEIGHTS_VARIABLE = "RLBOOK_WEIGHTS"  # names the folder whose subfolders a server may load
 PUSH_VARIABLE = "RLBOOK_PUSH_SECONDS"  # how long a trainer waits for a server at most
 
@@ -23,7 +29,7 @@ PUSH_VARIABLE = "RLBOOK_PUSH_SECONDS"  # how long a trainer waits for a server a
 class GenerationFailed(RuntimeError):
     """A generator could not answer (connection, time limit, HTTP 5xx, malformed reply).
 
-    Asking again, or asking another generator, may help. The message names server and reason.
+    Asking again, or asking another generator, may help.
     """
 
 
@@ -106,14 +112,11 @@ def authorized(header: bytes) -> bool:
 
 
 def read_completions(reply, n: int, limit: int, run_id: str) -> list[Completion]:
-    """The `n` completions in a reply, in order; `ValueError` for a malformed one."""
-    try:
-        choices = sorted(reply["choices"], key=lambda choice: choice["index"])
-        if [choice["index"] for choice in choices] != list(range(n)):
-            raise ValueError(f"{len(choices)} choices instead of {n}")
-        return [read_completion(choice, limit, run_id) for choice in choices]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    """The `n` completions in a reply, in order; a malformed one raises what is wrong with it."""
+    choices = sorted(reply["choices"], key=lambda choice: choice["index"])
+    if [choice["index"] for choice in choices] != list(range(n)):
+        raise ValueError(f"{len(choices)} choices instead of {n}")
+    return [read_completion(choice, limit, run_id) for choice in choices]
 
 
 def read_completion(choice: dict, limit: int, run_id: str) -> Completion:

@@ -17,11 +17,6 @@ from rlbook.scale.generate.protocol import PUSH_VARIABLE
 from rlbook.scaling.shape import model_shape
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
-CPU_OPTIONS: dict[str, bool | int | str] = {
-    "distributed-executor-backend": "uni",
-    "enforce-eager": True,
-    "kv-cache-memory-bytes": 2**28,  # a fixed size also spares the CPU build a warm-up
-}
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a third process would spin on the few cores there are
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
@@ -37,10 +32,9 @@ print(runpy.run_path(pathlib.Path(spec.origin).parent / "_version.py")["version"
 
 
 def vllm_python(configured: str | None = None, device: str = "cpu") -> str | None:
-    """Interpreter that has vLLM; None if there is none.
+    """Interpreter that has vLLM, if there is one: `configured`, else an environment, else this one.
 
-    `configured`, else the environment for this device that `make gpu` or `make vllm-cpu` wrote
-    beside the package, else this interpreter.
+    The environment is what `make gpu` or `make vllm-cpu` wrote beside the package.
     """
     if configured:
         return configured
@@ -68,10 +62,7 @@ def check_version(python: str) -> str:
 
 
 def server_command(config: ScaleConfig) -> tuple[list[str], dict[str, str]]:
-    """Command line of a generator, and what vLLM needs in its environment.
-
-    Raises `ValueError` if there is no vLLM to start.
-    """
+    """Command line of a generator, and its environment; `ValueError` without a vLLM to start."""
     python = vllm_python(config.generate.python, config.model.device) or sys.executable
     check_version(python)
     if config.generate.transport == "nccl" and find_spec("vllm") is None:
@@ -79,12 +70,10 @@ def server_command(config: ScaleConfig) -> tuple[list[str], dict[str, str]]:
             f"generate.transport nccl needs vLLM beside the trainer too, and {sys.executable} has "
             "none: start the run with that of `make gpu`, or set the transport to file"
         )
-    options = server_options(config) | config.generate.vllm
-    switches = {True: "--{}", False: "--no-{}"}
-    arguments = [
-        switches[value].format(name) if isinstance(value, bool) else f"--{name}={value}"
-        for name, value in options.items()
-    ]
+    arguments = []
+    for name, value in (server_options(config) | config.generate.vllm).items():
+        switch = name if value else f"no-{name}"
+        arguments.append(f"--{switch}" if isinstance(value, bool) else f"--{name}={value}")
     environment = {"VLLM_SERVER_DEV_MODE": "1", PUSH_VARIABLE: f"{config.generate.timeout:g}"}
     if config.model.device == "cpu":
         environment |= CPU_ENVIRONMENT
@@ -110,7 +99,11 @@ def server_options(config: ScaleConfig) -> dict[str, bool | int | float | str]:
     if config.train.fp32_head and generate.dtype != "float32":
         options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
     if config.model.device == "cpu":
-        return options | CPU_OPTIONS
+        return options | {
+            "distributed-executor-backend": "uni",
+            "enforce-eager": True,
+            "kv-cache-memory-bytes": 2**28,  # a fixed size also spares the CPU build a warm-up
+        }
     options["tensor-parallel-size"] = generate.tensor_parallel
     options["gpu-memory-utilization"] = generate.gpu_memory
     if generate.colocated:
@@ -126,10 +119,9 @@ def gpu_memory_gb(config: ScaleConfig) -> float:
 
 
 def cache_bytes(config: ScaleConfig) -> int:
-    """Memory for keys and values of a server that shares its GPUs with trainers.
+    """Memory for keys and values of a server that shares its GPUs; `ValueError` if none is left.
 
     By itself vLLM would measure what is free on the device, while the trainers change it.
-    Raises `ValueError` if the weights leave nothing.
     """
     generate, itemsize = config.generate, getattr(torch, str(config.generate.dtype)).itemsize
     weights = model_shape(config.model.policy).parameters * itemsize / generate.tensor_parallel

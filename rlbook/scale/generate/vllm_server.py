@@ -5,11 +5,9 @@ call methods of its workers are open to whoever reaches the port.
 
 An engine that waits in NCCL for a trainer that has died waits for ever, while its server answers
 on. So the server ends itself, and its engine with it, if a request of a weight update is not done
-some time after the trainer has hung up, or later than any trainer waits. The launcher starts it
-again, and the trainer sends the weights anew. The NCCL part of this has not run yet: no GPU.
-
-It also ends as soon as its engine is dead. vLLM's server would first wait for the answers to all
-requests, and to those of a weight update there is none any more.
+some time after the trainer has hung up, or later than any trainer waits, and as soon as the engine
+is dead: vLLM's server would first wait for its answers. The launcher starts it again, and the
+trainer sends the weights anew. The NCCL part of this has not run yet: no GPU.
 """
 
 import asyncio
@@ -18,22 +16,14 @@ import os
 import sys
 from typing import NoReturn
 
-from rlbook.scale.generate.protocol import PUSH_VARIABLE, RELOAD_ROUTE, authorized, requested_folder
+from rlbook.scale.generate import protocol
 from rlbook.scale.generate.registry import ENTRY_VARIABLE, free_port, own_host, publish
 from rlbook.scale.process import die_with_parent, say
 
-UPDATE_ROUTES = (  # the engine answers these, and may have to wait for the trainer
-    "/pause",
-    "/init_weight_transfer_engine",
-    "/start_weight_update",
-    "/update_weights",
-    "/finish_weight_update",
-)
-ROUTES = (
-    *UPDATE_ROUTES,
-    *("/health", "/weight_info", "/resume", "/update_weight_version"),
-    *(RELOAD_ROUTE, "/inference/v1/generate"),
-)
+# The engine answers these, and may have to wait for the trainer.
+UPDATE_ROUTES = ("/pause", *(f"/{step}" for step in protocol.TRANSFER))
+OTHER_ROUTES = ("/health", "/weight_info", "/resume", "/update_weight_version")
+ROUTES = (*UPDATE_ROUTES, *OTHER_ROUTES, protocol.RELOAD_ROUTE, "/inference/v1/generate")
 GRACE = 30.0  # seconds in which an update may end after the trainer has hung up
 LOOK_SECONDS = 0.5  # between two looks at the engine
 
@@ -51,7 +41,7 @@ class Guard:
         if scope["type"] != "http":
             return await send({"type": "websocket.close"})
         path = scope["path"]
-        if not authorized(dict(scope["headers"]).get(b"authorization", b"")):
+        if not protocol.authorized(dict(scope["headers"]).get(b"authorization", b"")):
             return await refuse(send, 401, "Unauthorized")
         if path not in ROUTES:
             return await refuse(send, 404, "Not a route of this server")
@@ -59,9 +49,9 @@ class Guard:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        if path == RELOAD_ROUTE:  # weights of this run are loaded; nothing else of this route
+        if path == protocol.RELOAD_ROUTE:  # only weights of this run are loaded by it
             try:
-                requested_folder(body)
+                protocol.requested_folder(body)
             except ValueError as error:
                 return await refuse(send, 400, str(error))
         await self.pass_on(scope, body, receive, send)
@@ -76,7 +66,7 @@ class Guard:
 
         work = asyncio.ensure_future(self.app(scope, again, send))
         if scope["path"] in UPDATE_ROUTES:
-            limit = float(os.environ.get(PUSH_VARIABLE, "inf"))
+            limit = float(os.environ.get(protocol.PUSH_VARIABLE, "inf"))
             await asyncio.wait([work, hung_up], timeout=limit, return_when="FIRST_COMPLETED")
             await asyncio.wait([work], timeout=GRACE)
             if not work.done():
@@ -107,10 +97,8 @@ async def refuse(send, status: int, reason: str) -> None:
 
 
 def register() -> None:
-    """vLLM calls this in each of its processes (entry point `vllm.general_plugins`).
-
-    Its engine would outlive a killed server, with all its memory.
-    """
+    """vLLM calls this in each of its processes (entry point `vllm.general_plugins`)."""
+    # Its engine would outlive a killed server, with all its memory.
     if ENTRY_VARIABLE in os.environ and multiprocessing.parent_process():
         die_with_parent()
 

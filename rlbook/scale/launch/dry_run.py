@@ -8,15 +8,14 @@ from tempfile import TemporaryDirectory
 
 import psutil
 import torch
-from transformers import AutoTokenizer
 
-from rlbook.durable import replace_text
+from rlbook.durable import held, replace_text
 from rlbook.extras import require
-from rlbook.policy.loading import policy_source
+from rlbook.policy import load_tokenizer
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.vllm_adapter import gpu_memory_gb
 from rlbook.scale.launch.commands import run_commands
-from rlbook.scale.layout import Layout, one_launcher
+from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import GB, Budget, Prompts
 from rlbook.scale.plan.fit import beyond_context, check, impossible
 from rlbook.scale.plan.table import as_text, table
@@ -97,7 +96,7 @@ def problems_of(config: ScaleConfig) -> list[Problem]:
 def measured(config: ScaleConfig, problems: Sequence[Problem]) -> Prompts:
     """Mean and longest prompt, with the policy's tokenizer."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(policy_source(config.model.policy))
+        tokenizer = load_tokenizer(config.model.policy)
     except OSError:
         raise ValueError(
             f"model.policy {config.model.policy!r}: no tokenizer at hand to measure prompts with: "
@@ -154,5 +153,5 @@ def check_machine(config: ScaleConfig) -> None:
 
 def check_folder(there: Path) -> None:
     """Raises `OSError` or `ValueError` if files cannot be replaced there, or locked."""
-    with TemporaryDirectory(dir=there) as scratch, one_launcher(Layout(Path(scratch))):
+    with TemporaryDirectory(dir=there) as scratch, held(Path(scratch)):
         replace_text(Path(scratch, "file"), "durable")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from rlbook.durable import damage, held, read_json, replace_text, write_json
+from rlbook.durable import damage, held, read_json, write_json
 from rlbook.scale.batch_log import log_end, prune
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
@@ -18,7 +18,7 @@ from rlbook.scale.launch.progress import ProgressLine
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
 from rlbook.scale.layout import Layout, open_run
 from rlbook.training import RunLog
-from rlbook.training.checkpoint import LATEST, step_folders
+from rlbook.training.checkpoint import point_latest, step_folders
 from rlbook.training.sinks import Forward
 
 LOGS = ("metrics", "rollouts", "eval", "samples")
@@ -112,7 +112,7 @@ def roll_back(layout: Layout, step: int) -> None:
         raise ValueError(f"{layout.root} keeps no checkpoint of update {step}: it has {steps}")
     if found := damage(kept[step]):
         raise ValueError(f"{kept[step]} is damaged ({found}): choose another step")
-    replace_text(layout.checkpoints / LATEST, f"{kept[step].name}\n")
+    point_latest(kept[step])
     prune(layout, since=step)
     (layout.batches / "END").unlink(missing_ok=True)
     for later, folder in kept.items():

@@ -70,17 +70,16 @@ class Watched:
         who = f"{name}: " if self.command.ranks > 1 else ""
         return code, who + describe_exit(code)
 
-    def plan_restart(self, now: float) -> None:
-        """Note a death and when to start again; `TooManyDeaths` if it is one too many."""
+    def plan_restart(self, now: float) -> str | None:
+        """Note a death and when to start again; if it is one too many, what there is to say."""
         self.deaths.append(now)
         recent = sum(now - death <= self.limits.window for death in self.deaths)
-        if recent > self.limits.max_deaths:
-            ends = [f"{self.logs[rank]}:\n{last_error(self.logs[rank])}" for rank in self.failed]
-            raise TooManyDeaths(
-                f"{self.name} died {recent} times within {self.limits.window:g} s; the end of "
-                + "\n".join(ends or map(str, self.logs))
-            )
         self.start_at = now + min(FIRST_DELAY * 2 ** (recent - 1), LONGEST_DELAY)
+        if recent <= self.limits.max_deaths:
+            return None
+        ends = [f"{self.logs[rank]}:\n{last_error(self.logs[rank])}" for rank in self.failed]
+        times = f"{self.name} died {recent} times within {self.limits.window:g} s; the end of "
+        return times + "\n".join(ends or map(str, self.logs))
 
     def hang(self, seconds: float) -> None:
         """End it. So long a silence is not time in which it lived: it forgives no earlier death."""
@@ -189,19 +188,17 @@ class Supervisor:
 
     def restart_or_leave_out(self, one: Watched) -> None:
         """Plan its restart. One death too many ends the run, unless others can do its work."""
-        try:
-            one.plan_restart(time.monotonic())
-        except TooManyDeaths as error:
-            others = [other for other in self.watched if other is not one and not other.finished]
-            if not (one.command.spare and any(other.command.spare for other in others)):
-                raise
-            one.finished = True
-            gpus = one.command.env.get("CUDA_VISIBLE_DEVICES")
-            where = f" on GPU {gpus}" if gpus else ""
-            self.record(one, "left out", reason=f"too many deaths{where}")
-            warnings.warn(
-                f"the run goes on without {one.name}{where}: {error}", RuntimeWarning, stacklevel=2
-            )
+        if (error := one.plan_restart(time.monotonic())) is None:
+            return
+        others = [other for other in self.watched if other is not one and not other.finished]
+        if not (one.command.spare and any(other.command.spare for other in others)):
+            raise TooManyDeaths(error)
+        one.finished = True
+        gpus = one.command.env.get("CUDA_VISIBLE_DEVICES")
+        where = f" on GPU {gpus}" if gpus else ""
+        self.record(one, "left out", reason=f"too many deaths{where}")
+        text = f"the run goes on without {one.name}{where}: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def finishing(self) -> list[str]:
         """Names of those who still have to finish by themselves."""

@@ -64,9 +64,9 @@ class Counters:
 class Batches:
     """Starts tickets within the bound on staleness, filters what comes back, publishes batches.
 
-    A ticket is a problem of the pool under a running number; a problem asked twice has two. It is
-    open until its group leaves, exactly once: in a batch, or rejected. Until then it survives a
-    crash in the newest batch's state, and is asked again under its old number. Chapter 17.
+    A ticket is a problem of the pool under a running number. It is open until its group leaves,
+    exactly once: in a batch, or in none. Until then it survives a crash in the newest batch's
+    state, and is asked again under its old number. Chapter 17.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Batches:
     def publish_due(self, trained: int) -> list[int]:
         """Publish what may be formed, at most one batch more than a trainer at `trained` needs.
 
-        Returns tickets that are no longer wanted: they have become too old.
+        Returns the tickets that have become too old.
         """
         unwanted = []
         self.pacing.keep_pace(trained)
@@ -177,10 +177,7 @@ class Batches:
         return unwanted
 
     def publish(self, groups: Mapping[int, Finished], used: list[Rollout]) -> list[int]:
-        """Close a batch and make it durable with all that a restart has to know.
-
-        Returns the tickets that it has made too old.
-        """
+        """Make a batch durable with all a restart needs; returns tickets it has made too old."""
         step, now = self.pacing.batch, time.monotonic()
         self.counters.events["rejected"] += len(groups.keys() - {one.group for one in used})
         self.show(used)
@@ -234,8 +231,7 @@ class Batches:
     def end_if_stuck(self, idle: bool) -> str | None:
         """If no further batch can come, announce the end; returns why, the first time.
 
-        Either no prompt seems to pass the filter, or none is left, and nothing is in flight
-        (`idle`).
+        No prompt seems to pass the filter, or none is left and nothing is in flight (`idle`).
         """
         reason, groups, rollout = self.exhausted, len(self.silent), self.config.rollout
         hopeless = groups >= self.config.launch.silent_batches * rollout.prompts

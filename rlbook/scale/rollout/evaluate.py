@@ -1,15 +1,14 @@
 """Held-out problems and other sets, asked at intervals of one generator that keeps its weights.
 
-An evaluation has a generator to itself until its last answer is in: the file `pinned` names it, the
-trainer gives it no weights meanwhile, and the other generators go on with training under newer and
-newer ones. Where there is only one, it writes for training too, as far as the bound on staleness
-lets groups start on weights that stand still.
+An evaluation has a generator to itself until its last answer is in: the file `pinned` names it, and
+the trainer gives it no weights meanwhile. Where there is only one, it writes for training too, as
+far as the bound on staleness lets groups start on weights that stand still.
 
 Every answer of a row is by one version. If the generator dies, or an answer has a token by other
 weights, the evaluation starts again with the newest weights there are then. One question that is
 asked in vain too often ends its evaluation without a row; so does the death of all generators once
-the trainer has ended, since nobody has weights for them any more. An orchestrator begins with
-nothing pinned, so no death, of whichever process, leaves anybody waiting. Chapter 17.
+the trainer has ended. An orchestrator begins with nothing pinned, so no death leaves anybody
+waiting.
 """
 
 import asyncio
@@ -51,30 +50,25 @@ class ProblemSet:
 
 @dataclass
 class Evaluator:
-    """One evaluation after another: due every `every` versions, at the start, and at the end.
-
-    `places` questions are asked at a time.
-    """
+    """One evaluation after another: due every `every` versions, at the start, and at the end."""
 
     layout: Layout
     sets: Sequence[ProblemSet]
     every: int
     sampler: GroupSampler
-    places: int
+    places: int  # questions that are asked at a time
 
     def __post_init__(self) -> None:
         self.engine = self.sampler.engine
         done = [row["step"] for row in read_jsonl(self.layout.log("eval"))]
-        self.last = max(done, default=None)  # version of the newest evaluation
+        self.last = max(done, default=-1)  # version of the newest evaluation
         self.log = RunLog(self.layout.root, resume_step=float("inf"), name="eval")
         self.layout.pinned.unlink(missing_ok=True)
 
     def due(self, version: int, done: bool = False) -> bool:
         """Whether to evaluate the generators' version; `done`: there will be no later one."""
-        if not self.every or self.last is None:
-            return bool(self.every)
         each = 1 if done else self.every
-        return version // each > self.last // each
+        return self.every > 0 and version // each > self.last // each
 
     async def run(self) -> None:
         """Until the trainer has made its last update and that has its rows, or is given up."""
@@ -128,24 +122,23 @@ class Evaluator:
         places = asyncio.Semaphore(self.places)
 
         async def ask(number: int, problem: Problem, one: ProblemSet) -> list[Rollout]:
-            found = await sampler.sample(problem, number, one.samples, **one.how)
-            if others := {v for rollout in found for v in rollout.versions} - {version}:
-                raise GenerationFailed(f"an answer is by version {min(others)}")
-            return found
-
-        async def patiently(*question: Any) -> list[Rollout]:
+            failures = 0
             async with places:
-                for failures in range(1, ATTEMPTS):
+                while True:
                     try:
-                        return await ask(*question)
+                        found = await sampler.sample(problem, number, one.samples, **one.how)
+                        if others := {v for rollout in found for v in rollout.versions} - {version}:
+                            raise GenerationFailed(f"an answer is by version {min(others)}")
+                        return found
                     except GenerationFailed:
-                        await asyncio.sleep(pause_after(failures))
-                return await ask(*question)
+                        if (failures := failures + 1) == ATTEMPTS:
+                            raise
+                    await asyncio.sleep(pause_after(failures))
 
         try:
             async with asyncio.TaskGroup() as group:
                 asked = [
-                    [group.create_task(patiently(*one, of)) for one in enumerate(of.problems)]
+                    [group.create_task(ask(*one, of)) for one in enumerate(of.problems)]
                     for of in self.sets
                 ]
         except BaseExceptionGroup as errors:
@@ -171,8 +164,7 @@ def named_set(
 ) -> ProblemSet:
     """A set of `evaluation.sets`, without problems that are `trained`.
 
-    What it does not say is as for the run's own problems. Raises `ValueError` naming it if its task
-    has too few.
+    What it does not say is as for the run's own. `ValueError` names it if its task has too few.
     """
     task = get_task(settings.task)
     known = {problem.prompt for problem in trained}

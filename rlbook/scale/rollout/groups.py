@@ -34,7 +34,7 @@ class Verifiers:
     A process that hangs, dies or fails is replaced and asked once more. Out of time twice, the
     completion counts as wrong, for the reason "timeout": its own text keeps the verifier busy, for
     only time in which it computes is counted. Any other failure, also a host that is too busy to
-    run it, gives no verdict. `events` counts "verify_timeouts" and "verify_errors". Chapter 17.
+    run it, gives no verdict. `events` counts "verify_timeouts" and "verify_errors".
     """
 
     def __init__(self, task: str, count: int = 1, seconds: float = 5.0):
@@ -75,9 +75,9 @@ class Verifiers:
 
 @dataclass
 class GroupSampler:
-    """Samples groups from an engine and has them verified; keeps no state between calls.
+    """Samples groups from an engine and has them verified.
 
-    Both methods raise `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
+    Raises `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
     """
 
     engine: "HTTPEngine"
@@ -91,11 +91,7 @@ class GroupSampler:
         self.rewarding = asyncio.Lock()  # a reward of one's own need not bear two threads
 
     async def rewarded(self, problem: Problem, group: int) -> list[Rollout]:
-        """A group to train on, with its rewards.
-
-        A method that compares with a greedy answer has one more written, of which the rollouts
-        know the reward.
-        """
+        """A group to train on, rewarded; it knows a greedy answer's reward if the method asks."""
         rollouts, greedy = await self.sample(problem, group, self.config.rollout.group_size), []
         if "greedy" in self.config.method.requirements():
             greedy = await self.sample(problem, group, 1, temperature=0.0)

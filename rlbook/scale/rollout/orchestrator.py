@@ -1,8 +1,7 @@
 """Keeps prompts in flight and hands what comes back to its batches.
 
 `python -m rlbook.scale.rollout.orchestrator <run folder>`. All it has to remember is in the newest
-batch of the log, so it may be killed and started anew at any moment: what was in a batch is never
-asked again, what was not yet is.
+batch of the log: it may be killed and started anew at any moment.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ OWN_SILENCE = 60.0  # seconds after which this process counts as hung
 
 
 class Orchestrator:
-    """The loop between generators and batches, evaluation on the side. Chapter 17."""
+    """The loop between generators and batches, evaluation on the side."""
 
     def __init__(self, layout: Layout, sampler: GroupSampler):
         self.layout, self.engine, config = layout, sampler.engine, sampler.config
@@ -44,8 +43,7 @@ class Orchestrator:
         self.batches = Batches(layout, config, pool, counters, task)
         self.sampler = replace(sampler, asking=counters.asking)
         sets = [ProblemSet(task, held_out, evaluation.samples)]
-        for one in evaluation.sets.items():
-            sets.append(named_set(*one, config, pool.problems.values()))
+        sets += [named_set(*one, config, pool.problems.values()) for one in evaluation.sets.items()]
         asked = ASKED_PER_SLOT * config.generate.slots  # completions, of each server
         places = max(1, asked // max(one.samples for one in sets))
         self.evaluator = Evaluator(layout, sets, evaluation.every, self.sampler, places)
@@ -90,10 +88,7 @@ class Orchestrator:
             self.asked[ticket] = asyncio.create_task(self.ask(ticket))
 
     async def ask(self, ticket: int) -> None:
-        """Have a group written, verified and rewarded, and hand it in; or have it asked again.
-
-        A prompt that a generator refuses is left out; if it refuses all of them, that is an error.
-        """
+        """Have a group written, verified and rewarded, and hand it in; or have it asked again."""
         problem, began = self.batches.open[ticket], time.monotonic()
         try:
             rollouts = await self.sampler.rewarded(problem, ticket)
@@ -106,7 +101,7 @@ class Orchestrator:
         except RequestRefused as error:
             self.refusals += 1
             if self.refusals > self.sampler.config.rollout.prompts:
-                raise
+                raise  # it seems to refuse all of them
             say(f"problem {problem.id} is left out: {error}")
             self.batches.give_up(ticket)
         self.asked.pop(ticket, None)

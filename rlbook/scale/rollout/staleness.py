@@ -10,10 +10,9 @@ takes the last place, so the rule for starting one,
 
     batch · B + groups started and not trained < (version + T + 1) · B,
 
-is the same statement about itself, with the target T ≤ K in the place of the bound. Generators
-that are faster than the trainer spend whatever they are given: tokens are then T updates old, and
-a larger T only makes them older. A group that leaves moves all others forward, so its place (its
-credit) can be given away: rejected and failed groups cannot block the run. Chapter 17.
+is the same statement about itself, with the target T ≤ K in the place of the bound. A group that
+leaves moves all others forward, so its place (its credit) can be given away: rejected and failed
+groups cannot block the run. Chapter 17.
 """
 
 from collections.abc import Iterable
@@ -25,19 +24,18 @@ PATIENCE = 4  # updates in a row for which a batch too many has to be ready
 def in_time(batch: int, place: int, version: int, prompts: int, max_staleness: int) -> bool:
     """The bound for a group at `place` in the order of start, `batch` being the next one to form.
 
-    `version` is that of its oldest token, or of the weights it would be started on. Chapter 17.
+    `version` is that of its oldest token, or of the weights it would be started on.
     """
     return batch + place // prompts <= version + max_staleness
 
 
 class Pacing:
-    """Hands out credit for new groups and forms batches in which no token is staler than K.
+    """Hands out credit for new groups and forms batches; K is `max_staleness`.
 
-    K is `max_staleness`. A `target` of None is as low as throughput allows (see `keep_pace`).
-    `late` says what happens to a group that a further batch would make too old: the batch waits for
-    it ("wait": nothing is thrown away), or it is dropped ("drop": nobody waits, but long
-    completions are lost more often than short ones). Nothing is started that none of the run's
-    `batches` would use. Chapter 17.
+    A `target` of None is as low as throughput allows (see `keep_pace`). For a group that a further
+    batch would make too old, the batch waits if `late` is "wait"; if "drop", nobody waits, but long
+    completions are lost more often than short ones. Nothing is started that none of the run's
+    `batches` would use.
     """
 
     def __init__(

@@ -12,7 +12,6 @@ belongs: any number of ranks reads what any number wrote. A step is copied to th
 while training waits, and written by a thread while it goes on.
 """
 
-import copy
 import json
 import shutil
 import warnings
@@ -30,20 +29,12 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlbook.durable import (
-    CHECKSUMS,
-    checksum,
-    damage,
-    publish_folder,
-    replace_text,
-    sync_to_disk,
-    write_json,
-)
+from rlbook.durable import CHECKSUMS, checksum, damage, publish_folder, sync_to_disk, write_json
 from rlbook.scale.batch_log import prune
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.parallel import Ranks
 from rlbook.scale.train.weights import whole_tensors
-from rlbook.training.checkpoint import LATEST, read_state
+from rlbook.training.checkpoint import complete_steps, point_latest, read_state, save_description
 
 POLL_SECONDS = 0.02
 PLACES, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # where a rank's rows begin: torch's names
@@ -65,10 +56,7 @@ class Checkpoints:
     def begin(
         self, policy: Policy, optimizer: torch.optim.Optimizer, state: dict, orchestrator: dict
     ) -> None:
-        """Copy step `state["step"]` and have it written, once the one before is; states are JSON.
-
-        `policy` is the model and its tokenizer.
-        """
+        """Copy step `state["step"]` and have it written once the one before is; states are JSON."""
         self.settle()
         self.step, (model, tokenizer) = state["step"], policy
         rows, places = own_tensors(model, optimizer, self.ranks)
@@ -83,7 +71,7 @@ class Checkpoints:
             sync_to_disk(files[0])
             if self.ranks.first:
                 save_torch_state_dict(weights, partial, max_shard_size=FILE_BYTES)
-                describe(partial, model, tokenizer)
+                save_description(partial, model, tokenizer)
                 write_json(partial / "state.json", {**state, "ranks": self.ranks.count})
                 write_json(partial / "orchestrator.json", orchestrator)
                 files += [f for f in partial.rglob("*") if not f.name.startswith("rank_")]
@@ -92,11 +80,7 @@ class Checkpoints:
         self.written = self.thread.submit(self.complete, write)
 
     def complete(self, write: Callable[[Path], dict[str, str]]) -> bool:
-        """Whether the step is durable once every rank has done its part, in its thread.
-
-        What keeps it from being written (a full disk) is named in a warning, and the checkpoint
-        before stays the newest.
-        """
+        """Whether the step is durable once every rank has done its part; why not, in a warning."""
         partial, words = self.folder / f".step_{self.step:06d}.partial", self.ranks.background
         part: dict[str, str] | str
         try:
@@ -127,10 +111,10 @@ class Checkpoints:
             sums |= part
         write_json(partial / CHECKSUMS, sums)
         final = publish_folder(self.folder / f"step_{self.step:06d}", partial.replace)
-        replace_text(self.folder / LATEST, f"{final.name}\n")
+        point_latest(final)
         for old in complete_steps(self.folder)[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
-        oldest, *_ = step_folders(self.folder)
+        oldest, *_ = complete_steps(self.folder)
         prune(self.layout, before=int(oldest.name.removeprefix("step_")))
 
     def settle(self) -> bool:
@@ -175,7 +159,7 @@ class Checkpoints:
             found = [d for d in ranks.collect(damage(folder, ranks.rank, ranks.count)) if d]
             if not found:
                 if damages and ranks.first:
-                    replace_text(self.folder / LATEST, f"{folder.name}\n")
+                    point_latest(folder)
                 return folder
             reason, aside = "; ".join(found), folder.with_name(f"{folder.name}.damaged")
             damages.append(f"{folder.name}: {reason}")
@@ -211,17 +195,6 @@ def stored_names(folder: Path) -> set[str]:
     return set(dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata)
 
 
-def describe(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """What `from_pretrained` reads besides the weights, which an update may gather just now."""
-    config = copy.deepcopy(model.config)
-    config.architectures, config.dtype = [type(model).__name__.removeprefix("FSDP")], torch.float32
-    config.save_pretrained(folder)
-    if model.generation_config is not None:
-        # as it is: whether its settings go together is not for a checkpoint to judge
-        model.generation_config.to_json_file(folder / "generation_config.json")
-    tokenizer.save_pretrained(folder)
-
-
 def moments_of(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state of AdamW by kind and name, sharded as the parameters are."""
     return {
@@ -251,14 +224,3 @@ def own_tensors(
 def to_host(tensor: Tensor) -> Tensor:
     """A copy in the host's memory, which no later update changes."""
     return tensor.detach().to("cpu", copy=True).contiguous()
-
-
-def step_folders(folder: Path) -> list[Path]:
-    """Folders of checkpoints, complete or not, oldest first."""
-    return sorted(folder.glob("step_*[0-9]"))
-
-
-def complete_steps(folder: Path) -> list[Path]:
-    """Those up to the one that `latest` names; none without it."""
-    newest = (folder / LATEST).read_text().strip() if (folder / LATEST).is_file() else ""
-    return [path for path in step_folders(folder) if path.name <= newest]

@@ -1,30 +1,23 @@
 """The learner of `rlbook.training`, its policy sharded over ranks, its checkpoints with it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import torch
-from accelerate import init_empty_weights
-from huggingface_hub import snapshot_download as fetch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from rlbook.policy import load_policy
-from rlbook.policy.loading import load_tokenizer, policy_source
+from rlbook.policy.loading import empty_policy, load_tokenizer, materialise, policy_folder
 from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import Checkpoints, read_tensors, stored_names
 from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.training import Learner, Rollout, TrainBatch
 
-READ = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # of a repository on the hub
-
 
 class ShardedLearner(Learner):
     """Learns the batches of a full-scale run on all ranks together; every method is collective.
 
-    The weights after `step` batches are the version of that number, whatever updates made them.
     Everything random is in the rollouts and in the seed: the same batches make the same weights.
-    Chapter 17.
+    Those after `step` batches are the version of that number. Chapter 17.
     """
 
     parallel: Ranks
@@ -62,8 +55,7 @@ def load_sharded(
     otherwise than its files do (experts that are stored one by one, say), every rank loads the
     whole of it, as `load_policy` does, and keeps its part.
     """
-    source = policy_source(name)
-    folder = source if isinstance(source, Path) else Path(fetch(source, allow_patterns=READ))
+    folder = policy_folder(name)
     model = empty_policy(folder)
     by_rows = dict(model.named_parameters()).keys() <= stored_names(folder)
     if not by_rows:
@@ -73,23 +65,3 @@ def load_sharded(
         materialise(model, ranks.device)
         read_tensors(dict(model.named_parameters()), folder, ranks)
     return model
-
-
-def empty_policy(folder: Path) -> PreTrainedModel:
-    """The architecture: parameters on the meta device, buffers (rotary frequencies) as they are."""
-    with init_empty_weights(include_buffers=False):
-        config = AutoConfig.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.tie_weights()
-    if (folder / "generation_config.json").is_file():
-        model.generation_config = GenerationConfig.from_pretrained(folder)
-    return model.eval()
-
-
-def materialise(model: PreTrainedModel, device: torch.device) -> None:
-    """Give a sharded model memory for its own rows, and keep its buffers."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.to_empty(device=device)
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])
-    model.tie_weights()

@@ -1,8 +1,7 @@
 """The trainer's processes: what each keeps, what each runs, what they tell each other."""
 
 import os
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -17,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rlbook.scale.config import TrainConfig
-from rlbook.training.batch import lengths_of, pack
+from rlbook.training.batch import balance, lengths_of
 from rlbook.training.forward import AnyBatch, LocalProcess, Rows
 
 TENSOR_LIMIT = timedelta(minutes=10)  # a collective on GPUs that takes longer never ends
@@ -57,7 +56,7 @@ class Ranks(LocalProcess):
         """
         parts = list(super().micro_batches(batch, max_tokens))
         if self.count > 1:
-            own = plan(lengths_of(batch.mask).tolist(), self.count, max_tokens)[self.rank]
+            own = balance(lengths_of(batch.mask).tolist(), self.count, max_tokens)[self.rank]
             numbers = [torch.tensor(rows, dtype=torch.int64) for rows in own]
             nothing = replace(batch, mask=torch.zeros_like(batch.mask)).select(torch.tensor([0]))
             parts = [(rows, batch.select(rows) if len(rows) else nothing) for rows in numbers]
@@ -128,26 +127,6 @@ def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> Non
 
     cast(Any, policy).score = score
     fsdp.register_fsdp_forward_method(policy, "score")
-
-
-def plan(lengths: Sequence[int], ranks: int, max_tokens: int) -> list[list[list[int]]]:
-    """Rows of every rank's micro-batches, `plan(…)[rank][i]`; the same number of them per rank.
-
-    Ranks wait for each other in every micro-batch, so those that run at the same time are alike:
-    neighbours by length, cut by the smallest token budget that needs no further round. A rank for
-    which nothing is left in a round has no rows in it.
-    """
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    ascending = [lengths[row] for row in order]
-    rounds = -(-len(pack(ascending, max_tokens)) // ranks)
-
-    def suffices(budget: int) -> bool:
-        return len(pack(ascending, budget)) <= rounds * ranks
-
-    budget = bisect_left(range(max_tokens), True, key=suffices)
-    slices = [order[start:stop] for start, stop in pack(ascending, budget)]
-    slices += [[]] * (rounds * ranks - len(slices))
-    return [slices[rank::ranks] for rank in range(ranks)]
 
 
 def join_process_group(device: str) -> None:

@@ -168,8 +168,6 @@ class ScaleTrainer:
 def main() -> None:
     """A rank of the trainer of the run folder named on the command line."""
     die_with_parent()
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m rlbook.scale.train.trainer <run folder>")
     layout = Layout(Path(sys.argv[1]))
     config = load_config(layout.config)
     if config.model.device == "cpu":

@@ -46,8 +46,7 @@ class WeightSync:
     """Brings the learner's weights to whoever lacks them.
 
     `deliver` is collective; rank 0 alone speaks to generators. One that fails is named in a warning
-    and tried again later; the others never wait for it longer than one push may take. One that a
-    dead trainer has paused goes on as soon as there is a trainer again. Chapter 17.
+    and tried again later; the others never wait for it longer than one push may take. Chapter 17.
     """
 
     def __init__(self, config: ScaleConfig, layout: Layout, learner: ShardedLearner):
@@ -108,10 +107,9 @@ class WeightSync:
         return own < self.learner.step or self.vain.get(client.url, 0) > 0
 
     def deliver(self) -> None:
-        """Give the learner's weights to the generators that are due.
+        """Give the learner's weights to the generators that are due, and verify the new ones.
 
-        Those that do not compute with what they were sent get no requests. Raises `WrongWeights` on
-        all ranks if that is every one of them, again and again.
+        Raises `WrongWeights` on all ranks if every one is verified in vain, again and again.
         """
         probes: dict[str, list[Rollout]] = {}
         if self.ranks.first:
@@ -145,7 +143,7 @@ class WeightSync:
 
         Its engine answers nobody meanwhile: that it lives is shown for it, as for this process.
         """
-        version, fresh, written = self.learner.step, self.vain.get(client.url) != 0, []
+        version, fresh = self.learner.step, self.vain.get(client.url) != 0
         limit = self.config.generate.timeout
         if self.slowest:
             limit = min(limit, max(LEAST_LIMIT, SLOWER * self.slowest))
@@ -155,8 +153,7 @@ class WeightSync:
                 async with asyncio.timeout(limit):
                     async with client.new_weights(version, self.config.generate.kv == "clear"):
                         await self.transport.send(client, fresh)
-                    if fresh:
-                        written = await self.probe(client)
+                    written = await self.probe(client) if fresh else []
             except Exception as error:
                 reason = str(error) or "time limit"
                 self.failed(client, f"version {version} is not delivered: {reason}")
@@ -196,11 +193,7 @@ class WeightSync:
         return gaps
 
     async def judge(self, gaps: Mapping[str, float]) -> None:
-        """Take in what probes have shown.
-
-        Whoever exceeds what rounding to the coarser of the two dtypes excuses counts as without
-        weights until a push sets it right.
-        """
+        """Take in what probes have shown: who errs beyond rounding counts as without weights."""
         parts = self.config.train, self.config.generate
         tolerance = max(TOLERANCE[str(part.dtype)] for part in parts)
         for client in (client for client in self.due if client.url in gaps):

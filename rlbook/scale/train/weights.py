@@ -8,7 +8,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from rlbook.durable import publish_folder
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.protocol import TRANSFER
 from rlbook.scale.generate.registry import free_port, own_host
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.parallel import Ranks
@@ -133,23 +134,16 @@ class NCCLTransport(Transport):
 
 
 def routes_of(client: GeneratorClient, loop: asyncio.AbstractEventLoop) -> SimpleNamespace:
-    """A generator's control routes, for vLLM's engine, which asks from threads of its own."""
+    """A generator's routes of a transfer, for vLLM's engine, which asks from its own threads."""
 
-    def asking(route: Callable[..., Coroutine]) -> Callable[..., None]:
-        def ask(*information: dict) -> None:
-            try:
-                asyncio.run_coroutine_threadsafe(route(*information), loop).result()
-            except Exception as error:  # whoever waits in NCCL would never hear of it
-                end_rank(client, error)
+    def ask(step: str, *information: dict) -> None:
+        try:
+            told = dict(zip(TRANSFER[step], information, strict=True))
+            asyncio.run_coroutine_threadsafe(client.transfer(step, **told), loop).result()
+        except Exception as error:  # whoever waits in NCCL would never hear of it
+            end_rank(client, error)
 
-        return ask
-
-    return SimpleNamespace(
-        init_weight_transfer_engine=asking(client.init_transfer),
-        start_weight_update=asking(client.start_update),
-        update_weights=asking(client.update),
-        finish_weight_update=asking(client.finish_update),
-    )
+    return SimpleNamespace(**{step: partial(ask, step) for step in TRANSFER})
 
 
 def end_rank(client: GeneratorClient, error: BaseException) -> NoReturn:

@@ -129,13 +129,7 @@ def hanging_push(port):
     from rlbook.scale.train.weights import NCCLTransport
 
     ranks = SimpleNamespace(device=torch.device("cuda", 0), first=True)
-    client = SimpleNamespace(
-        url="http://127.0.0.1:1",
-        init_transfer=None,
-        start_update=None,
-        update=None,
-        finish_update=None,
-    )
+    client = SimpleNamespace(url="http://127.0.0.1:1")
     address = {"master_address": "127.0.0.1", "master_port": port, "world_size": 2}
 
     class Hanging(NCCLTransport):

@@ -95,17 +95,8 @@ class Client:
     asked: list = field(default_factory=list)
     read: list = field(default_factory=list)
 
-    async def init_transfer(self, info):
-        self.asked.append("init")
-
-    async def start_update(self):
-        self.asked.append("start")
-
-    async def update(self, info):
-        self.asked.append("update")
-
-    async def finish_update(self):
-        self.asked.append("finish")
+    async def transfer(self, step, **information):
+        self.asked.append(step.partition("_")[0])
 
     async def reload(self, folder):
         self.read = sorted(Path(folder).glob("*.safetensors"))

@@ -121,7 +121,7 @@ def test_a_crash_while_writing_publishes_nothing(layout, monkeypatch):
     def full_disk(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(batch_log, "save_file", full_disk)
+    monkeypatch.setattr("rlbook.training.packing.save_file", full_disk)
     with pytest.raises(OSError, match="No space left"):
         batch_log.write_batch(layout, 0, ROLLOUTS, {})
     assert batch_log.published(layout) == []

@@ -507,6 +507,6 @@ def test_a_hub_name_without_a_network(monkeypatch):
     monkeypatch.setattr("rlbook.scaling.shape.AutoConfig.from_pretrained", unreachable)
     with pytest.raises(ValueError, match=r"model\.policy 'a/b': .*couldn't connect.*local folder"):
         model_shape("a/b")
-    monkeypatch.setattr("rlbook.scale.launch.dry_run.AutoTokenizer.from_pretrained", unreachable)
+    monkeypatch.setattr("rlbook.policy.loading.AutoTokenizer.from_pretrained", unreachable)
     with pytest.raises(ValueError, match=r"budget\.prompt_tokens"):
         measure_prompts(ScaleConfig(model={"policy": "a/b"}))

@@ -19,10 +19,10 @@ from rlbook.policy import load_policy, load_tokenizer
 from rlbook.scale.config import TrainConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train import checkpoint
-from rlbook.scale.train.checkpoint import OFFSETS, PLACES, Checkpoints, step_folders
+from rlbook.scale.train.checkpoint import OFFSETS, PLACES, Checkpoints
 from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.training import RunConfig, Trainer
-from rlbook.training.checkpoint import export
+from rlbook.training.checkpoint import export, step_folders
 
 TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_of_before_the_first_update_has_no_moments(checkpoints, tra
     assert same(other.tensors(), training.tensors())
 
 
-WRITERS = ["save_file", "save_torch_state_dict", "write_json", "replace_text"]
+WRITERS = ["save_file", "save_torch_state_dict", "write_json", "point_latest"]
 
 
 @pytest.mark.parametrize("broken", [*WRITERS, "sync_to_disk", "publish_folder"])

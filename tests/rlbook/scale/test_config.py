@@ -32,12 +32,6 @@ def test_what_is_dumped_reads_back_equal(tmp_path):
     assert load_config(written(tmp_path, dump_config(config))) == config
 
 
-def test_a_run_folder_is_its_file(tmp_path):
-    config = ScaleConfig(steps=7)
-    (tmp_path / "config.yaml").write_text(dump_config(config))
-    assert load_config(tmp_path, ["seed=3"]) == config.replace(seed=3)
-
-
 # The same file, here and on one process
 
 SHARED = (

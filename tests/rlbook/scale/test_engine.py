@@ -295,7 +295,7 @@ def test_a_transfer_left_open_by_a_dead_trainer_is_closed_first():
 
     async def run():
         async with served(fake) as url, GeneratorClient(url, "run", timeout=PATIENCE) as client:
-            await client.start_update()
+            await client.transfer("start_weight_update")
 
     asyncio.run(run())
     assert fake.open and ("/finish_weight_update", None) in fake.asked

@@ -272,7 +272,7 @@ def test_what_a_dead_evaluator_pinned_is_free_again(world):
 @pytest.mark.parametrize(
     ("last", "version", "done", "due"),
     [
-        (None, 0, False, True),  # the policy before training
+        (-1, 0, False, True),  # the policy before training
         (0, 9, False, False),
         (0, 10, False, True),
         (0, 37, False, True),  # late is better than never

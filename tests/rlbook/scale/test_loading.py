@@ -8,10 +8,11 @@ import torch
 import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rlbook.policy import load_policy, load_tokenizer, logprobs
+from rlbook.policy import load_policy, load_tokenizer, loading, logprobs
+from rlbook.policy.loading import empty_policy, materialise
 from rlbook.scale.config import TrainConfig
 from rlbook.scale.train import learner
-from rlbook.scale.train.learner import empty_policy, load_sharded, materialise
+from rlbook.scale.train.learner import load_sharded
 from rlbook.scale.train.parallel import Ranks
 
 SIZES = {
@@ -98,12 +99,12 @@ def test_no_weight_has_memory_before_its_rows_are_known(ranks, saved):
 
 
 def test_a_policy_of_the_hub_is_fetched_without_what_nobody_reads(ranks, saved, monkeypatch):
-    name, arguments = saved(llama()), inspect.signature(learner.fetch)
+    name, arguments = saved(llama()), inspect.signature(loading.fetch)
 
     def fetch(*args, **how):
         asked = arguments.bind(*args, **how).arguments
         assert asked["repo_id"] == "owner/model" and "*.safetensors" in asked["allow_patterns"]
         return name
 
-    monkeypatch.setattr(learner, "fetch", fetch)
+    monkeypatch.setattr(loading, "fetch", fetch)
     same(load_sharded("owner/model", ranks, TrainConfig()), name)

@@ -1,5 +1,6 @@
 """What the dry run says of this machine: what is amiss and what to do."""
 
+import fcntl
 import shutil
 import sys
 from collections import namedtuple
@@ -9,7 +10,6 @@ import psutil
 import pytest
 import torch
 
-from rlbook.scale import layout as run_folder
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate import vllm_adapter
 from rlbook.scale.launch import dry_run as machine
@@ -60,9 +60,9 @@ def test_a_folder_that_cannot_lock(looked_at, monkeypatch):
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(run_folder.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     found = looked_at()["run folder"]
-    assert "cannot be locked ([Errno 38] Function not implemented): set another run" in found
+    assert "cannot be locked ([Errno 38] Function not implemented): take another" in found
 
 
 def test_without_vllm(monkeypatch, looked_at):

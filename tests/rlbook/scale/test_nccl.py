@@ -33,15 +33,14 @@ PROGRAM = Path(__file__).with_name("hanging_push.py")
 
 @dataclass
 class Peer:
-    """A generator whose transfer route fails, or answers; what others are not asked is `None`."""
+    """A generator whose transfer route fails, or answers."""
 
     broken: bool = False
     url: str = "http://127.0.0.1:1"
     asked: list = field(default_factory=list)
-    init_transfer = start_update = finish_update = None
 
-    async def update(self, info):
-        self.asked.append(info)
+    async def transfer(self, step, **information):
+        self.asked.append((step, information))
         if self.broken:
             raise GenerationFailed("HTTP 500")
 
@@ -87,8 +86,9 @@ def test_a_transfer_that_succeeds_uses_the_group_again(transport):
         await transport.send(peer, fresh=False)
 
     asyncio.run(run())
-    names = [{"names": [name]} for name in transport.policy.state_dict()]
-    assert peer.asked == 2 * names
+    names = transport.policy.state_dict()
+    asked = [("update_weights", {"update_info": {"names": [name]}}) for name in names]
+    assert peer.asked == 2 * asked
     assert told == [True, True]  # the other ranks: gather along, once per transfer
 
 

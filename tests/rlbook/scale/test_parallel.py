@@ -1,13 +1,10 @@
 """How work is shared out, on one rank; what several ranks do together is in test_ranks."""
 
 import copy
-from itertools import combinations, pairwise
 
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -15,7 +12,7 @@ from rlbook.objectives import METHODS
 from rlbook.paths import data_dir
 from rlbook.policy import logprobs
 from rlbook.scale.config import TrainConfig
-from rlbook.scale.train.parallel import Ranks, plan, shard
+from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.training import TrainBatch, train_step
 
 TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
@@ -60,49 +57,6 @@ def weights(policy):
 def step(model, batch, method="scalerl", **how):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return train_step(model, optimizer, batch, METHODS[method], micro_batch_tokens=20, **how)
-
-
-lengths = st.lists(st.integers(1, 40), min_size=1, max_size=30)
-
-
-@given(lengths, st.integers(1, 5), st.integers(1, 120))
-def test_a_plan_gives_every_row_once_and_every_rank_as_many_slices(lengths, ranks, budget):
-    shares = plan(lengths, ranks, budget)
-    assert len(shares) == ranks
-    assert len({len(share) for share in shares}) == 1
-    rows = [row for share in shares for slice_ in share for row in slice_]
-    assert sorted(rows) == list(range(len(lengths)))
-    for slice_ in (s for share in shares for s in share if s):
-        assert len(slice_) == 1 or len(slice_) * max(lengths[row] for row in slice_) <= budget
-
-
-@given(lengths, st.integers(1, 5), st.integers(1, 120))
-def test_no_rank_is_idle_in_a_round_that_could_be_left_out(lengths, ranks, budget):
-    """Rounds cost a forward pass of all ranks: there are no more than one rank's slices need."""
-    rounds = len(plan(lengths, ranks, budget)[0])
-    alone = len(plan(lengths, 1, budget)[0])
-    assert rounds == -(-alone // ranks)
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 3), st.integers(1, 30))
-def test_the_largest_slice_is_as_small_as_it_can_be(lengths, ranks, budget):
-    """Ranks wait for the slowest: compared with all ways to cut the sorted rows."""
-    shares = plan(lengths, ranks, budget)
-    ascending, most = sorted(lengths), ranks * len(shares[0])
-    best = min(
-        max((b - a) * ascending[b - 1] for a, b in pairwise((0, *cuts, len(lengths))))
-        for count in range(min(most, len(lengths)))
-        for cuts in combinations(range(1, len(lengths)), count)
-    )
-    sizes = [len(s) * max(lengths[row] for row in s) for share in shares for s in share if s]
-    assert max(sizes) == best
-
-
-def test_known_plan():
-    """Four equal rows fit into one slice of 40; two ranks take two rows each, not four and none."""
-    assert plan([10, 10, 10, 10], 2, 40) == [[[0, 1]], [[2, 3]]]
-    assert plan([3, 9, 3], 2, 12) == [[[0, 2]], [[1]]]
-    assert plan([5], 3, 100) == [[[0]], [[]], [[]]]
 
 
 def test_a_rank_without_rows_takes_part_with_nothing_to_train(ranks, batch, monkeypatch):

@@ -378,6 +378,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.weights import NCCLTransport
 
+NAMES = ("world_size", "rank_offset", "packed", "names", "dtype_names", "shapes")
 sent, asked, told = [], [], []
 nccl_engine.open_trainer_endpoint = lambda info: "group"
 nccl_engine.packed_nccl_broadcast_producer = lambda iterator, **how: sent.extend(iterator)
@@ -386,17 +387,9 @@ nccl_engine.packed_nccl_broadcast_producer = lambda iterator, **how: sent.extend
 class Generator:
     url = "http://127.0.0.1:1"
 
-    async def init_transfer(self, info):
-        asked.append(("init", info["world_size"], info["rank_offset"], info["packed"]))
-
-    async def start_update(self):
-        asked.append("start")
-
-    async def update(self, info):
-        asked.append(("update", info["names"], info["dtype_names"], info["shapes"]))
-
-    async def finish_update(self):
-        asked.append("finish")
+    async def transfer(self, step, init_info=None, update_info=None):
+        info = init_info or update_info or {}
+        asked.append((step, *(info[name] for name in NAMES if name in info)))
 
 
 async def push():
@@ -410,8 +403,10 @@ async def push():
     return transport
 
 asyncio.run(push())
-update = ("update", ["a", "b"], ["float32", "float32"], [[2, 3], [4]])
-assert asked == [("init", 3, 1, True), *2 * ["start", update, "finish"]], asked
+meeting = ("init_weight_transfer_engine", 3, 1, True)
+update = ("update_weights", ["a", "b"], ["float32", "float32"], [[2, 3], [4]])
+pushed = [("start_weight_update",), update, ("finish_weight_update",)]
+assert asked == [meeting, *2 * pushed], asked
 assert [name for name, _ in sent] == ["a", "b", "a", "b"]
 assert told == [True, True]  # the other ranks: gather along, once per transfer
 print("agrees")

@@ -1,3 +1,5 @@
+from itertools import combinations, pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlbook.objectives import METHODS
 from rlbook.training import TrainBatch, collate, micro_batch_rows, minibatches
-from rlbook.training.batch import lengths_of
+from rlbook.training.batch import balance, lengths_of
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.prepare import staleness_of
 from rlbook.training.rollouts import select_groups
@@ -151,3 +153,46 @@ def test_a_filter_selects_by_what_it_says_and_the_metric_counts_the_rest(make_ro
     assert select_groups(everyone, METHODS["grpo"]) == everyone
     metrics = rollout_metrics(everyone, 0)
     assert metrics["all_right_or_wrong"] == metrics["equal_rewards"] == pytest.approx(2 / 3)
+
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+@given(LENGTHS, st.integers(1, 5), st.integers(1, 120))
+def test_a_plan_gives_every_row_once_and_every_rank_as_many_slices(lengths, ranks, budget):
+    shares = balance(lengths, ranks, budget)
+    assert len(shares) == ranks
+    assert len({len(share) for share in shares}) == 1
+    rows = [row for share in shares for slice_ in share for row in slice_]
+    assert sorted(rows) == list(range(len(lengths)))
+    for slice_ in (s for share in shares for s in share if s):
+        assert len(slice_) == 1 or len(slice_) * max(lengths[row] for row in slice_) <= budget
+
+
+@given(LENGTHS, st.integers(1, 5), st.integers(1, 120))
+def test_no_rank_is_idle_in_a_round_that_could_be_left_out(lengths, ranks, budget):
+    """Rounds cost a forward pass of all ranks: there are no more than one rank's slices need."""
+    rounds = len(balance(lengths, ranks, budget)[0])
+    alone = len(balance(lengths, 1, budget)[0])
+    assert rounds == -(-alone // ranks)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 3), st.integers(1, 30))
+def test_the_largest_slice_is_as_small_as_it_can_be(lengths, ranks, budget):
+    """Ranks wait for the slowest: compared with all ways to cut the sorted rows."""
+    shares = balance(lengths, ranks, budget)
+    ascending, most = sorted(lengths), ranks * len(shares[0])
+    best = min(
+        max((b - a) * ascending[b - 1] for a, b in pairwise((0, *cuts, len(lengths))))
+        for count in range(min(most, len(lengths)))
+        for cuts in combinations(range(1, len(lengths)), count)
+    )
+    sizes = [len(s) * max(lengths[row] for row in s) for share in shares for s in share if s]
+    assert max(sizes) == best
+
+
+def test_known_plan():
+    """Four equal rows fit into one slice of 40; two ranks take two rows each, not four and none."""
+    assert balance([10, 10, 10, 10], 2, 40) == [[[0, 1]], [[2, 3]]]
+    assert balance([3, 9, 3], 2, 12) == [[[0, 2]], [[1]]]
+    assert balance([5], 3, 100) == [[[0]], [[]], [[]]]

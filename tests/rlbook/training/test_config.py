@@ -199,3 +199,11 @@ def test_several_faults_are_told_in_one_line():
         "optimizer.lr: Input should be greater than 0",
         "rollout.prompts: Input should be greater than or equal to 1",
     ]
+
+
+def test_the_folder_of_a_run_stands_for_its_file(tmp_path):
+    (tmp_path / "config.yaml").write_text(dump_config(RunConfig(steps=7)))
+    assert load_config(tmp_path, ["seed=3"]) == RunConfig(steps=7, seed=3)
+    with pytest.raises(ValueError, match=r"no configuration .*empty/config\.yaml"):
+        (tmp_path / "empty").mkdir()
+        load_config(tmp_path / "empty")
