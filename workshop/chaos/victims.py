@@ -55,8 +55,7 @@ def runs(program: bytes, pid: int) -> bool:
 def survivors(folder: Path, launchers: Iterable[int] = ()) -> list[int]:
     """Other processes with this folder on their command line, or started by one of the launchers.
 
-    Whom a launcher starts inherits its process id in the environment, and so do its children; one
-    that is forked has the environment of before, but prints to a log in the folder.
+    Whom a launcher starts inherits its process id in the environment, and so do its children.
     """
     marks = {f"{LAUNCHER}={pid}".encode() for pid in launchers}
     found = []
@@ -66,16 +65,9 @@ def survivors(folder: Path, launchers: Iterable[int] = ()) -> list[int]:
                 files = Path(f"/proc/{other}")
                 named = os.fsencode(folder) in (files / "cmdline").read_bytes()
                 environment = (files / "environ").read_bytes().split(b"\0")
-                if named or prints_into(folder, other) or marks & set(environment):
+                if named or marks & set(environment):
                     found.append(other)
     return found
-
-
-def prints_into(folder: Path, pid: int) -> bool:
-    """Whether the output of a process goes to a file in this folder."""
-    with suppress(OSError):
-        return Path(os.readlink(f"/proc/{pid}/fd/1")).is_relative_to(folder.resolve())
-    return False
 
 
 def is_stopped(pid: int) -> bool:

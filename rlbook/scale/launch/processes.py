@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from unittest.mock import patch
 
 from rlbook.scale.generate.registry import LOCALHOST, free_port
-from rlbook.scale.process import LAUNCHER, die_with_parent
+from rlbook.scale.process import LAUNCHER, LIBC, die_with_parent
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 LOST = -255  # in place of an exit code: nobody was left to tell it
@@ -27,6 +27,7 @@ FORKED = [  # modules whose `main` a forked process runs; they take seconds to i
     "rlbook.scale.generate.builtin_server",
 ]
 FORKS = get_context("forkserver")
+PR_SET_NAME = 15  # from linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,9 @@ class ForkedProcess(Group):
 
 def preload() -> None:
     """Have the process that others are forked from import what they need; returns at once."""
-    FORKS.set_forkserver_preload(FORKED)
-    with patch.dict(os.environ, ONE_THREAD):  # libraries start others as they are imported
+    FORKS.set_forkserver_preload(["rlbook.scale.launch.fork_server", *FORKED])
+    # Libraries would start threads as they are imported.
+    with patch.dict(os.environ, ONE_THREAD | {LAUNCHER: str(os.getpid())}):
         forkserver.ensure_running()
 
 
@@ -148,8 +150,8 @@ def no_main_module() -> Iterator[None]:
 def run_module(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
     """Be the process that `argv` (python, -m, module, arguments) would have started."""
     os.setpgid(0, 0)
-    # Handed on to every child, so that the server outlives the launcher; here it must not.
-    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_NAME, log.stem.encode())  # for `top`
     os.environ.clear()
     os.environ.update(env)
     with begun_log(log) as out:

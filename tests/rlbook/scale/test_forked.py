@@ -16,8 +16,9 @@ from rlbook.scale.layout import Layout
 from workshop.chaos.victims import status_of
 
 STUB = """
-import json, os, subprocess, sys, time
+import atexit, json, os, subprocess, sys, time
 import numpy  # which starts threads
+atexit.register(time.sleep, 600)  # large libraries take long to go
 from rlbook.scale.process import die_with_parent
 
 def main():
@@ -110,6 +111,7 @@ def test_it_is_what_its_command_line_would_have_started(start, layout, tmp_path)
     assert facts["argv"] == ["stub", str(tmp_path), "sleep"] and facts["name"] == "stub"
     assert facts["said"] == "by the command" and facts["launcher"] == str(launcher.pid)
     assert facts["group"] == pid and facts["cwd"] == str(tmp_path)
+    assert psutil.Process(pid).name() == "stub"  # as `top` shows it
     server = psutil.Process(fork_server(pid))
     assert server.ppid() == launcher.pid and server.num_threads() == 1
     first, second = (layout.logs / "stub.log").read_text().splitlines()
