@@ -27,11 +27,11 @@ from rlbook import training
 from rlbook.policy import Completion, load_policy, set_threads
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import reload_request, sampling_params
-from rlbook.scale.generate.registry import published
 from rlbook.scale.launch import commands
 from rlbook.scale.launch.dry_run import check_machine
 from rlbook.scale.launch.processes import start_here
 from rlbook.scale.layout import Layout
+from rlbook.scale.process import published
 from rlbook.scale.rollout.staleness import Pacing
 from rlbook.tasks import Problem, get_task, held_out_problems
 from rlbook.training import Rollout, TrainBatch

@@ -127,8 +127,7 @@ class Chaos:
             recovered = self.updates[-2:-1] > [before]
         else:
             recovered = self.merciless or self.version != self.struck_version
-        full = any(fault == "fill disk" for fault, _ in self.under_way)
-        return recovered and not full and now > self.struck_at + self.pause
+        return recovered and not self.full and now > self.struck_at + self.pause
 
     @property
     def version(self) -> int | None:
@@ -136,10 +135,16 @@ class Chaos:
         return read_json(self.layout.status, {}).get("version")
 
     def ended(self) -> bool:
-        """Start the launcher if it was killed; whether it has ended by itself."""
-        if self.launcher is None or self.launcher.poll() == -signal.SIGKILL:
+        """Start the launcher if it was killed, or found no room; whether it has ended by itself."""
+        code = -signal.SIGKILL if self.launcher is None else self.launcher.poll()
+        if code == -signal.SIGKILL or (code and self.full):
             self.start()
         return self.launcher.poll() is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether the disk is."""
+        return any(fault == "fill disk" for fault, _ in self.under_way)
 
     def start(self) -> None:
         """Start the run, or go on with it."""

@@ -22,8 +22,7 @@ from torch import Tensor
 from rlbook.policy import Completion, load_policy, set_threads
 from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.generate.protocol import RELOAD_ROUTE, Sampling, authorized, requested_folder
-from rlbook.scale.generate.registry import own_host, publish
-from rlbook.scale.process import die_with_parent, say
+from rlbook.scale.process import die_with_parent, own_host, publish, say
 
 
 class Generation(BaseModel, extra="forbid", strict=True):

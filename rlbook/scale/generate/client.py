@@ -23,9 +23,8 @@ from rlbook.scale.generate.protocol import (
     sampling_params,
     weight_label,
 )
-from rlbook.scale.generate.registry import published
 from rlbook.scale.layout import Layout
-from rlbook.scale.process import Heartbeat
+from rlbook.scale.process import Heartbeat, published
 
 STATUS_SECONDS = 10.0  # for questions a live server answers at once
 SILENCE = 5.0  # seconds after which a generator that accepts connections counts as silent

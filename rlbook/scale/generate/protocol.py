@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, cast
 from pydantic import BaseModel, Field
 
 from rlbook.policy import Completion
-from rlbook.scale.generate.registry import TOKEN_VARIABLE
+from rlbook.scale.process import TOKEN_VARIABLE
 
 Result = TypeVar("Result")
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure

@@ -17,8 +17,7 @@ import sys
 from typing import NoReturn
 
 from rlbook.scale.generate import protocol
-from rlbook.scale.generate.registry import ENTRY_VARIABLE, free_port, own_host, publish
-from rlbook.scale.process import die_with_parent, say
+from rlbook.scale.process import ENTRY_VARIABLE, die_with_parent, free_port, own_host, publish, say
 
 # The engine answers these, and may have to wait for the trainer.
 UPDATE_ROUTES = ("/pause", *(f"/{step}" for step in protocol.TRANSFER))

@@ -22,8 +22,8 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlbook.scale.generate.registry import HOST_VARIABLE, free_port
 from rlbook.scale.launch.processes import LOST, Command, LocalProcess, Start, meeting
+from rlbook.scale.process import HOST_VARIABLE, free_port
 
 PLACED_WITHIN = 600.0  # seconds for machines to join
 SHARED_WITHIN = 60.0  # seconds for a file to be seen by all machines

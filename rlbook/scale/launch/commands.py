@@ -9,9 +9,9 @@ from typing import Literal
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate import vllm_adapter
 from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE
-from rlbook.scale.generate.registry import ENTRY_VARIABLE, TOKEN_VARIABLE
 from rlbook.scale.launch.processes import ONE_THREAD, Command
 from rlbook.scale.layout import Layout
+from rlbook.scale.process import ENTRY_VARIABLE, TOKEN_VARIABLE
 from rlbook.training.config import derive_seed
 
 

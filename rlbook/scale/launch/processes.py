@@ -16,8 +16,7 @@ from types import ModuleType
 from typing import Any, BinaryIO
 from unittest.mock import patch
 
-from rlbook.scale.generate.registry import LOCALHOST, free_port
-from rlbook.scale.process import LAUNCHER, LIBC, die_with_parent
+from rlbook.scale.process import LAUNCHER, LIBC, LOCALHOST, die_with_parent, free_port
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 LOST = -255  # in place of an exit code: nobody was left to tell it

@@ -24,8 +24,8 @@ from rlbook.durable import publish_folder
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.protocol import TRANSFER
-from rlbook.scale.generate.registry import free_port, own_host
 from rlbook.scale.layout import Layout
+from rlbook.scale.process import free_port, own_host
 from rlbook.scale.train.parallel import Ranks
 from rlbook.training.step import full_tensor
 

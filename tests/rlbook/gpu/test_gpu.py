@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlbook.policy import load_policy, logprobs
-from rlbook.scale.generate.registry import free_port
+from rlbook.scale.process import free_port
 from workshop.bench import gpu
 
 SMALL = replace(gpu.TINY, device="cuda", dtype="bfloat16", micro_batch_tokens=4096)

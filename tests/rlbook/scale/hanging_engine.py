@@ -5,7 +5,7 @@ import asyncio
 import uvicorn
 
 from rlbook.scale.generate import vllm_server
-from rlbook.scale.generate.registry import LOCALHOST, free_port, publish
+from rlbook.scale.process import LOCALHOST, free_port, publish
 
 
 async def application(scope, receive, send):

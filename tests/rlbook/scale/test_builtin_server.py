@@ -20,7 +20,7 @@ from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.generate.builtin_server import make_app
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE, GenerationFailed, RequestRefused
-from rlbook.scale.generate.registry import HOST_VARIABLE, TOKEN_VARIABLE, own_host
+from rlbook.scale.process import HOST_VARIABLE, TOKEN_VARIABLE, own_host
 
 GENERATE = "/inference/v1/generate"
 

@@ -15,7 +15,6 @@ from rlbook.policy import load_policy
 from rlbook.scale.config import DECIDED, ScaleConfig
 from rlbook.scale.generate import vllm_adapter, vllm_server
 from rlbook.scale.generate.protocol import PUSH_VARIABLE, WEIGHTS_VARIABLE, reload_request
-from rlbook.scale.generate.registry import ENTRY_VARIABLE, TOKEN_VARIABLE, published
 from rlbook.scale.generate.vllm_adapter import (
     check_version,
     server_command,
@@ -25,6 +24,7 @@ from rlbook.scale.generate.vllm_adapter import (
 from rlbook.scale.generate.vllm_server import Guard
 from rlbook.scale.launch.commands import generator
 from rlbook.scale.layout import Layout
+from rlbook.scale.process import ENTRY_VARIABLE, TOKEN_VARIABLE, published
 
 PROGRAM = Path(__file__).with_name("hanging_engine.py")
 

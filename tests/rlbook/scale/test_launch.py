@@ -17,8 +17,7 @@ from rlbook.scale.batch_log import end_log
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.processes import LOST, Command, describe_exit
-from rlbook.scale.launch.progress import ProgressLine, status_line
-from rlbook.scale.launch.start import check_machine, launch, scale
+from rlbook.scale.launch.start import ProgressLine, check_machine, launch, scale, status_line
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, last_error
 from rlbook.scale.layout import RESUMABLE, Layout, open_run
 from rlbook.scale.plan.table import duration

@@ -21,8 +21,8 @@ from rlbook.policy import load_policy
 from rlbook.scale.batch_log import write_batch
 from rlbook.scale.config import ScaleConfig, dump_config
 from rlbook.scale.generate.protocol import GenerationFailed
-from rlbook.scale.generate.registry import ENTRY_VARIABLE
 from rlbook.scale.layout import Layout
+from rlbook.scale.process import ENTRY_VARIABLE
 from rlbook.scale.train import weights
 from rlbook.scale.train.weights import NCCLTransport
 from rlbook.tasks import Problem

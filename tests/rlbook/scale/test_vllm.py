@@ -21,10 +21,10 @@ from rlbook.policy import load_policy, logprobs
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
 from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused, reload_request
-from rlbook.scale.generate.registry import published
 from rlbook.scale.generate.vllm_adapter import check_version, vllm_python
 from rlbook.scale.launch.commands import generator
 from rlbook.scale.layout import Layout
+from rlbook.scale.process import published
 
 PYTHON = vllm_python()
 pytestmark = [
