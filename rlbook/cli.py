@@ -243,8 +243,10 @@ def scale(words: Sequence[str]) -> int:
         print(dry_run(config))
         return 0
     if asked.nano:
+        from rlbook.scale.launch.dry_run import check_machine
         from rlbook.scale.nano import main as run_nano
 
+        check_machine(config)
         run_nano(config)
         return 0
     code = 0

@@ -28,7 +28,6 @@ from rlbook.policy import Completion, load_policy, set_threads
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import reload_request, sampling_params
 from rlbook.scale.launch import commands
-from rlbook.scale.launch.dry_run import check_machine
 from rlbook.scale.launch.processes import start_here
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import published
@@ -267,7 +266,6 @@ def check(config: ScaleConfig) -> None:
             raise ValueError(f"{name} {given}: nano knows only {value}; run `rlbook scale`")
     if "greedy" in config.method.requirements():
         raise ValueError(f"{config.method.name} compares with a greedy answer: run `rlbook scale`")
-    check_machine(config)
 
 
 def print_row(rollouts: list[Rollout], row: dict[str, float]) -> None:
