@@ -175,11 +175,11 @@ def begun_log(path: Path, machine: str = "") -> Iterator[BinaryIO]:
 def start_here(command: Command, logs: Sequence[Path]) -> Sequence[Process]:
     """Start a command on this machine, with a log for each of its processes."""
     port, ranks = free_port(LOCALHOST), command.ranks
-    kind = ForkedProcess if command.forks else LocalProcess
-    return [
-        kind(command.argv, command.env | meeting(rank, ranks, LOCALHOST, port, rank), log)
-        for rank, log in zip(range(ranks), logs, strict=True)
-    ]
+    envs = [command.env | meeting(rank, ranks, LOCALHOST, port, rank) for rank in range(ranks)]
+    if command.forks:
+        with suppress(EOFError, OSError):  # what they would be forked from has died just now
+            return [ForkedProcess(command.argv, *own) for own in zip(envs, logs, strict=True)]
+    return [LocalProcess(command.argv, *own) for own in zip(envs, logs, strict=True)]
 
 
 def meeting(rank: int, ranks: int, host: str, port: int, local_rank: int) -> dict[str, str]:

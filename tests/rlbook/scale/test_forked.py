@@ -16,10 +16,15 @@ from rlbook.scale.layout import Layout
 from workshop.chaos.victims import status_of
 
 STUB = """
-import atexit, json, os, subprocess, sys, time
+import atexit, json, os, pathlib, subprocess, sys, time
 import numpy  # which starts threads
 atexit.register(time.sleep, 600)  # large libraries take long to go
 from rlbook.scale.process import die_with_parent
+
+fatal = pathlib.Path(__file__).with_name("fatal")
+if fatal.exists() and "multiprocessing.forkserver" in " ".join(sys.orig_argv):
+    fatal.unlink()
+    os.kill(os.getpid(), 9)
 
 def main():
     die_with_parent()
@@ -34,6 +39,9 @@ def main():
     if sys.argv[2] == "exit":
         sys.exit(3)
     time.sleep(600)
+
+if __name__ == "__main__":
+    main()
 """
 LAUNCHER = """
 import sys
@@ -138,6 +146,16 @@ def test_it_is_started_again(whom, start, layout):
     assert alive(again) and fork_server(again)
     death = next(row for row in read_jsonl(layout.log("events")) if row["event"] == "death")
     assert whom != "it" or death["reason"] == "killed by SIGKILL"
+
+
+def test_it_is_started_anew_if_what_it_would_be_forked_from_dies_then(start, layout, tmp_path):
+    (tmp_path / "fatal").touch()
+    launcher = start("sleep")
+    pid, facts = stub_of(layout)
+    assert facts["name"] == "__main__" and psutil.Process(pid).ppid() == launcher.pid
+    os.kill(pid, signal.SIGKILL)
+    again, facts = stub_of(layout, other_than=pid)
+    assert facts["name"] == "stub" and psutil.Process(fork_server(again)).ppid() == launcher.pid
 
 
 def test_its_exit_code_is_known(start, layout):
