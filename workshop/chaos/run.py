@@ -26,6 +26,7 @@ from workshop.chaos.victims import survivors
 MERCILESS = 0.25
 PATIENT = ("launch.max_deaths=100000", "launch.window=10", "launch.loading=300")
 POLL_SECONDS = 0.01  # a batch that a checkpoint makes superfluous may live for 50 ms
+LAST_SECONDS = 5.0  # for helpers of a launcher that has ended to be gone as well
 STATE = "state.json"
 
 
@@ -70,6 +71,7 @@ class Chaos:
         self.replaced: set[int] = set()  # batches that were written twice
         self.launcher: subprocess.Popen | None = None
         self.launchers: set[int] = set()
+        self.full_at = self.launched_at = 0.0  # when the disk was full last, the launcher started
         self.struck_at, self.struck_version, self.merciless = 0.0, None, False
         self.share = merciless
         self.updates: list[float] = []  # when each was first logged, seconds after the start
@@ -106,7 +108,9 @@ class Chaos:
             self.launcher.send_signal(signal.SIGTERM)
             self.launcher.wait()
         replaced = [f"batch {step} was written twice" for step in sorted(self.replaced)]
-        left = survivors(self.layout.root, self.launchers)
+        gone_by = time.monotonic() + LAST_SECONDS
+        while (left := survivors(self.layout.root, self.launchers)) and time.monotonic() < gone_by:
+            time.sleep(POLL_SECONDS)
         return [*self.broken, *replaced, *(f"process {pid} still runs" for pid in left)]
 
     @property
@@ -136,8 +140,10 @@ class Chaos:
 
     def ended(self) -> bool:
         """Start the launcher if it was killed, or found no room; whether it has ended by itself."""
+        if self.full:
+            self.full_at = time.monotonic()
         code = -signal.SIGKILL if self.launcher is None else self.launcher.poll()
-        if code == -signal.SIGKILL or (code and self.full):
+        if code == -signal.SIGKILL or (code and self.full_at > self.launched_at):
             self.start()
         return self.launcher.poll() is not None
 
@@ -152,6 +158,7 @@ class Chaos:
         config = self.layout.config if going_on else self.path
         settings = ["--resume"] if going_on else self.overrides
         argv = [sys.executable, "-m", "rlbook", "scale", str(config), *settings]
+        self.launched_at = time.monotonic()
         self.launcher = subprocess.Popen(argv, preexec_fn=die_with_parent)
         self.launchers.add(self.launcher.pid)
 
