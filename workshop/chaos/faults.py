@@ -127,7 +127,7 @@ def damage_batch(scene: Scene) -> Strike | None:
     It must refuse to read the batch as long as it is damaged.
     """
     step = max(published(scene.layout), default=None)
-    if step is None or not scene.kept.batch(step).is_dir():
+    if step is None or step in scene.spoiled or not scene.kept.batch(step).is_dir():
         return None
     names = [p.name for p in scene.kept.batch(step).iterdir() if p.name != CHECKSUMS]
     name = scene.random.choice(sorted(names))
