@@ -57,7 +57,7 @@ class Command:
 
     @property
     def forks(self) -> bool:
-        """Whether its module is one of `FORKED`; CUDA wants a process that nobody was forked to."""
+        """Whether it can be forked: a module of `FORKED`, and no GPU, for CUDA bears no fork."""
         return self.argv[:2] == [sys.executable, "-m"] and self.argv[2] in FORKED and not self.gpus
 
 
@@ -177,7 +177,7 @@ def start_here(command: Command, logs: Sequence[Path]) -> Sequence[Process]:
     port, ranks = free_port(LOCALHOST), command.ranks
     envs = [command.env | meeting(rank, ranks, LOCALHOST, port, rank) for rank in range(ranks)]
     if command.forks:
-        with suppress(EOFError, OSError):  # what they would be forked from has died just now
+        with suppress(EOFError, ConnectionError):  # what they are forked from has died just now
             return [ForkedProcess(command.argv, *own) for own in zip(envs, logs, strict=True)]
     return [LocalProcess(command.argv, *own) for own in zip(envs, logs, strict=True)]
 
