@@ -2,15 +2,18 @@
 
 | room | |
 |---|---|
-| `figures` | what one chapter draws |
-| `checks` | the judges of its exercises |
-| `worlds` | enumerable worlds of one chapter or two |
-| `evidence` | the recorded tables, differences with their verdicts, scorecards |
+| `ch01` … `ch17` | of one chapter alone: figures, checks, claims, experiments, worlds |
+| `appendices` | what the appendices draw and read |
+| `shared` | of several chapters: evidence, arms, claims, design, widgets, worlds |
 | `bases` | the making and measuring of the book's own base models |
-| `experiments` | the reference experiments behind the chapters' evidence |
+| `experiments` | the catalogue of all chapters' experiments, and running one |
+| `verdicts` | the ledger of all chapters' claims, and whether the pages say what it holds |
 | `bench` | speed and memory beside TRL and the machine's limit |
 | `chaos` | strikes at a real run, and what must hold afterwards |
+| `symptoms` | faults put into the trainer, and what `rlbook doctor` says of them |
+| `site` | the web edition and the PDF |
+| `course` | the book as a course of some weeks |
 | `tools` | execute the notebooks, keep them clean, hold them to the package |
 
-`python -m workshop` lists its commands.
+`python -m workshop` lists its commands. No chapter imports another one: see the contract.
 """

@@ -115,7 +115,7 @@ def troubles(words: Sequence[str]) -> None:
     parser = parser_of("python -m workshop troubles", troubles)
     parser.add_argument("--workers", type=int, default=0, help="processes; 0: one per core")
     workers = parser.parse_args(words).workers
-    from workshop.troubles.judge import judge, load_named, summary
+    from workshop.symptoms.judge import judge, load_named, summary
 
     written = judge(workers)
     print(summary(load_named()), *(f"wrote {path}" for path in written), sep="\n")

@@ -158,7 +158,7 @@ def test_a_log_of_trl_in_all_its_forms(tmp_path, name, text):
     assert names(log)[:2] == ["all_truncated", "silent_groups"]
 
 
-LOGS = Path(__file__).with_name("logs")  # of TRL 1.16, by workshop.troubles.trl_logs
+LOGS = Path(__file__).with_name("logs")  # of TRL 1.16, by workshop.symptoms.trl_logs
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,22 @@ from rlbook.exact import FOUR
 from rlbook.objectives import group_normalize
 from rlbook.policy import load_policy, set_threads
 from rlbook.scaling import Cluster, Sigmoid
-from workshop.figures import ch01, ch02, ch03, ch05, ch06, ch07, ch08, ch10, ch11, ch13, ch16
-from workshop.figures.clip import clip_explorer
-from workshop.figures.explorer import Explorer
-from workshop.figures.group import group_lab
-from workshop.figures.live import LiveFigure
-from workshop.worlds.strategy_mixture import estimator_weight
+from workshop.ch01 import figures as ch01
+from workshop.ch02 import figures as ch02
+from workshop.ch03 import figures as ch03
+from workshop.ch03.clip import clip_explorer
+from workshop.ch05 import figures as ch05
+from workshop.ch06 import figures as ch06
+from workshop.ch07 import figures as ch07
+from workshop.ch07.group import group_lab
+from workshop.ch08 import figures as ch08
+from workshop.ch10 import figures as ch10
+from workshop.ch11 import figures as ch11
+from workshop.ch13 import figures as ch13
+from workshop.ch16 import figures as ch16
+from workshop.shared.explorer import Explorer
+from workshop.shared.live import LiveFigure
+from workshop.shared.worlds.strategy_mixture import estimator_weight
 
 MOVES = 6  # values that each control is moved to
 

@@ -18,9 +18,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from rlbook.paths import ROOT
-from workshop.checks.verdicts import agree, numbers, tensor_of
 from workshop.course.grade import checks_in, checks_module, checks_of, points_of
 from workshop.course.slides import slides
+from workshop.shared.checks import agree, numbers, tensor_of
 from workshop.site.navigation import without_navigation
 from workshop.site.notebooks import with_links
 from workshop.site.owner import read_owner

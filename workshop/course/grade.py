@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from nbformat import NotebookNode
 
-from workshop.checks.verdicts import check_lines, tensor_of
+from workshop.shared.checks import check_lines, tensor_of
 from workshop.tools.main_line import HEADING, SOLUTION, highest, loaded, stored
 
 LINES, LAB = 2, 3  # points of lines in the text and of a lab; an exercise is worth its dots
@@ -53,7 +53,7 @@ def grade(notebook: NotebookNode, seed: int = 0) -> list[Mark]:
 
 def checks_module(number: int) -> ModuleType:
     """The checks of a chapter."""
-    return importlib.import_module(f"workshop.checks.ch{number:02d}")
+    return importlib.import_module(f"workshop.ch{number:02d}.checks")
 
 
 def checks_in(module: ModuleType) -> dict[str, Callable[..., Any]]:

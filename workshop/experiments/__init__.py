@@ -1,7 +1,7 @@
 """The reference experiments: several seeds of every arm, one process per core, resumable."""
 
 from workshop.experiments.catalogue import EXPERIMENTS
-from workshop.experiments.design import Arm, Experiment
 from workshop.experiments.run import run_experiment
+from workshop.shared.design import Arm, Experiment
 
 __all__ = ["EXPERIMENTS", "Arm", "Experiment", "run_experiment"]

@@ -10,9 +10,8 @@ machine goes on from them: what they hold is not run again.
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from multiprocessing import get_context
@@ -27,65 +26,10 @@ from rlbook.jsonl import read_jsonl
 from rlbook.manifest import SUFFIX, manifest, run_as_data, write_manifest
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler, set_threads
-from rlbook.training import RunConfig, RunLog, Trainer, write_csv
+from rlbook.training import RunLog, Trainer, write_csv
 from workshop.experiments.catalogue import EXPERIMENTS
-from workshop.experiments.design import Arm, Experiment, Variant
-from workshop.experiments.recorded import as_data, is_recorded, rows_of, stored
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training run of an experiment; its log and its record lie under `runs/experiments`."""
-
-    experiment: str
-    arm: Arm
-    variant: Variant
-    seed: int
-
-    @property
-    def key(self) -> dict[str, Any]:
-        """Its first columns in a table."""
-        return {"arm": self.arm.label, **self.variant.values, "seed": self.seed}
-
-    @property
-    def folder(self) -> Path:
-        parts = [
-            self.arm.label,
-            *(f"{name} {value}" for name, value in self.variant.values.items()),
-        ]
-        return seed_folder(Path("runs/experiments") / self.experiment, " ".join(parts), self.seed)
-
-    @property
-    def record_path(self) -> Path:
-        return self.folder / "run.json"
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Settings, seconds and evaluation of a finished run."""
-        return json.loads(self.record_path.read_text())
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has ended, with the settings that the variant has now."""
-        return self.record_path.is_file() and same_settings(self.record, self.variant.config)
-
-    def keep(self, evaluation: Mapping[str, Any], seconds: float) -> None:
-        """Write the record of the finished run."""
-        record = {"config": self.variant.config.to_dict(), "seconds": seconds}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        half = self.record_path.with_suffix(".partial")
-        half.write_text(json.dumps({**record, "evaluation": dict(evaluation)}))
-        os.replace(half, self.record_path)
-
-
-def seed_folder(root: Path, label: str, seed: int) -> Path:
-    """Where a run is kept."""
-    return root / "".join(c if c.isalnum() else "-" for c in label) / f"seed{seed}"
-
-
-def same_settings(record: dict[str, Any], config: RunConfig) -> bool:
-    """Whether a run was made with these; a setting that did not exist then has its default."""
-    return type(config)(**record["config"]).to_dict() == config.to_dict()
+from workshop.shared.design import Arm, Experiment, Variant
+from workshop.shared.recorded import Run, as_data, is_recorded, rounded, rows_of, stored
 
 
 def run_experiment(
@@ -307,10 +251,6 @@ def step_rows(run: Run) -> Iterator[dict[str, Any]]:
 def evaluation_row(run: Run) -> dict[str, Any]:
     record = run.record
     return {**run.key, **rounded(record["evaluation"], 5), "seconds": record["seconds"]}
-
-
-def rounded(row: dict, digits: int) -> dict:
-    return {k: float(f"{v:.{digits}g}") if isinstance(v, float) else v for k, v in row.items()}
 
 
 def find_experiment(name: str) -> Experiment:

@@ -16,8 +16,8 @@ from rlbook.paths import data_dir
 from rlbook.policy import set_threads
 from rlbook.training import RunConfig, write_csv
 from workshop.experiments.catalogue import EXPERIMENTS
-from workshop.experiments.design import Experiment
-from workshop.experiments.run import rounded
+from workshop.shared.design import Experiment
+from workshop.shared.recorded import rounded
 
 MEASURED_ITSELF = {"smollm2"}  # its evaluation has the base's answers beside every policy's
 

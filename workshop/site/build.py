@@ -100,7 +100,7 @@ def prepare(source: Path, pages: Path, owner: Owner) -> None:
 
 def mask_lab_script() -> str:
     """The code of the mask lab, once for all pages; it fills every host that a page has."""
-    from workshop.figures.masks.lab import front_end
+    from workshop.shared.masks.lab import front_end
 
     mount = (
         'for (const host of document.querySelectorAll("[data-mask-lab]"))\n'

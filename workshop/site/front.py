@@ -47,10 +47,12 @@ def figures_page() -> str:
     import numpy as np
 
     from rlbook.scaling import Cluster, Sigmoid
-    from workshop.figures import ch02, ch10, ch16
-    from workshop.figures.clip import clip_explorer
-    from workshop.figures.group import group_lab
-    from workshop.scalerl import published_curves
+    from workshop.ch02 import figures as ch02
+    from workshop.ch03.clip import clip_explorer
+    from workshop.ch07.group import group_lab
+    from workshop.ch10 import figures as ch10
+    from workshop.ch16 import figures as ch16
+    from workshop.ch16.scalerl import published_curves
 
     compute = np.arange(2, 75) * 100_000 / 74
     noise = 0.004 * np.random.default_rng(0).standard_normal(len(compute))
@@ -70,7 +72,7 @@ def figures_page() -> str:
 
 def lab() -> str:
     """The mask lab of the front page."""
-    from workshop.figures.masks import mask_lab
+    from workshop.shared.masks import mask_lab
 
     shown = mask_lab("ppo", "dppo", hint="Drag δ or ε, click a token, press play.")
     names = ("left", "right", "token", "update", "updates", "hint", "masks", "answers")

@@ -14,11 +14,11 @@ from nbformat import NotebookNode
 from PIL import Image
 
 from rlbook.paths import ROOT
-from workshop.figures.vectors import folder_of, vector_of
 from workshop.site.dark import dark_png, dark_svg
 from workshop.site.navigation import without_navigation
 from workshop.site.owner import Owner
 from workshop.site.titles import Drawer, alternative, known, parsed
+from workshop.site.vectors import folder_of, vector_of
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 DENSITY = 110 / 72  # pixels of a stored picture per point at which it is read best

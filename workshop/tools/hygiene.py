@@ -12,7 +12,7 @@ from nbformat.v4.rwbase import rejoin_lines
 
 from rlbook.manifest import sha256
 from rlbook.paths import data_dir
-from workshop.evidence import READ_MARK
+from workshop.shared.evidence import READ_MARK
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CHECK_COMMENT, CHECK_TAG = "# NBVAL_CHECK_OUTPUT", "nbval-check-output"

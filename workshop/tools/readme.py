@@ -21,7 +21,7 @@ from rlbook.training import RunConfig, Trainer
 from rlbook.training.rollouts import Rollout, collect_rollouts
 from rlbook.viz.style import use_style
 from workshop.bench.plots import learning_gap
-from workshop.evidence import load_results
+from workshop.shared.evidence import load_results
 
 README, BENCH = ROOT / "README.md", ROOT / "workshop/bench/README.md"
 BEGIN, END = "<!-- performance: python -m workshop.tools.readme -->", "<!-- end of performance -->"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from rlbook.interop import PEERS, translate
 from rlbook.objectives import FIELD, METHODS, Method
-from workshop.evidence import load_results
-from workshop.experiments.ladder import BESIDE, rungs
+from workshop.shared.evidence import load_results
+from workshop.shared.ladder_arms import BESIDE, rungs
 
 OF_THE_LOSS = {"trust region", "KL", "selection", "sampler correction", "entropy bonus"}
 OF_THE_LOSS |= {"likelihood"}

@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 
 from rlbook.manifest import manifest
 from rlbook.paths import ROOT, data_dir
-from workshop.figures.vectors import START, folder_of, take_vectors
+from workshop.site.vectors import START, folder_of, take_vectors
 from workshop.tools.hygiene import CHECK_TAG, WIDGET, problems
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 
 from rlbook.paths import data_dir
-from workshop.evidence import load_results
+from workshop.shared.evidence import load_results
+from workshop.shared.runs import PIPELINE
 from workshop.verdicts.agreement import shown
 from workshop.verdicts.pages import PAGES
-from workshop.verdicts.runs import PIPELINE
 from workshop.verdicts.table import markdown
 
 COLUMNS = ("asked as", "claim", "arms", "told in", "what the text says now")

@@ -14,10 +14,10 @@ import pandas as pd
 from rlbook.manifest import SUFFIX, manifest, sha256, write_manifest
 from rlbook.paths import data_dir
 from rlbook.training import write_csv
-from workshop.evidence import load_results
+from workshop.shared.evidence import load_results
+from workshop.shared.verdict import Row, ledger, minus, told
 from workshop.verdicts.book import claims
 from workshop.verdicts.pages import place
-from workshop.verdicts.verdict import Row, ledger, minus, told
 
 NAME = "verdicts"
 NAMED = re.compile(r"\{(?:(control|detectable): )?([^|{}]+?) \| ([^|{}]+?)\}")

@@ -10,10 +10,24 @@ from matplotlib.colors import to_rgb
 from rlbook.objectives import METHODS
 from rlbook.viz import METHOD_COLOURS, label_line, label_lines, use_style
 from rlbook.viz.style import CYCLE, luminance, readable, spread
-from workshop.arms import colour_of
 from workshop.experiments import EXPERIMENTS
-from workshop.experiments.pressing import PRESSING
+from workshop.shared.arms import colour_of
 
+PRESSING = (
+    "rare_opening",
+    "lost_answers",
+    "tight_limit",
+    "tight_limit_control",
+    "unsolvable",
+    "habits",
+    "habits_rates",
+    "shared_choice",
+    "rare_habits",
+    "reuse",
+    "label_free",
+    "spurious",
+    "entropy_dial",
+)
 # Methods that the chapters draw together.
 TOGETHER = (
     "reinforce reinforce_ema reinforce_batch_mean",
@@ -71,7 +85,7 @@ def test_methods_drawn_together_can_be_told_apart(vision):
 
 
 @pytest.mark.parametrize("vision", VISION)
-@pytest.mark.parametrize("name", [*PRESSING, "reuse", "label_free", "spurious", "entropy_dial"])
+@pytest.mark.parametrize("name", PRESSING)
 def test_arms_of_an_experiment_can_be_told_apart(name, vision):
     assert_apart({arm.label: colour_of(arm.label) for arm in EXPERIMENTS[name].arms}, vision)
 

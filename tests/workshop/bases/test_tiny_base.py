@@ -13,13 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler
 from rlbook.tasks import SumsTask
-from workshop.bases.card import (
-    CardConfig,
-    kind_of_step,
-    markdown,
-    measure,
-    pass_rate_histogram,
-)
+from workshop.bases.card import CardConfig, kind_of_step, markdown, measure, pass_rate_histogram
 from workshop.bases.decisions import decisions
 from workshop.bases.demonstrations import demonstrations
 from workshop.bases.model import VOCABULARY, build_tokenizer

@@ -18,7 +18,7 @@ from workshop.bench.record import Skipped
 from workshop.bench.rl_step import find_trl
 from workshop.bench.startup import lab_answers, lab_is_warm
 from workshop.bench.timing import alternate
-from workshop.evidence import check_table
+from workshop.shared.evidence import check_table
 
 SLOW = ("trl", "versions", "pipeline", "startup")  # start processes of their own
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from workshop.bench import gpu
-from workshop.evidence import check_table
+from workshop.shared.evidence import check_table
 
 
 def table(path):

@@ -37,7 +37,7 @@ from workshop.chaos.report import PROMISES, ledger, markdown, report, seconds_lo
 from workshop.chaos.run import Chaos, Struck
 from workshop.chaos.series import costs, summary
 from workshop.chaos.victims import children, is_stopped, pids_of, survivors
-from workshop.evidence import check_table
+from workshop.shared.evidence import check_table
 
 CONFIG = Path(__file__).parents[3] / "configs" / "cpu-tiny.yaml"
 SMALL = (

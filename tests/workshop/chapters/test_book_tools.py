@@ -19,7 +19,7 @@ from nbformat.v4.rwbase import split_lines
 from PIL import Image
 
 from rlbook.objectives import group_center, token_ratio
-from workshop import evidence
+from workshop.shared import evidence
 from workshop.tools import build, execute, export_difference, exported, problems, recorded_times
 from workshop.tools.exports import essence
 from workshop.tools.hygiene import paragraphs
@@ -259,7 +259,7 @@ def source_notebook(notebook, tmp_path):
     sources = [
         "import warnings\nwarnings.warn('careful')",
         "import sys\nfor i in range(3):\n    print(i, flush=True)",
-        "from workshop.figures.explorer import Explorer, slider\n"
+        "from workshop.shared.explorer import Explorer, slider\n"
         "Explorer(lambda fig, x: fig.subplots().plot([0, x]), x=slider(0.0, 1.0, 0.5))",
         "from pathlib import Path\nprint(Path.cwd().name)",
         "from rlbook.viz import LivePlot\nlive = LivePlot('reward')\n"

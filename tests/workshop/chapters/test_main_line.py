@@ -5,8 +5,8 @@ import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from workshop.checks.verdicts import check_lines
-from workshop.figures.schematic import schematic
+from workshop.shared.checks import check_lines
+from workshop.shared.schematic import schematic
 from workshop.site.navigation import navigated, navigation, without_navigation
 from workshop.tools.main_line import COLLAPSED, main_line_problems, measure, places
 from workshop.tools.runner import chapters

@@ -18,7 +18,7 @@ RATIO = "ratio = {}\nchecks.check_path_ratio(ratio)"
 def hand_in(loss, ratio="None"):
     cells = [
         nbformat.v4.new_markdown_cell(TITLE),
-        nbformat.v4.new_code_cell("from workshop.checks import ch01 as checks\nhalf = 0.5"),
+        nbformat.v4.new_code_cell("from workshop.ch01 import checks\nhalf = 0.5"),
         nbformat.v4.new_code_cell("raise RuntimeError('a training that no check needs')"),
         nbformat.v4.new_code_cell(LOSS.format(loss)),
         nbformat.v4.new_markdown_cell("### Exercise 1 · ●○○ · 5 minutes · Along the path."),

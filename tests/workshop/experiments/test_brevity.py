@@ -7,9 +7,10 @@ import pytest
 from rlbook.policy import load_policy
 from rlbook.tasks import SumsTask, get_task
 from rlbook.training import Rollout, Trainer
-from workshop.experiments import EXPERIMENTS, brevity, pupils
-from workshop.experiments.brevity import LIMITS, FallingLimit, ShorterBetter, with_filler
-from workshop.experiments.pupils import BeginsRight
+from workshop.ch14 import brevity, pupils
+from workshop.ch14.brevity import LIMITS, FallingLimit, ShorterBetter, with_filler
+from workshop.ch14.pupils import BeginsRight
+from workshop.experiments import EXPERIMENTS
 
 SMALL = {"prompts": 2, "group_size": 2, "max_new_tokens": 24, "minibatches": 1}
 

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from rlbook.training import PromptPool
-from workshop.evidence import at_each_rate, difference_table
+from workshop.ch14.experiments import chosen_data
+from workshop.ch14.figures import held_out_gains
 from workshop.experiments import EXPERIMENTS
-from workshop.experiments.efficiency import chosen_data
-from workshop.figures.ch14 import held_out_gains
+from workshop.shared.evidence import at_each_rate, difference_table
 
 CHOICES = {arm.label: arm.tried[0].config for arm in EXPERIMENTS["data_choice"].arms}
 

@@ -14,17 +14,14 @@ from rlbook.objectives import METHODS, RatioClip
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler, load_policy
 from rlbook.training import RunConfig, Trainer
-from workshop.evidence import check_table
 from workshop.experiments import EXPERIMENTS, Arm, Experiment, run
-from workshop.experiments.catalogue import AS_PUBLISHED
 from workshop.experiments.derive import derive
-from workshop.experiments.design import vary, vary_methods
-from workshop.experiments.lacking import LACKING
-from workshop.experiments.ladder import LADDER
-from workshop.experiments.masks import MASK_AND_AGE
-from workshop.experiments.recorded import BESIDE_THE_RUN
-from workshop.experiments.rivals import RIVALS
-from workshop.experiments.run import Run
+from workshop.shared.design import vary, vary_methods
+from workshop.shared.evidence import check_table
+from workshop.shared.experiments import AS_PUBLISHED
+from workshop.shared.ladder_arms import LADDER
+from workshop.shared.mask_and_age import MASK_AND_AGE
+from workshop.shared.recorded import BESIDE_THE_RUN, Run, recorded_config
 
 RESULTS = data_dir() / "results"
 MANIFESTS = sorted(RESULTS.rglob(f"*{SUFFIX}"))
@@ -34,13 +31,37 @@ def recorded(path) -> dict:
     return json.loads(path.read_text())
 
 
-PLANNED = {*MASK_AND_AGE, *LADDER, *LACKING, *RIVALS, "length_plain"}
+PLANNED = {*MASK_AND_AGE, *LADDER, "length_plain"}
+PLANNED |= {  # what claims lacked, and what they have to beat
+    "all_troubles",
+    "prime_whitened",
+    "equal_answers",
+    "head_room",
+    "switches_easy",
+    "switches_hard",
+    "teacher_null",
+    "late_price",
+    "habits_sigma",
+    "entropy_doses",
+    "sound_credit",
+    "process_rewards_above",
+    "cold",
+    "one_prompt",
+    "self_certainty",
+    "told_directly",
+    "fresh_pairs",
+    "passes",
+    "short_leash",
+    "committee",
+    "format_control",
+    "fresh_leash",
+}
 RECORDED = [name for name in EXPERIMENTS if (RESULTS / f"{name}{SUFFIX}").is_file()]
 WHOLE = [name for name in RECORDED if "finished" not in recorded(RESULTS / f"{name}{SUFFIX}")]
 
 
 def config_of(arm: dict) -> RunConfig:
-    return RunConfig(**{k: value for k, value in arm.items() if k not in BESIDE_THE_RUN})
+    return recorded_config({k: value for k, value in arm.items() if k not in BESIDE_THE_RUN})
 
 
 def without_note(config: RunConfig) -> RunConfig:

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from rlbook.training.resume import differences
-from workshop.experiments import EXPERIMENTS, lacking
-from workshop.experiments.credit import CREDITS, SETTINGS, unreliable_tool
-from workshop.experiments.design import arm
-from workshop.experiments.lacking import LACKING, Imitation, LatePrice
-from workshop.experiments.pressing import RLOO
+from workshop.ch14 import experiments as lacking
+from workshop.ch14.experiments import Imitation, LatePrice
+from workshop.ch15.experiments import CREDITS, SETTINGS, unreliable_tool
+from workshop.experiments import EXPERIMENTS
+from workshop.shared.design import arm
+from workshop.shared.experiments import RLOO
 
 SMALL = {"prompts": 2, "group_size": 2, "max_new_tokens": 16, "minibatches": 1}
 
@@ -65,7 +66,7 @@ def test_the_new_rates_lie_beyond_the_old_ones():
 
 
 def test_dynamic_sampling_and_grpo_share_a_budget_of_answers():
-    experiment = LACKING["equal_answers"]
+    experiment = EXPERIMENTS["equal_answers"]
     assert experiment.answers == 62 * 128
     assert config("equal_answers", "GRPO").steps * 128 == experiment.answers
 
@@ -86,7 +87,7 @@ def test_imitation_moves_the_policy_by_the_examples_alone():
 
 
 def test_a_late_price_is_not_paid_before_it_is_due(monkeypatch):
-    monkeypatch.setattr(lacking, "WAIT", 1)
+    monkeypatch.setattr(lacking, "UNPRICED", 1)
     trainer = lacking.priced(config("late_price", "after 12 batches").replace(**SMALL, steps=2))
     assert isinstance(trainer, LatePrice)
     first = trainer.collect()

@@ -7,14 +7,16 @@ import pytest
 import torch
 
 from rlbook.rewards import Preference
-from workshop.experiments import rivals, rlhf
-from workshop.experiments.rivals import RIVALS, Annotated, Directly, Untrained
+from workshop.ch04 import experiments as rivals
+from workshop.ch04.experiments import Annotated, Directly
+from workshop.ch13.experiments import Untrained
+from workshop.experiments import EXPERIMENTS
 
 SMALL = {"prompts": 2, "group_size": 2, "max_new_tokens": 32, "minibatches": 1}
 
 
 def config(experiment: str, label: str, **changes):
-    found = next(one.config for one in RIVALS[experiment].arms if one.label == label)
+    found = next(one.config for one in EXPERIMENTS[experiment].arms if one.label == label)
     return found.replace(**changes)
 
 
@@ -28,7 +30,7 @@ def same(left, right) -> bool:
 
 def test_one_prompt_stays_the_same_one_and_seeds_have_their_own():
     trained = [
-        RIVALS["one_prompt"].world(config("one_prompt", "one prompt, habits", seed=seed))
+        EXPERIMENTS["one_prompt"].world(config("one_prompt", "one prompt, habits", seed=seed))
         for seed in (0, 1)
     ]
     asked = [
@@ -121,6 +123,8 @@ def test_a_committee_gives_the_smallest_score_above_what_each_gives_the_base(mon
         def scores(self, answers):
             return torch.full((len(answers),), self.values[answers[0] == "now"])
 
-    monkeypatch.setattr(rlhf, "held_out", lambda: [Preference("then", "then")])
-    found = rlhf.Committee([Always(5.0, 7.0), Always(-9.0, -8.0), Always(0.0, 3.0)])(["now", "now"])
+    monkeypatch.setattr(rivals, "held_out", lambda: [Preference("then", "then")])
+    found = rivals.Committee([Always(5.0, 7.0), Always(-9.0, -8.0), Always(0.0, 3.0)])(
+        ["now", "now"]
+    )
     assert found == {"proxy": [1.0, 1.0]}

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from rlbook.paths import ROOT
 from rlbook.viz.style import use_style
-from workshop.figures.vectors import SVG, folder_of, slim, take_vectors, vector, vector_of
+from workshop.site.vectors import SVG, folder_of, slim, take_vectors, vector, vector_of
 
 
 @pytest.fixture

@@ -10,17 +10,11 @@ from PIL import Image
 
 from rlbook.tasks import Problem
 from rlbook.tasks.sums import verdict_on_integer
-from workshop.figures.vectors import take_vectors
 from workshop.site.dark import PAPER
-from workshop.site.notebooks import (
-    anchors_of,
-    is_scaffold,
-    page_of,
-    with_links,
-    without_lost,
-)
+from workshop.site.notebooks import anchors_of, is_scaffold, page_of, with_links, without_lost
 from workshop.site.owner import Owner
 from workshop.site.titles import alternative, known
+from workshop.site.vectors import take_vectors
 
 PLACE = "chapters/05_grpo.ipynb"
 OWNER = Owner(repository="https://github.com/nobody/rlbook")
@@ -99,7 +93,7 @@ def test_words_for_a_picture(source, words):
 
 def test_words_from_the_function_that_draws():
     drawers = known(
-        "from workshop.figures.ch02 import cloud_explorer\ndef own():\n    title = 'two words'"
+        "from workshop.ch02.figures import cloud_explorer\ndef own():\n    title = 'two words'"
     )
     assert list(drawers) == ["own", "cloud_explorer"]
     assert "gradient" in alternative("cloud_explorer()", drawers, "See it").lower()
@@ -109,7 +103,7 @@ def test_words_from_the_function_that_draws():
 
 def test_a_mask_lab_keeps_its_state_and_loses_its_code(tmp_path):
     pytest.importorskip("anywidget")
-    from workshop.figures.masks import mask_lab
+    from workshop.shared.masks import mask_lab
 
     lab = mask_lab("ppo", "dapo", hint="a </script> inside")
     (cell,) = page(tmp_path, shown({"text/html": lab.html(), "text/plain": "MaskLab"}))

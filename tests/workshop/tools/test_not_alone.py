@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlbook.objectives import FIELD, METHODS, NoTrustRegion, best_of_group, policy_loss
-from workshop.experiments.ladder import NO_SIGMA
+from workshop.shared.ladder_arms import NO_SIGMA
 
 LENGTHS = torch.tensor([1, 3, 5, 5])
 MASK = torch.arange(5) < LENGTHS[:, None]

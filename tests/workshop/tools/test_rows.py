@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from rlbook.objectives import FIELD, METHODS
-from workshop.experiments.ladder import BESIDE
+from workshop.shared.ladder_arms import BESIDE
 from workshop.tools.rows import CHAPTER, NOT_ALONE, matrix, on_the_ladder, same_gradient
 from workshop.tools.runner import chapters
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from workshop.evidence import regions_by_world
+from workshop.shared.evidence import regions_by_world
 from workshop.verdicts.agreement import (
     INTERVAL,
     lines_of,
@@ -30,7 +30,7 @@ def page(start: str) -> dict:
 
 
 def card(chapter: str) -> tuple:
-    return tuple(getattr(importlib.import_module(f"workshop.figures.ch{chapter}"), "SCORECARD", ()))
+    return tuple(getattr(importlib.import_module(f"workshop.ch{chapter}.claims"), "SCORECARD", ()))
 
 
 @pytest.fixture(scope="module")

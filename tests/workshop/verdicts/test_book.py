@@ -9,12 +9,12 @@ import pytest
 
 from rlbook.manifest import SUFFIX
 from rlbook.paths import data_dir
-from workshop.evidence import load_results
 from workshop.experiments import EXPERIMENTS
+from workshop.shared.evidence import load_results
+from workshop.shared.runs import HELD_OUT, Column
 from workshop.verdicts import Refused, ledger
 from workshop.verdicts.book import CHAPTERS, claims
 from workshop.verdicts.pages import place
-from workshop.verdicts.runs import HELD_OUT, Column
 
 ASKED: set[str] = set()
 SHOWN = {"beside_sums", "beside_habits"}  # means in the matrix of rows; nothing is claimed of them

@@ -7,8 +7,9 @@ import pytest
 
 from rlbook.manifest import SUFFIX, sha256
 from rlbook.paths import data_dir
-from workshop.evidence import scorecard
-from workshop.figures import ch08, ch12
+from workshop.ch08 import claims as ch08
+from workshop.ch12 import claims as ch12
+from workshop.shared.evidence import scorecard
 from workshop.verdicts import ledger, table
 from workshop.verdicts.book import claims
 from workshop.verdicts.table import NAMED, as_data, load_ledger, open_table, scored, verdicts_table

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from rlbook.stats import pass_at_k_curve
-from workshop.evidence import load_results
+from workshop.shared.evidence import load_results
+from workshop.shared.runs import ANOTHER, BATCHES, HELD_OUT
 from workshop.verdicts import Claim, Column, Refused, Runs, Verdict, ledger, runs_of
-from workshop.verdicts.runs import ANOTHER, BATCHES, HELD_OUT
 
 load = cache(load_results)
 

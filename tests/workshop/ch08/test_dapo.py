@@ -1,0 +1,37 @@
+"""Chapter 08's evidence: each part where its trouble presses and where it does not."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from workshop.ch08.figures import evidence, named
+from workshop.shared.arms import compare_bars
+
+
+@pytest.fixture(scope="module")
+def panels():
+    return evidence()
+
+
+def test_the_control_has_the_arms_of_the_panel_above_it(panels):
+    arms = [list(panel.runs["arm"].unique()) for panel in panels]
+    assert arms[::2] == arms[1::2]
+    assert arms[0] == ["no clip", "0.28", "0.2"]
+
+
+def test_every_run_lies_within_its_panel(panels):
+    for panel in panels:
+        low, high = panel.limits
+        assert panel.runs[panel.column].between(low, high).all(), panel.title
+
+
+def test_a_panel_has_a_row_for_every_arm(panels):
+    for panel in panels:
+        ax = Figure().subplots()
+        compare_bars(panel.runs, panel.column, ax, colours=panel.colours)
+        drawn = [label.get_text() for label in ax.get_yticklabels()]
+        assert drawn == list(panel.runs["arm"].unique())
+
+
+def test_arms_that_are_not_named_are_left_out(panels):
+    runs = named(panels[0].runs, {"0.2": "clip"})
+    assert set(runs["arm"]) == {"clip"} and len(runs) == 10

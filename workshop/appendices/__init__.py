@@ -1,0 +1,1 @@
+"""What the appendices draw and read."""

@@ -1,0 +1,1 @@
+"""Chapter 01: what belongs to it alone."""

@@ -1,0 +1,1 @@
+"""Chapter 03: what belongs to it alone."""

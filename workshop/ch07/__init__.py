@@ -1,0 +1,1 @@
+"""Chapter 07: what belongs to it alone."""

@@ -1,0 +1,287 @@
+"""Chapter 08: how far a rare token may go, and whom a length limit blames."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlbook.evaluation import held_out_rollouts
+from rlbook.objectives import (
+    Method,
+    NoTrustRegion,
+    RatioClip,
+    Tokens,
+    group_normalize,
+    weigh,
+)
+from rlbook.objectives import overlong_penalty as ramp
+from rlbook.objectives.shapes import expand_to_tokens
+from rlbook.stats import t_interval
+from rlbook.tasks import SumsTask
+from rlbook.training import TrainBatch, Trainer
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
+from workshop.shared.arms import ARM_COLOURS, learning_curves
+from workshop.shared.evidence import batches_until, load_results
+from workshop.shared.explorer import Explorer, choice, slider
+from workshop.shared.worlds.batch_reuse import rare_token_world, reuse_batches
+
+CLIPS = {
+    "no clip": ARM_COLOURS["no trust region"],
+    "0.2": ARM_COLOURS["clip 0.2"],
+    "0.25": "#E69F00",
+    "0.28": ARM_COLOURS["clip-higher 0.28"],
+    "0.4": "#56B4E9",
+}
+BATCHES = 30
+SHOWN = 4  # runs drawn in a fan
+
+
+REGIONS = {"no trust region": "no clip", "clip-higher 0.28": "0.28", "clip 0.2": "0.2"}
+PAID = {"GRPO": "GRPO", "GRPO, twice the batches": "twice the batches"}
+PAID |= {"+ dynamic sampling": "dynamic sampling"}
+BANDS = {0.03: "< .03", 0.1: ".03–.1", 0.3: ".1–.3", 0.5: ".3–.5", 0.9: ".5–.9", 1.01: "> .9"}
+
+
+def tokens_in_turn(trainer: Trainer, methods: Mapping[str, Method], steps: int = 1) -> pd.DataFrame:
+    """Train for some steps, and list every token with an advantage as its minibatch found it.
+
+    `ratio` is how far the updates before its own have moved the token; a column per method holds
+    the weight w of its gradient −w·Â·∇log π there, 0 if masked; `band` sorts by `pi_old`, the
+    probability it had when sampled. One row per token.
+    """
+    frames = []
+    for _ in range(steps):
+        for part in trainer.learner.minibatches(trainer.learner.prepare(trainer.collect())):
+            frames.append(token_frame(trainer, part, methods).assign(step=trainer.step + 1))
+            trainer.learner.update(part)
+        trainer.step += 1
+    tokens = pd.concat(frames, ignore_index=True)
+    tokens["band"] = pd.cut(tokens.pi_old, [0, *BANDS], labels=list(BANDS.values()), right=False)
+    return tokens
+
+
+def token_frame(trainer: Trainer, part: TrainBatch, methods: Mapping[str, Method]) -> pd.DataFrame:
+    """The tokens of a minibatch that have an advantage, under the policy as it is now."""
+    logp, advantages = trainer.learner.logprobs(part), expand_to_tokens(part.advantages, part.mask)
+    live = part.mask & (advantages != 0)
+    columns = {
+        "token": [trainer.tokenizer.decode([i]) for i in part.ids[live].tolist()],
+        "pi_old": part.logp_old[live].exp(),
+        "advantage": advantages[live],
+        "ratio": (logp - part.logp_old)[live].exp(),
+    }
+    for name, method in methods.items():
+        tokens = Tokens.of(logp, part.logp_old, advantages, part.mask, method.ratio)
+        columns[name] = weigh(method.trust_region, tokens).weight[live]
+    return pd.DataFrame(columns)
+
+
+def push_on_care(
+    policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+    limit: int,
+    levels: Sequence[int] = (4, 5, 6, 7),
+    prompts: int = 96,
+    n: int = 16,
+) -> pd.DataFrame:
+    """Push on the choice to think at all, under cliff, ramp and filter, before any training.
+
+    E[m Â (1{thinks} − π(thinks))] per prompt, with GRPO's Â in groups of n answers of at most
+    `limit` tokens; m is 0 for what the filter leaves out. A row per rule, its mean over prompts
+    with Student's t interval.
+    """
+    asked = held_out_rollouts(policy, SumsTask(), prompts, n, levels, max_new_tokens=limit)
+    thinks = torch.tensor([not r.text.startswith("<think></think>") for r in asked]).double()
+    arrived = torch.tensor([not r.truncated for r in asked])
+    verdict = torch.tensor([2.0 * r.correct - 1 for r in asked]).double()
+    punished = verdict + ramp(torch.tensor([r.length for r in asked]), limit, limit // 5)
+    groups = torch.arange(prompts).repeat_interleave(n)
+    care = thinks - thinks.reshape(prompts, n).mean(1)[groups]  # ∇ log π of that decision
+    rules = {"cliff": (verdict, 1), "ramp": (punished, 1), "filter": (verdict, arrived)}
+    rows = {}
+    for name, (rewards, trained) in rules.items():
+        push = trained * group_normalize(rewards, groups) * care
+        rows[name] = t_interval(push.reshape(prompts, n).mean(1).numpy())
+    return pd.DataFrame(rows, index=["push", "low", "high"]).T
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One comparison of the chapter's evidence: a row of `runs` per arm and seed."""
+
+    title: str
+    runs: pd.DataFrame
+    column: str
+    unit: str
+    colours: Mapping[str, str]
+    limits: tuple[float, float]
+
+
+def evidence() -> list[Panel]:
+    """Where each part's trouble presses, and its control below it; dynamic sampling has its bill.
+
+    Arms come in the order in which they are drawn.
+    """
+    steps, start = load_results("rare_opening"), load_results("rare_opening_start")
+    half = batches_until(steps, "opens_rarely", start=start.opens_careful.iloc[0])
+    drawn = load_results("unsolvable").groupby(["arm", "seed"]).completions.sum().reset_index()
+    limits = {name: ARM_COLOURS[name] for name in ("cliff", "ramp", "filter")}
+    paid = {short: ARM_COLOURS[long] for long, short in PAID.items()}
+    rate = (0.0, 1.0)
+    tables = (
+        ("A rare opening: a little sooner", half.reset_index().query("lr == 1e-4"), "batches",
+         "batches until the opening has ½", REGIONS, CLIPS, (0.0, 3.7)),
+        ("Nothing rare: no gain", load_results("regions_minibatches_eval"), "pass@1",
+         "accuracy", REGIONS, CLIPS, rate),
+        ("Half cut off: the ramp gives up", load_results("tight_limit_eval"), "pass@1_limit_80",
+         "accuracy with 80 tokens", {name: name for name in limits}, limits, rate),
+        ("Few cut off: it does not", load_results("tight_limit_control_eval"), "pass@1_limit_80",
+         "accuracy with 80 tokens", {name: name for name in limits}, limits, rate),
+        ("Most silent: more per update ...", load_results("unsolvable_eval"), "pass@1_solvable",
+         "accuracy on solvable sums", PAID, paid, rate),
+        ("... and far more answers", drawn, "completions", "answers drawn", PAID, paid,
+         (0.0, 9000.0)),
+    )  # fmt: skip
+    return [
+        Panel(title, named(runs, names), column, unit, colours, ends)
+        for title, runs, column, unit, names, colours, ends in tables
+    ]
+
+
+def named(runs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The runs of some arms, in that order and by those names."""
+    return pd.concat([runs[runs["arm"] == arm].assign(arm=name) for arm, name in names.items()])
+
+
+def rare_explorer(rare: float = 0.01, eps_high: float = 0.28, updates: int = 16) -> Explorer:
+    """The world of section 1: one batch from the inside, then batch after batch."""
+    return Explorer(
+        rare_figure,
+        hint="4 updates: nothing is clipped. Then 32, then 8 with ε_high above ½.",
+        figsize=(7.6, 3.5),
+        rare=choice({"0.1 %": 0.001, "1 %": 0.01, "5 %": 0.05}, rare, label="good token at"),
+        eps_high=slider(0.05, 1.0, eps_high, 0.01, label="ε_high"),
+        updates=slider(1, 32, updates, 1, label="updates per batch"),
+    )
+
+
+def rare_figure(fig: Figure, rare: float, eps_high: float, updates: int) -> None:
+    """Ratio of the rare token within the first batch (left), its probability per batch (right)."""
+    world = rare_token_world(rare)
+    regions = {
+        "no clip": NoTrustRegion(),
+        "0.2": RatioClip(0.2, 0.2),
+        "yours": RatioClip(0.2, eps_high),
+    }
+    colours = CLIPS | {"yours": ARM_COLOURS["DAPO"]}
+    batches = min(4 * BATCHES, max(BATCHES, 480 // updates))  # enough for the good token to win
+    left, right = fig.subplots(1, 2)
+    for name, region in regions.items():
+        inside = [
+            reuse_batches(*world, region, 1, updates=k).probs[-1, 0] for k in range(updates + 1)
+        ]
+        left.plot([p / rare for p in inside], "o-", ms=3, color=colours[name], label=name)
+        run = reuse_batches(*world, region, batches, updates)
+        right.plot(run.probs[: BATCHES + 1, 0], color=colours[name], label=name)
+    for eps, name in ((0.2, "0.2"), (eps_high, "yours")):
+        left.axhline(1 + eps, color=colours[name], lw=0.9, ls=(0, (4, 3)))
+    left.set(xlabel="updates on the first batch", ylabel="ratio of the good token")
+    left.set(yscale="log", xlim=(0, max(updates, 4) * 1.02), ylim=(0.93, 7))
+    left.set_yticks((1, 1.2, 1.5, 2, 3, 5), (1, 1.2, 1.5, 2, 3, 5))
+    left.set_yticks([], minor=True)
+    left.xaxis.get_major_locator().set_params(integer=True)
+    label_lines(left)
+    masked, grown = run.masked[0, 0].item(), inside[-1] / rare  # the last region is yours
+    left.set_title(f"ε_high {eps_high:.2f}: grows ×{grown:.2f}, {masked:.0%} masked")
+    right.set(xlabel="batches", ylabel="probability of the good token", ylim=(-0.02, 1.02))
+    half = run.batches_until(0)
+    right.set_title(f"Past ½ after {half} batches" if half else f"Not past ½ in {batches} batches")
+    right.axhline(0.5, color=FAINT, lw=1, zorder=0)
+
+
+def draw_positions(
+    ax: Axes,
+    world: tuple[Float[Tensor, " K"], Float[Tensor, " K"]],
+    region: RatioClip,
+    names: Mapping[str, int],
+    updates: int = 16,
+) -> None:
+    """Where named tokens stand after each update of one batch, over the window each may move in.
+
+    Across: π_θ / π_old. Hollow dots have lost their gradient; hatched is what no probability can
+    reach.
+    """
+    probs, rewards = world
+    walked = torch.stack(
+        [reuse_batches(probs, rewards, region, 1, updates=k).probs[-1] for k in range(updates + 1)]
+    )
+    advantages = (rewards - probs @ rewards).expand_as(walked)
+    ratio, old = walked / probs, probs.log().expand_as(walked)
+    keep = weigh(region, Tokens.of(walked.log(), old, advantages)).keep
+    low, high = 1 - region.low, 1 + region.high
+    for row, token in enumerate(names.values()):
+        p, colour = float(probs[token]), (GOOD if advantages[0, token] > 0 else BAD)
+        end = min(high, 1 / p)
+        ax.plot([low, end], [row, row], color=FAINT, lw=15, solid_capstyle="butt", zorder=0)
+        if end < high:
+            ax.fill_betweenx(
+                [row - 0.26, row + 0.26], end, 1.36, fc="white", ec="#b9b9b9", hatch="////", lw=0
+            )
+        for step in range(updates + 1):
+            face = colour if keep[step, token] else "white"
+            ax.plot(float(ratio[step, token]), row, "o", ms=5, mfc=face, mec=colour, zorder=4)
+        edges = [(low, f"{low * p:.2g}"), (1.0, f"{p:.2g}"), (end, f"{end * p:.2g}")]
+        for x, text in edges:
+            ax.text(x, row + 0.33, text, fontsize=8, color=MUTED, ha="center", va="top")
+    ax.set_yticks(range(len(names)), list(names))
+    ax.set(ylim=(len(names) - 0.3, -0.5), xlim=(low - 0.04, 1.36))
+    ax.set_xlabel(r"$\pi_\theta$ over $\pi_{old}$, below each bar $\pi_\theta$ itself")
+    ax.grid(axis="y", visible=False)
+
+
+def draw_fans(
+    axes: Sequence[Axes], entropies: Mapping[str, Float[Tensor, "B1 R"]], start: float
+) -> None:
+    """A panel per arm: the mean as a thick line, some runs as thin ones, four in five as a band."""
+    for ax, (name, runs) in zip(axes, entropies.items(), strict=True):
+        ax.axhline(start, color=INK, lw=0.9, ls=(0, (4, 3)))
+        low, high = runs.quantile(torch.tensor([0.1, 0.9], dtype=runs.dtype), dim=1)
+        ax.fill_between(range(len(runs)), low, high, color=CLIPS[name], alpha=0.16, lw=0)
+        ax.plot(runs[:, :SHOWN], color=CLIPS[name], lw=0.6, alpha=0.4)
+        ax.plot(runs.mean(1), color=CLIPS[name], lw=2.6)
+        ax.set(xlabel="batches", ylim=(0, 2.35), xlim=(0, len(runs) - 1))
+        ax.set_title(f"{name}: ends at {runs[-1].mean():.2f}", fontsize=10)
+    axes[0].set_ylabel("entropy, nats")
+
+
+def draw_openings(axes: Sequence[Axes], steps: pd.DataFrame, arms: Iterable[str]) -> None:
+    """Probability of the rare opening after each batch, a panel per learning rate."""
+    for ax, (lr, part) in zip(axes, steps.groupby("lr"), strict=True):
+        nameless = None if ax is axes[0] else dict.fromkeys(arms, " ")
+        learning_curves(part, "opens_rarely", ax, arms=[*arms], labels=nameless)
+        ax.axhline(0.5, color=FAINT, lw=1, zorder=0)
+        ax.set(xlabel="batches", ylabel="", ylim=(-0.02, 1.02))
+        ax.set_title(f"lr {lr:g}", fontsize=10)
+    axes[0].set_ylabel("probability of the opening")
+
+
+def draw_pushes(
+    axes: Sequence[Axes], cut: Sequence[float], pushes: Mapping[str, torch.Tensor]
+) -> None:
+    """Push on the choice of the careful way, and on stopping there, against the share cut off.
+
+    `pushes` holds a (len(cut), 2) tensor per rule.
+    """
+    titles = ("Take the careful way?", "Stop earlier there?")
+    for column, (ax, title) in enumerate(zip(axes, titles, strict=True)):
+        ax.axhline(0, color=INK, lw=0.9)
+        for name, values in pushes.items():
+            ax.plot(cut, values[:, column], color=ARM_COLOURS[name], label=name)
+        ax.set(title=title, xlabel="share of careful answers cut off", xlim=(0, 1))
+        label_lines(ax)
+    axes[0].set_ylabel("expected push on the logit")

@@ -1,0 +1,1 @@
+"""Chapter 10: what belongs to it alone."""

@@ -1,0 +1,1 @@
+"""Chapter 12: what belongs to it alone."""

@@ -1,0 +1,1 @@
+"""Chapter 14: what belongs to it alone."""

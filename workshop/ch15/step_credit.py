@@ -1,0 +1,152 @@
+"""Credit by enumeration: what every prefix is worth, and how noisy each way to give credit is.
+
+The gradient estimate of one answer is Σ_t c_t ∇log π(y_t | y_<t), with a credit c_t per token. Its
+mean and variance over all answers are sums: ways to give credit are compared without sampling.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlbook.exact.policies import EnumerablePolicy, TokenTree
+from workshop.shared.worlds.gae_walk import Walk
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceTree(EnumerablePolicy):
+    """Answers of T choices between two: a logit for every prefix, K = 2^T answers.
+
+    `logits` is (2^T − 1,), shorter prefixes first, then in the order of their bits; a logit is that
+    of the choice 1.
+    """
+
+    @classmethod
+    def of_steps(cls, rule: float, *true: float) -> "ChoiceTree":
+        """First the right rule with probability `rule`; then each further choice is a result, true
+        with its probability whatever came before."""
+        chances = [p for t, p in enumerate((rule, *true)) for _ in range(2**t)]
+        return cls(torch.tensor(chances, dtype=torch.float64).logit())
+
+    @property
+    def length(self) -> int:
+        return (len(self.logits) + 1).bit_length() - 1
+
+    @cached_property
+    def tokens(self) -> Int[Tensor, "K T"]:
+        """Every answer as bits."""
+        return torch.tensor(list(product((1, 0), repeat=self.length)))
+
+    @cached_property
+    def mask(self) -> Bool[Tensor, "K T"]:
+        return torch.ones_like(self.tokens, dtype=torch.bool)
+
+    @property
+    def all_right(self) -> Float[Tensor, " K"]:
+        """Reward 1 for the one answer whose choices are all 1."""
+        return self.tokens.all(1).double()
+
+    def token_log_probs(self, logits: Float[Tensor, " P"]) -> Float[Tensor, "K T"]:
+        """log π(choice | prefix)."""
+        signs = 2 * self.tokens - 1
+        return torch.nn.functional.logsigmoid(signs * logits[self._rows])
+
+    def log_probs(self, logits):
+        return self.token_log_probs(logits).sum(-1)
+
+    @cached_property
+    def _rows(self) -> Int[Tensor, "K T"]:
+        weights = 2 ** torch.arange(self.length)
+        before = [(1 - self.tokens[:, :t]) @ weights[:t].flip(0) for t in range(self.length)]
+        return torch.stack(before, dim=1) + weights - 1
+
+
+Tree = ChoiceTree | TokenTree
+
+
+def prefix_values(tree: Tree, rewards: Float[Tensor, " K"]) -> Float[Tensor, "K T1"]:
+    """V of every answer's prefixes: what the answers that begin so earn on average.
+
+    V(prefix) = Σ π(y) r(y) / Σ π(y) over the y that extend it. Column t is V before token t; from
+    the end of an answer on it is its reward.
+    """
+    probs, lengths = tree.probs, tree.mask.sum(1)
+    columns = []
+    for t in range(tree.tokens.shape[1] + 1):
+        prefix = torch.where(lengths < t, -1 - torch.arange(len(probs)), 0)  # ended: on its own
+        keys = torch.cat([prefix[:, None], tree.tokens[:, :t]], dim=1)
+        _, state = keys.unique(dim=0, return_inverse=True)
+        empty = probs.new_zeros(int(state.max()) + 1)
+        mass = empty.index_add(0, state, probs)
+        columns.append((empty.index_add(0, state, probs * rewards) / mass)[state])
+    return torch.stack(columns, dim=1)
+
+
+def exact_credit(tree: Tree, rewards: Float[Tensor, " K"]) -> Float[Tensor, "K T"]:
+    """A(s_t, y_t) = V(after y_t) − V(before y_t), 0 on padding."""
+    return prefix_values(tree, rewards).diff(dim=1) * tree.mask
+
+
+def token_scores(tree: Tree) -> Float[Tensor, "K T D"]:
+    """∇_θ log π(y_t | y_<t) of every token of every answer."""
+    return torch.func.jacrev(tree.token_log_probs)(tree.logits).flatten(start_dim=2)
+
+
+@dataclass(frozen=True, eq=False)
+class CreditMoments:
+    """Mean (D,) and variance (D,) of the gradient that one answer gives."""
+
+    mean: Float[Tensor, " D"]
+    variance: Float[Tensor, " D"]
+
+    @property
+    def noise(self) -> float:
+        """Answers until the error of their mean is as long as the gradient: Σ var / |mean|²."""
+        return float(self.variance.sum() / self.mean.square().sum())
+
+
+def credit_moments(tree: Tree, credit: Float[Tensor, "K T"]) -> CreditMoments:
+    """Exact moments of Σ_t c_t ∇log π(y_t | y_<t) over the policy's answers."""
+    gradients = torch.einsum("kt,ktd->kd", credit * tree.mask, token_scores(tree))
+    mean = tree.probs @ gradients
+    return CreditMoments(mean, tree.probs @ gradients.square() - mean.square())
+
+
+def vine_moments(tree: Tree, rewards: Float[Tensor, " K"], k: int) -> CreditMoments:
+    """The same with values from `k` fresh answers at every prefix, for rewards of 0 and 1.
+
+    The mean is the exact one: an average of samples is unbiased. A value V̂_t stands in two
+    credits, +V̂_t in that of token t − 1 and −V̂_t in that of token t, so its noise V(1 − V)/k enters
+    through the difference of the two scores.
+    """
+    exact = credit_moments(tree, exact_credit(tree, rewards))
+    values, scores = prefix_values(tree, rewards), token_scores(tree)
+    before = torch.cat([torch.zeros_like(scores[:, :1]), scores[:, :-1]], dim=1)
+    spread = values[:, :-1] * (1 - values[:, :-1]) / k * tree.mask
+    noise = torch.einsum("kt,ktd->kd", spread, (before - scores).square())
+    return CreditMoments(exact.mean, exact.variance + tree.probs @ noise)
+
+
+def vine_walk_variance(walk: Walk, k: int) -> Float[np.ndarray, " T"]:
+    """Variance per step's logit of VinePPO's gradient on a walk, from `k` fresh walks per state.
+
+    c_t = V̂_{t+1} − V̂_t, with V̂ exact after the last step. Its mean is the true gradient.
+    """
+    variance = np.zeros(walk.steps)
+    spread = walk.values * (1 - walk.values) / k
+    spread[-1] = 0
+    for t in range(walk.steps):
+        ahead = zip(
+            walk.successors(walk.values[t + 1], t),
+            walk.successors(spread[t + 1], t),
+            ((walk.p, 1 - walk.p), (1 - walk.p, -walk.p)),
+            strict=True,
+        )
+        for value, noise, (chance, score) in ahead:
+            square = (value - walk.values[t]) ** 2 + noise + spread[t]
+            variance[t] += chance * score**2 * (walk.visits[t] @ square)
+    return variance - walk.true_gradient**2

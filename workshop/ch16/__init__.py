@@ -1,0 +1,1 @@
+"""Chapter 16: what belongs to it alone."""

@@ -1,0 +1,1 @@
+"""Chapter 17: what belongs to it alone."""

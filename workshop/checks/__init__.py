@@ -1,1 +1,0 @@
-"""Checks of the exercises, a module per chapter: they name the likely mistake, not the answer."""

@@ -1,1 +1,0 @@
-"""Figures and widgets of single chapters."""

@@ -1,1 +1,0 @@
-"""Worlds small enough to enumerate, of one chapter or two."""
