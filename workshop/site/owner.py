@@ -1,4 +1,4 @@
-"""The addresses that whoever publishes the book has filled in: `owner.toml`."""
+"""The addresses that whoever publishes the book has filled in, in `pyproject.toml`."""
 
 import tomllib
 from dataclasses import dataclass, fields
@@ -31,9 +31,10 @@ class Owner:
         return where if host == "https://" and name else ""
 
 
-def read_owner(path: Path = ROOT / "owner.toml") -> Owner:
-    """The owner's file. Raises `ValueError` for a name that it does not have."""
-    given = tomllib.loads(path.read_text(encoding="utf-8"))
+def read_owner(path: Path = ROOT / "pyproject.toml") -> Owner:
+    """What `[tool.rlbook.owner]` says. Raises `ValueError` for a name that it does not have."""
+    tool = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]
+    given = tool["rlbook"]["owner"]
     known = {field.name for field in fields(Owner)}
     if unknown := given.keys() - known:
         raise ValueError(f"{path.name}: unknown {sorted(unknown)}, choose from {sorted(known)}")

@@ -1,7 +1,7 @@
 """The cell that lets a chapter run on Colab: `python -m workshop.tools.colab [FILE …]`.
 
 It is the first code cell of a chapter, tagged `colab`, folded, and does nothing anywhere else. The
-address comes from `owner.toml`; while that has none, the cell on Colab says where to write it.
+address comes from `pyproject.toml`; while that has none, the cell on Colab says where to write it.
 `--check` changes nothing and names the notebooks whose cell is not the one that it would write.
 """
 

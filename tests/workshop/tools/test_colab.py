@@ -90,13 +90,13 @@ def test_a_chapter_keeps_one_cell_and_its_order(tmp_path):
 
 
 def test_the_owners_file_is_read(tmp_path):
-    path = tmp_path / "owner.toml"
-    path.write_text('repository = "https://github.com/nobody/rlbook/"\n')
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[tool.rlbook.owner]\nrepository = "https://github.com/nobody/rlbook/"\n')
     owner = read_owner(path)
     assert owner.source_of("README.md") == "https://github.com/nobody/rlbook/blob/main/README.md"
     assert owner.colab_of("a.ipynb").endswith("/github/nobody/rlbook/blob/main/a.ipynb")
     assert owner.page_at("index.html") == "" == Owner(repository="https://x.org/r").colab_of("a")
-    path.write_text('repo = "x"')
+    path.write_text('[tool.rlbook.owner]\nrepo = "x"')
     with pytest.raises(ValueError, match=r"unknown \['repo'\], choose from"):
         read_owner(path)
 
