@@ -11,13 +11,15 @@ import numpy as np
 from jaxtyping import Int
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlbook.grouping import group_by, mean
 from rlbook.policy import Sampler
 from rlbook.stats import bootstrap_interval, pass_at_k, pass_at_k_curve
 from rlbook.tasks import Problem, Task, held_out_problems
 from rlbook.tasks.registry import HELD_OUT_SEED
 from rlbook.training.batch import Rollout
-from rlbook.training.metrics import group_by, mean
-from rlbook.training.rollouts import Engine, collect_rollouts, labeller
+from rlbook.training.engine import Engine
+from rlbook.training.judge import labeller
+from rlbook.training.rollouts import collect_rollouts
 from rlbook.training.trainer import Trainer
 
 RESAMPLES = 2_000  # a hundredth of an interval's width, in a few milliseconds

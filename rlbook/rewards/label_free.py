@@ -10,8 +10,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+from rlbook.grouping import group_by, mean
 from rlbook.training import Rollout
-from rlbook.training.metrics import group_by, mean
 
 __all__ = ["confidence", "format_only", "majority_vote", "negative_entropy", "plurality"]
 __all__ += ["random_reward", "semantic_agreement", "vote_metrics", "wrong_labels"]

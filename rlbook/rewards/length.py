@@ -7,8 +7,8 @@ on top. Lengths count completion tokens, the EOS included.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlbook.grouping import group_by
 from rlbook.training.batch import Rollout
-from rlbook.training.metrics import group_by
 
 __all__ = ["KimiLength", "L1Exact", "L1Max", "LengthCost"]
 

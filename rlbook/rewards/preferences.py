@@ -8,11 +8,11 @@ from typing import Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlbook.grouping import group_by
 from rlbook.policy import Sampler
 from rlbook.tasks import Task
 from rlbook.tasks.base import Labelled
 from rlbook.training import Rollout, collect_rollouts, derive_seed
-from rlbook.training.metrics import group_by
 
 __all__ = ["Annotator", "Misled", "Preference", "expert", "sample_preferences"]
 

@@ -20,8 +20,8 @@ from rlbook.objectives.process import implicit_reward_loss, implicit_rewards, pr
 from rlbook.policy import logprobs
 from rlbook.tasks import Problem, Task
 from rlbook.training import Engine, Rollout, collate
+from rlbook.training.chat import decode, text_of
 from rlbook.training.config import derive_seed
-from rlbook.training.rollouts import decode, text_of
 from rlbook.training.sft import descend
 
 __all__ = ["PrimeCredit", "SiblingCredit", "Steps", "VerdictCredit", "VineCredit"]

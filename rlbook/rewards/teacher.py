@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rlbook.training.batch import Rollout, collate
-from rlbook.training.forward import LOCAL
+from rlbook.training.parallel import LOCAL
 
 __all__ = ["TeacherReward"]
 

@@ -34,11 +34,13 @@ from rlbook.scale.process import published
 from rlbook.scale.rollout.staleness import Pacing
 from rlbook.tasks import Problem, get_task, held_out_problems
 from rlbook.training import Rollout, TrainBatch
-from rlbook.training.forward import as_policy
+from rlbook.training.chat import encode
+from rlbook.training.filter import select_groups
+from rlbook.training.judge import judged
 from rlbook.training.metrics import rollout_metrics
+from rlbook.training.parallel import as_policy
 from rlbook.training.pool import training_pool
 from rlbook.training.rewards import rewards_of
-from rlbook.training.rollouts import encode, judged, select_groups
 
 PHASES = "wait_seconds", "train_seconds", "push_seconds"  # of an update
 Report = Callable[[list[Rollout], dict[str, float]], None]  # told of every batch and its row

@@ -4,6 +4,8 @@ from rlbook.training.batch import *
 from rlbook.training.checkpoint import *
 from rlbook.training.config import *
 from rlbook.training.critic import *
+from rlbook.training.engine import *
+from rlbook.training.filter import *
 from rlbook.training.learner import *
 from rlbook.training.loop import *
 from rlbook.training.pool import *
@@ -11,5 +13,6 @@ from rlbook.training.prepare import *
 from rlbook.training.rewards import *
 from rlbook.training.rollouts import *
 from rlbook.training.runlog import *
+from rlbook.training.source import *
 from rlbook.training.step import *
 from rlbook.training.trainer import *

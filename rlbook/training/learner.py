@@ -11,10 +11,10 @@ from rlbook.objectives import estimator_state, load_estimator_state
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, minibatches
 from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.critic import Critic, explained_variance
-from rlbook.training.forward import LOCAL, LocalProcess, as_policy
 from rlbook.training.metrics import batch_metrics, update_metrics
+from rlbook.training.parallel import LOCAL, LocalProcess, as_policy
 from rlbook.training.prepare import BatchBuilder, is_finite, never
-from rlbook.training.rollouts import frozen_copy
+from rlbook.training.source import frozen_copy
 from rlbook.training.step import adamw, critic_step, train_step, warm_up
 
 __all__ = ["Learner"]

@@ -82,17 +82,18 @@ Others call them: TRL `sampling/sampling_logp_difference/mean|max`, `frac_reward
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from math import nan
-from statistics import StatisticsError, correlation, fmean
+from statistics import StatisticsError, correlation
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from rlbook.grouping import group_by, mean
 from rlbook.objectives import Loss, kl_estimate, summarize
 from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.policy import TokenStats
 from rlbook.training.batch import Rollout, TrainBatch
+from rlbook.training.filter import differ
 
 GAPS = "mismatch", "mismatch_max", "mismatch_kl", "mismatch_correlation"
 BEFORE_UPDATES = (*GAPS, "surprise", "surprise_z", "kl_ref")
@@ -146,11 +147,6 @@ def uniform_share(rollouts: Sequence[Rollout], by: Literal["correct", "reward"])
     """Share of groups whose completions do not differ in `by`: those that a filter drops."""
     groups = group_by(rollouts, lambda r: r.group).values()
     return mean(not differ(group, by) for group in groups)
-
-
-def differ(rollouts: Iterable[Rollout], by: Literal["correct", "reward"]) -> bool:
-    """Whether these completions differ in correctness, or in their rewards."""
-    return len({getattr(rollout, by) for rollout in rollouts}) > 1
 
 
 def batch_metrics(rollouts: Sequence[Rollout], batch: TrainBatch) -> dict[str, float]:
@@ -244,17 +240,3 @@ def correlated(one: Sequence[float], other: Sequence[float]) -> float:
         return correlation(one, other)
     except StatisticsError:
         return 0.0
-
-
-def group_by(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
-    """Lists of items by what `key` says of them."""
-    groups = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return dict(groups)
-
-
-def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean of the values that are numbers; NaN when there are none."""
-    values = [value for value in values if value == value]
-    return fmean(values) if values else nan

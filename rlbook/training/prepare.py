@@ -15,7 +15,7 @@ from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, collate
 from rlbook.training.config import RunConfig
 from rlbook.training.critic import Critic
-from rlbook.training.forward import LOCAL, LocalProcess
+from rlbook.training.parallel import LOCAL, LocalProcess
 
 __all__ = ["BatchBuilder"]
 

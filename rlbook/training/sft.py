@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.policy import logprobs
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.rollouts import encode
+from rlbook.training.chat import encode
 
 T = TypeVar("T")
 

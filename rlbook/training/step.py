@@ -15,8 +15,8 @@ from rlbook.policy import TokenStats
 from rlbook.training.batch import TrainBatch
 from rlbook.training.config import OptimizerConfig
 from rlbook.training.critic import Critic
-from rlbook.training.forward import LOCAL, LocalProcess
 from rlbook.training.metrics import step_metrics, step_sums
+from rlbook.training.parallel import LOCAL, LocalProcess
 
 __all__ = ["adamw", "critic_step", "train_step"]
 

@@ -12,11 +12,14 @@ from rlbook.tasks import Problem, Task, get_task
 from rlbook.training.batch import Rollout
 from rlbook.training.checkpoint import load_checkpoint, save_checkpoint
 from rlbook.training.config import RunConfig
+from rlbook.training.engine import Engine
+from rlbook.training.filter import Patience, select_groups
+from rlbook.training.judge import labeller
 from rlbook.training.learner import Learner
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.resume import described, saved_run
 from rlbook.training.rewards import Reward, rewards_of
-from rlbook.training.rollouts import Engine, Patience, RolloutSource, labeller, select_groups
+from rlbook.training.source import RolloutSource
 
 __all__ = ["Trainer"]
 

@@ -24,7 +24,7 @@ from rlbook.objectives import (
 from rlbook.tasks import Problem, Verdict
 from rlbook.training import RunConfig, Trainer, dump_config
 from rlbook.training.config import Section
-from rlbook.training.forward import LocalProcess
+from rlbook.training.parallel import LocalProcess
 
 LITTLE = {"prompts": 4, "group_size": 4, "minibatches": 2, "max_new_tokens": 12, "lr": 1e-2}
 

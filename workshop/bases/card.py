@@ -14,13 +14,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.evaluation import ask, mixed_share, right_counts
+from rlbook.grouping import group_by, mean
 from rlbook.manifest import manifest
 from rlbook.policy import load_policy
 from rlbook.stats import pass_at_k
 from rlbook.tasks import SumsTask, corrects_itself, is_lost
 from rlbook.training.batch import Rollout
-from rlbook.training.metrics import group_by, mean
-from rlbook.training.rollouts import labeller
+from rlbook.training.judge import labeller
 from rlbook.verbs import configured
 from workshop.bases.decisions import decisions
 from workshop.bases.levels import level_groups

@@ -6,9 +6,9 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.evaluation import held_out_rollouts, summary
+from rlbook.grouping import group_by, mean
 from rlbook.tasks import Task
 from rlbook.training import Rollout
-from rlbook.training.metrics import group_by, mean
 
 
 def evaluate_levels(

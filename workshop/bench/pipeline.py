@@ -24,8 +24,8 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.orchestrator import ASKED_PER_SLOT
 from rlbook.scaling.simulator import Cluster, PipelineRun, pipeline_rl, simulate
 from rlbook.tasks import get_task
+from rlbook.training.chat import encode
 from rlbook.training.pool import training_pool
-from rlbook.training.rollouts import encode
 from workshop.bench.timing import timed
 
 CONFIG = ROOT / "configs" / "cpu-tiny.yaml"

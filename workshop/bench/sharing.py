@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rlbook.objectives import totals_of
 from rlbook.policy.prefixes import why_whole
 from rlbook.training import Rollout, TrainBatch, Trainer, micro_batch_rows
-from rlbook.training.forward import LOCAL
+from rlbook.training.parallel import LOCAL
 from rlbook.training.step import batch_loss
 from workshop.bench.timing import alternate
 from workshop.bench.workload import setting

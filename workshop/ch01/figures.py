@@ -17,11 +17,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.exact import Completions
+from rlbook.grouping import group_by, mean
 from rlbook.policy import Sampler, logprobs
 from rlbook.stats import pass_at_k_curve, wilson_interval
 from rlbook.tasks import SumsTask, Task, is_lost
 from rlbook.training import Engine, Rollout, RunConfig, collate, collect_rollouts
-from rlbook.training.metrics import group_by, mean
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, luminance, readable
 from workshop.shared.explorer import Explorer, choice, slider
 from workshop.shared.worlds import RareOpening, RoughSampler, StartsLost, Unsolvable, tight_limit

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from rlbook.evaluation import held_out_rollouts, pass_rates
+from rlbook.grouping import group_by, mean
 from rlbook.objectives import METHODS, KLPenalty, Method
 from rlbook.policy import load_policy
 from rlbook.rewards import (
@@ -31,7 +32,7 @@ from rlbook.rewards import (
 from rlbook.rewards.preferences import answered, drawn_pair
 from rlbook.tasks.habits import HabitsTask, draw, problem_of
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
-from rlbook.training.metrics import group_by, mean, rollout_metrics
+from rlbook.training.metrics import rollout_metrics
 from rlbook.training.rewards import get_reward
 from rlbook.training.sft import Answer, sft, written_answer
 from workshop.bases.habits import written

@@ -8,11 +8,11 @@ import torch
 from matplotlib.axes import Axes
 
 from rlbook.exact import EnumerablePolicy
+from rlbook.grouping import group_by
 from rlbook.rewards import Preference, RewardModel
 from rlbook.stats import t_interval, wilson_interval
 from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
-from rlbook.training.metrics import group_by
 from rlbook.viz.style import INK, MUTED, label_lines
 from workshop.ch04.preferences import best_of_n, kl_optimum
 from workshop.shared.arms import colour_of, learning_curves

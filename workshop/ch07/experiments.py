@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from rlbook.grouping import mean
 from rlbook.policy import load_policy
 from rlbook.training import Rollout, RunConfig, Trainer
-from rlbook.training.metrics import mean
 from workshop.shared.design import Arm, Experiment, arm, sums_decisions, vary
 from workshop.shared.experiments import CENTRED, FEW, FIVE
 from workshop.shared.worlds import LostIsWrong, StartsLost

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from rlbook.evaluation import held_out_rollouts
+from rlbook.grouping import mean
 from rlbook.objectives import METHODS, Method, PromptFilter, RatioClip
 from rlbook.tasks import SumsTask, Task
 from rlbook.training import RunConfig, Trainer
-from rlbook.training.metrics import mean
 from workshop.shared.design import Arm, Experiment, World, arm, sums_decisions, vary
 from workshop.shared.experiments import FEW, GRPO, ONCE
 from workshop.shared.worlds import Unsolvable, tight_limit

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlbook.evaluation import held_out_rollouts
+from rlbook.grouping import mean
 from rlbook.objectives import (
     METHODS,
     CovarianceClip,
@@ -23,7 +24,6 @@ from rlbook.objectives import (
 from rlbook.objectives.selection import next_bonus
 from rlbook.policy import load_policy
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
-from rlbook.training.metrics import mean
 from workshop.shared.design import Arm, Experiment, World, arm, no_columns, over_choices, vary
 from workshop.shared.experiments import FEW, STEPS
 from workshop.shared.levels import families

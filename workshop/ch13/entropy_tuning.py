@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from rlbook.policy import token_stats
 from rlbook.training import Learner, TrainBatch, Trainer
-from rlbook.training.forward import as_policy
+from rlbook.training.parallel import as_policy
 from rlbook.training.step import apply_gradients
 
 

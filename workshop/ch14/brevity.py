@@ -7,12 +7,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 from rlbook.evaluation import held_out_rollouts, pass_rates
+from rlbook.grouping import group_by, mean
 from rlbook.objectives import METHODS, group_center
 from rlbook.policy import load_policy
 from rlbook.rewards import KimiLength, L1Max, LengthCost
 from rlbook.tasks import Problem, strategy_of
 from rlbook.training import PromptPool, Rollout, RunConfig, Trainer, derive_seed
-from rlbook.training.metrics import group_by, mean
 from rlbook.training.sft import Answer, sft, written_answer
 from workshop.ch14.selection import right_answers
 from workshop.shared.design import Arm, Experiment, arm, vary

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlbook.evaluation import pass_rates
+from rlbook.grouping import group_by, mean
 from rlbook.objectives import METHODS, Method
 from rlbook.policy import Sampler, load_policy
 from rlbook.rewards import KimiLength, L1Max, LengthCost, TeacherReward
@@ -24,9 +25,9 @@ from rlbook.training import (
     VerifierReward,
     derive_seed,
 )
-from rlbook.training.metrics import group_by, mean, rollout_metrics
-from rlbook.training.rollouts import RolloutSource
+from rlbook.training.metrics import rollout_metrics
 from rlbook.training.sft import Answer, sft, written_answer
+from rlbook.training.source import RolloutSource
 from workshop.bases.habits import written
 from workshop.ch14.selection import difficulty_window, learning_impact, right_answers
 from workshop.shared.design import Arm, Experiment, arm, vary

@@ -9,7 +9,7 @@ from typing import Any, cast
 from rlbook.objectives import METHODS, reward_to_go
 from rlbook.policy import load_policy
 from rlbook.training import Rollout, RunConfig, Trainer
-from rlbook.training.rollouts import decode
+from rlbook.training.chat import decode
 from rlbook.training.sft import written_answer
 from workshop.ch14.experiments import SFT, Imitation, fine_tune, taught, worked_examples
 from workshop.shared.design import Arm, Experiment, arm, vary

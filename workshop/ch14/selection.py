@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from jaxtyping import Float
 from torch import Tensor
 
+from rlbook.grouping import group_by
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.metrics import group_by
 
 
 def right_answers(

@@ -8,13 +8,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.evaluation import held_out_rollouts
+from rlbook.grouping import mean
 from rlbook.objectives.process import token_credit
 from rlbook.policy import Completion, load_policy
 from rlbook.rewards.judges import habits_on_track
 from rlbook.rewards.process import PrimeCredit, SiblingCredit, Steps, VerdictCredit, VineCredit
 from rlbook.tasks import Task, get_task
 from rlbook.training import Engine, Reward, Rollout, RunConfig, Trainer
-from rlbook.training.metrics import mean
 from workshop.ch15.tools import Calculator, Unmasked
 from workshop.shared.design import Arm, Experiment, World, arm, vary
 from workshop.shared.experiments import FEW, RLOO, STEPS

@@ -13,13 +13,13 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from rlbook.evaluation import held_out_rollouts
+from rlbook.grouping import group_by
 from rlbook.objectives import leave_one_out
 from rlbook.rewards.judges import habits_on_track
 from rlbook.rewards.process import Steps, VineCredit
 from rlbook.stats import t_interval
 from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
-from rlbook.training.metrics import group_by
 from rlbook.viz.style import BAD, GOOD, INK, MUTED, label_lines
 from workshop.ch15.retokenization import Speller
 from workshop.ch15.step_credit import (

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import Completion, Sampler
 from rlbook.tasks.arithmetic import value_of
-from rlbook.training.rollouts import decode
+from rlbook.training.chat import decode
 
 __all__ = ["Calculator", "Unmasked"]
 

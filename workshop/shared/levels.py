@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rlbook.grouping import mean
 from rlbook.training import Rollout, Trainer
-from rlbook.training.metrics import mean
 from workshop.bases.habits_card import majority
 from workshop.bases.levels import evaluate_levels, level_groups
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlbook.grouping import group_by
 from rlbook.training import RunConfig
-from rlbook.training.metrics import group_by
 from workshop.shared.design import Arm, Variant
 
 # Manifests keep the names of their commit: what was where is where now.

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.policy import logprobs
 from rlbook.tasks import Problem
 from rlbook.training import Rollout, collate
-from rlbook.training.rollouts import decode
+from rlbook.training.chat import decode
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, readable
 
 WIDTH = 96  # characters of an answer before it goes on in the next line

@@ -22,9 +22,9 @@ from rlbook.scale.plan.table import as_text, table
 from rlbook.scale.rollout.evaluate import named_set
 from rlbook.scaling.shape import ModelShape, described_shape, model_shape
 from rlbook.tasks import Problem, get_task, held_out_problems
+from rlbook.training.chat import encode
 from rlbook.training.pool import training_problems
 from rlbook.training.rewards import get_reward
-from rlbook.training.rollouts import encode
 
 SAME_SIZE = 0.97  # of the memory planned with: makers' gigabytes differ
 

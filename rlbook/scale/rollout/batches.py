@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice, zip_longest
 
+from rlbook.grouping import mean
 from rlbook.scale.batch_log import end_log, log_end, newest_state, write_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.staleness import Pacing
 from rlbook.tasks import Problem, Task
 from rlbook.training import PromptPool, Rollout, RunLog
-from rlbook.training.metrics import mean, rollout_metrics
-from rlbook.training.rollouts import labeller, select_groups
+from rlbook.training.filter import select_groups
+from rlbook.training.judge import labeller
+from rlbook.training.metrics import rollout_metrics
 
 COUNTED = (
     *("rejected", "late", "failed_requests", "refused_requests"),

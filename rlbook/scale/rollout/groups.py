@@ -18,9 +18,10 @@ from rlbook.scale.generate.protocol import GenerationFailed, all_of
 from rlbook.tasks import Problem, Verdict
 from rlbook.tasks.sandbox.bounded import BoundedWorker
 from rlbook.training.batch import Rollout
+from rlbook.training.chat import decode, encode, text_of
 from rlbook.training.config import derive_seed
+from rlbook.training.judge import make_rollout
 from rlbook.training.rewards import give_rewards, rewards_of
-from rlbook.training.rollouts import decode, encode, make_rollout, text_of
 
 if TYPE_CHECKING:
     from rlbook.scale.generate.client import HTTPEngine

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from rlbook.scale.config import TrainConfig
 from rlbook.training.batch import balance, lengths_of
-from rlbook.training.forward import AnyBatch, LocalProcess, Rows
+from rlbook.training.parallel import AnyBatch, LocalProcess, Rows
 
 TENSOR_LIMIT = timedelta(minutes=10)  # a collective on GPUs that takes longer never ends
 WORD_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait

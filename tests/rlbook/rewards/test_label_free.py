@@ -19,8 +19,8 @@ from rlbook.rewards import (
 )
 from rlbook.tasks import SumsTask
 from rlbook.training import Reward, RunConfig, Trainer
+from rlbook.training.judge import make_rollout
 from rlbook.training.rewards import get_reward
-from rlbook.training.rollouts import make_rollout
 
 EIGHT = ("7", "7", "3", "7", "3", "1", "7", "2")
 LABEL_FREE = (majority_vote, semantic_agreement, confidence, negative_entropy, random_reward)

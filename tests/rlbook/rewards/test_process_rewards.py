@@ -19,7 +19,7 @@ from rlbook.rewards.process import (
 from rlbook.tasks import Problem, get_task
 from rlbook.tasks.habits import HabitsTask
 from rlbook.training import RunConfig, Trainer
-from rlbook.training.rollouts import make_rollout
+from rlbook.training.judge import make_rollout
 
 PROBLEM = Problem("40-(8-3)", "40-(8-3)=?", "35", 2, {"right": "8-3", "wrong": "40-8"})
 ANSWERS = (  # right; right rule, then a slip; the misconception, twice

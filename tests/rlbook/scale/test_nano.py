@@ -21,7 +21,7 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
 from rlbook.training import Learner
-from rlbook.training.forward import LocalProcess
+from rlbook.training.parallel import LocalProcess
 
 WHY_WHOLE = prefixes.why_whole
 SERVER = Path(__file__).with_name("waiting_server.py")

@@ -10,7 +10,7 @@ from rlbook.jsonl import read_jsonl
 from rlbook.objectives import METHODS
 from rlbook.scale import batch_log
 from rlbook.scale.generate.protocol import GenerationFailed
-from rlbook.training.rollouts import select_groups
+from rlbook.training.filter import select_groups
 
 
 def slow(rng):

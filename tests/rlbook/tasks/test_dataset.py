@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlbook.tasks import Problem, get_task, held_out_problems
-from rlbook.training.rollouts import encode
+from rlbook.training.chat import encode
 
 GSM8K = {
     "question": "Natalia sold clips to 48 of her friends in April, and half as many in May.",

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rlbook.objectives import METHODS
 from rlbook.training import TrainBatch, collate, micro_batch_rows, minibatches
 from rlbook.training.batch import balance, lengths_of
+from rlbook.training.filter import select_groups
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.prepare import staleness_of
-from rlbook.training.rollouts import select_groups
 
 
 def test_collate_aligns_every_tensor_with_its_token(make_rollout):

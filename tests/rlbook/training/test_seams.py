@@ -296,4 +296,4 @@ def test_a_reward_that_cannot_be_found_is_named(mine):
     with pytest.raises(ImportError, match="no module 'nowhere' here"):
         get_reward("nowhere:reward")
     with pytest.raises(ValueError, match=r"'rlbook\.training\.rollouts:MAX_ROUNDS' is not a func"):
-        get_reward("rlbook.training.rollouts:MAX_ROUNDS")
+        get_reward("rlbook.training.source:MAX_ROUNDS")

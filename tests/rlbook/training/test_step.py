@@ -9,7 +9,7 @@ from rlbook.objectives import METHODS
 from rlbook.policy import logprobs
 from rlbook.training import Critic, collate, critic_step, explained_variance, train_step
 from rlbook.training.config import OptimizerConfig
-from rlbook.training.forward import LocalProcess
+from rlbook.training.parallel import LocalProcess
 from rlbook.training.step import adamw, apply_gradients, warm_up
 
 

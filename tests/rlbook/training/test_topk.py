@@ -7,7 +7,7 @@ import torch
 
 from rlbook.objectives import METHODS, DivergenceMask
 from rlbook.training import RunConfig, Trainer
-from rlbook.training.forward import LOCAL
+from rlbook.training.parallel import LOCAL
 from rlbook.training.step import divergence_of
 
 

@@ -15,8 +15,8 @@ from rlbook.objectives import (
     group_center,
 )
 from rlbook.training import RolloutSource, RunConfig, Trainer, collate
+from rlbook.training.filter import SILENT_STEPS
 from rlbook.training.metrics import update_metrics
-from rlbook.training.rollouts import SILENT_STEPS
 
 
 @pytest.fixture

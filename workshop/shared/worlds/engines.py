@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import Completion, Sampler
 from rlbook.tasks.sums import terms_in
-from rlbook.training.rollouts import decode
+from rlbook.training.chat import decode
 
 __all__ = ["RoughSampler", "StartsLost", "rounded"]
 

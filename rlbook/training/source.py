@@ -1,0 +1,167 @@
+"""Where the rollouts of a run come from: its problems, an engine, what an answer is worth."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlbook.policy import Sampler
+from rlbook.tasks import Problem, Task
+from rlbook.training.batch import Rollout
+from rlbook.training.config import RunConfig, derive_seed
+from rlbook.training.engine import Engine
+from rlbook.training.filter import select_groups
+from rlbook.training.pool import prompt_pool
+from rlbook.training.rewards import Reward
+from rlbook.training.rollouts import collect_rollouts
+
+__all__ = ["RolloutSource"]
+
+MAX_ROUNDS = 10  # of further prompts for a method that resamples
+
+
+@dataclass(frozen=True)
+class Written:
+    """Rollouts as a policy wrote them, and its weights then, by their sums.
+
+    Sums change whoever changes the weights; a tensor's version counter misses fused steps.
+    """
+
+    sums: list[float]
+    rollouts: dict[int, tuple[Rollout, list[int], list[float]]]
+
+    @classmethod
+    def by(cls, model: nn.Module, rollouts: Sequence[Rollout]) -> "Written":
+        """What the model, as it is, has written."""
+        copies = {id(r): (r, list(r.token_ids), list(r.logps)) for r in rollouts}
+        return cls(sums_of(model), copies)
+
+    def still(self, model: nn.Module, rollouts: Sequence[Rollout]) -> bool:
+        """Whether these are among them, unchanged, and so is the policy."""
+        own = all((r, r.token_ids, r.logps) == self.rollouts.get(id(r)) for r in rollouts)
+        return own and self.sums == sums_of(model)
+
+
+def sums_of(model: nn.Module) -> list[float]:
+    """The sum of every parameter, in float64."""
+    return torch.stack([p.detach().double().sum() for p in model.parameters()]).tolist()
+
+
+class RolloutSource:
+    """Where the rollouts of a run come from: its problems, an engine, what an answer is worth.
+
+    `weights` are those that sample and `version` the updates they had taken: the policy's own, or
+    with `rollout.sync_every` above 1 a copy that stays behind until the next `sync`. An engine of
+    one's own gets them through its `load_weights`.
+    Raises `ValueError` for an engine that cannot report what the method compares.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        task: Task,
+        rewards: Sequence[Reward],
+        policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+        engine: Engine | None = None,
+    ):
+        model, self.tokenizer = policy
+        self.config, self.task, self.rewards = config, task, rewards
+        self.method, self.version = config.resolved_method, 0
+        if engine and "sampler's top-k" in self.method.requirements():
+            raise ValueError(
+                "top_k compares whole distributions, and an engine of one's own reports its "
+                'sampled tokens only: set old_logprobs="recomputed"'
+            )
+        self.weights = frozen_copy(model) if config.rollout.sync_every > 1 else model
+        self.engine = engine or Sampler(self.weights, self.tokenizer.eos_token_id)
+        self.samples_itself = engine is None and self.weights is model
+        self.written = Written.by(model, [])
+        self.pool = prompt_pool(task, config)
+        self.load_engine()
+
+    def collect(self, step: int, seed: int | None = None) -> list[Rollout]:
+        """`prompts` groups of rewarded rollouts for a step, or for a seed of one's own.
+
+        A method that resamples draws further prompts until `prompts` groups pass its filter, in
+        at most `MAX_ROUNDS` rounds; what it will not use is returned as well.
+        """
+        path = (self.config.seed, step) if seed is None else (seed,)
+        again = self.method.prompt_filter and self.method.prompt_filter.resample
+        rollouts: list[Rollout] = []
+        for number in range(MAX_ROUNDS if again else 1):
+            problems = self.problems(step, derive_seed(*path, "prompts", number))
+            noise, first = derive_seed(*path, "rollouts", number), number * len(problems)
+            rollouts += self.sample(problems, seed=noise, first_group=first)
+            if len(select_groups(rollouts, self.method)) >= self.config.batch_size:
+                break
+        if "greedy" in self.method.requirements():
+            self.add_greedy(rollouts)
+        if self.pool is not None:
+            self.pool.record(rollouts)
+        self.written = Written.by(self.weights, rollouts)
+        return rollouts
+
+    def wrote(self, rollouts: Sequence[Rollout]) -> bool:
+        """Whether the policy, as it is, wrote these in the last `collect`: their log-probs are its
+        own then."""
+        return self.samples_itself and self.written.still(self.weights, rollouts)
+
+    def problems(self, step: int, seed: int) -> list[Problem]:
+        """Prompts of a step: the pool's next, or new ones from the task. (A curriculum may look at
+        the step.)"""
+        count, levels = self.config.rollout.prompts, self.config.data.levels
+        return self.pool.draw(count) if self.pool else self.task.sample(seed, count, levels)
+
+    def sample(
+        self, problems: Sequence[Problem], n: int | None = None, **how: Any
+    ) -> list[Rollout]:
+        """`n` rewarded completions of each problem from the engine; see `collect_rollouts`."""
+        rollout = self.config.rollout
+        defaults: dict[str, Any] = {
+            "max_new_tokens": rollout.max_new_tokens,
+            "temperature": rollout.temperature,
+            "version": self.version,
+            "rewards": self.rewards,
+        }
+        n, how = n or rollout.group_size, defaults | how
+        return collect_rollouts(self.engine, self.tokenizer, self.task, problems, n, **how)
+
+    def add_greedy(self, rollouts: Sequence[Rollout]) -> None:
+        """Write into every rollout what the greedy completion of its prompt earns (ReMax)."""
+        problems = {r.group: r.problem for r in rollouts}
+        greedy = self.sample(list(problems.values()), n=1, temperature=0)
+        earned = dict(zip(problems, (r.reward for r in greedy), strict=True))
+        for rollout in rollouts:
+            rollout.greedy_reward = earned[rollout.group]
+
+    def sync(self, model: PreTrainedModel, version: int) -> None:
+        """Sample with the weights of the model from now on, which has taken `version` updates."""
+        if self.weights is not model:
+            self.weights.load_state_dict(model.state_dict())
+        self.version = version
+        self.load_engine()
+
+    def load_engine(self) -> None:
+        """Give an engine with weights of its own those it samples with."""
+        if hasattr(self.engine, "load_weights"):
+            self.engine.load_weights(self.weights)
+
+    def state(self) -> dict[str, Any]:
+        """What is not in weights, JSON-safe."""
+        return {"behaviour_version": self.version, "pool": self.pool and self.pool.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`, the weights being loaded already."""
+        self.version = state["behaviour_version"]
+        if self.pool is not None:
+            self.pool.load(state["pool"])
+        self.load_engine()
+
+
+def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """The model as it is now, for ever."""
+    return cast(PreTrainedModel, copy.deepcopy(model).requires_grad_(False).eval())
