@@ -23,6 +23,7 @@ from transformers.models.llama.modeling_llama import (
 
 STATIC_ROPE = {"default", "linear", "llama3"}  # angles that no other row's length can change
 PLAIN = {LlamaModel, LlamaDecoderLayer, LlamaAttention}
+BLOCK = 8  # rows of like length that attend at once: none is padded to the longest of all
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -30,14 +31,16 @@ HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backwa
 class PrefixTree:
     """The M distinct non-empty prefixes of N sequences; each is a node, named by its last token.
 
-    `node[n, t]` is the prefix that ends at token t of row n. `paths` (R, T) are the rows that bring
-    anything new, as nodes; `first` (M,) is where each node stands in `paths`, flattened.
+    `node[n, t]` is the prefix that ends at token t of row n. `paths` (P,) are the rows that bring
+    anything new, as nodes: one block of rows of like length after the other, each flattened from
+    its shape (rows, width) in `blocks`. `first` (M,) is where each node stands in `paths`.
     """
 
     ids: Int[Tensor, " M"]
     position: Int[Tensor, " M"]
     node: Int[Tensor, "N T"]
-    paths: Int[Tensor, "R T"]
+    paths: Int[Tensor, " P"]
+    blocks: tuple[tuple[int, int], ...]
     first: Int[Tensor, " M"]
 
     @classmethod
@@ -55,10 +58,13 @@ class PrefixTree:
         number = new.flatten().cumsum(0).sub(1).view_as(new)
         place = torch.arange(len(rows), device=ids.device)[:, None]
         node = number.gather(0, torch.where(new, place, 0).cummax(0).values)
-        bringing = new.any(1)
-        path, position = new[bringing].nonzero().unbind(1)
-        first = path * ids.shape[1] + position
-        return cls(rows[new], position, node[row_of], node[bringing], first)
+        length, bringing = (rows < end).sum(1), new.any(1).nonzero().squeeze(1)
+        blocks = bringing[length[bringing].argsort(stable=True)].split(BLOCK)
+        cuts = [(block, slice(int(length[block[-1]]))) for block in blocks]
+        paths, newly = (torch.cat([t[cut].flatten() for cut in cuts]) for t in (node, new))
+        first = newly.nonzero().squeeze(1)[paths[newly].argsort()]  # every node is new once
+        shapes = tuple((len(block), columns.stop) for block, columns in cuts)
+        return cls(rows[new], new.nonzero()[:, 1], node[row_of], paths, shapes, first)
 
 
 def take(rows: Float[Tensor, "M ..."], index: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -134,11 +140,14 @@ def _llama_states(body: LlamaModel, tree: PrefixTree) -> Float[Tensor, "M D"]:
         q, k, v = (p(h).unflatten(-1, (-1, a.head_dim)) for p in (a.q_proj, a.k_proj, a.v_proj))
         heads = [q.shape[1], k.shape[1], v.shape[1]]
         qkv = torch.cat([*apply_rotary_pos_emb(q, k, cos, sin), v], 1)
-        rows = take(qkv, tree.paths).transpose(1, 2)
-        q, k, v = rows.split(heads, 1)
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=a.scaling, enable_gqa=heads[0] > heads[1]
-        )
-        x = x + a.o_proj(mixed.transpose(1, 2).flatten(0, 1).flatten(1)[tree.first])
+        along = take(qkv, tree.paths).split([rows * width for rows, width in tree.blocks])
+        mixed = []
+        for rows, shape in zip(along, tree.blocks, strict=True):
+            q, k, v = rows.unflatten(0, shape).transpose(1, 2).split(heads, 1)
+            each = F.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=a.scaling, enable_gqa=heads[0] > heads[1]
+            )
+            mixed.append(each.transpose(1, 2).flatten(0, 1))
+        x = x + a.o_proj(torch.cat(mixed).flatten(1)[tree.first])
         x = x + block.mlp(block.post_attention_layernorm(x))
     return cast(Tensor, body.norm(x))

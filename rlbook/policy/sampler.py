@@ -126,7 +126,7 @@ def draw(
     if temperature == 0:
         token = logp.argmax(-1)
     else:
-        cumulative = logp.double().exp_().cumsum_(-1)
+        cumulative = logp.exp().cumsum(-1, dtype=torch.float64)
         point = uniform[:, None] * cumulative[:, -1:]
         token = torch.searchsorted(cumulative, point, right=True).squeeze(-1)
         token.clamp_(max=logits.shape[-1] - 1)

@@ -29,6 +29,7 @@ SHAPES = {  # rows as (tokens, first trained column); what a row says after its 
     "an empty row among others": [([3, 4, 5], 3), ([3, 4, 6, 7], 2)],
     "a single token": [([3], 1), ([3, 4], 1)],
     "padded on the left": [([0, 0, 3, 4, 5], 3), ([0, 0, 3, 4, 6], 3), ([0, 7, 3, 4, 5], 3)],
+    "three blocks": [([3, 4, 5 + k % 3, *range(4, 4 + 7 * k % 19), k], 2) for k in range(20)],
 }
 
 
@@ -81,19 +82,23 @@ def assert_equal_to_whole_rows(model, ids, mask, monkeypatch, atol=1e-12, rtol=1
 
 @pytest.mark.parametrize("chance", [Random(seed) for seed in range(5)])
 def test_nodes_are_the_distinct_prefixes(chance):
-    rows = [chance.choices(range(3), k=chance.randint(1, 6)) for _ in range(chance.randint(1, 12))]
+    rows = [chance.choices(range(3), k=chance.randint(1, 6)) for _ in range(chance.randint(1, 30))]
     ids, _ = as_batch([(row, 0) for row in rows], padding=chance.randrange(3))
     tree = PrefixTree.of(ids, torch.tensor([len(row) for row in rows]))
     name = {(n, t): tuple(row[: t + 1]) for n, row in enumerate(rows) for t in range(len(row))}
     node_of = {prefix: int(tree.node[place]) for place, prefix in name.items()}
     assert all(node_of[prefix] == int(tree.node[place]) for place, prefix in name.items())
     assert sorted(node_of.values()) == list(range(len(tree.ids)))
+    heads, begin = set(), 0  # where in `paths` a row begins
+    for count, width in tree.blocks:
+        heads |= {begin + i * width for i in range(count)}
+        begin += count * width
+    assert begin == len(tree.paths) and len(heads) <= len(set(map(tuple, rows)))
     for prefix, node in node_of.items():
         assert (int(tree.ids[node]), int(tree.position[node])) == (prefix[-1], len(prefix) - 1)
-        path, column = divmod(int(tree.first[node]), ids.shape[1])
+        end = int(tree.first[node]) + 1
         along = [node_of[prefix[: t + 1]] for t in range(len(prefix))]
-        assert tree.paths[path, : column + 1].tolist() == along
-    assert len(tree.paths) <= len(set(map(tuple, rows)))
+        assert tree.paths[end - len(prefix) : end].tolist() == along and end - len(prefix) in heads
 
 
 def test_several_threads_add_up_the_same_gradient_every_time(make_llama):
