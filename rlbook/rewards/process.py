@@ -22,6 +22,7 @@ from rlbook.tasks import Problem, Task
 from rlbook.training import Engine, Rollout, collate
 from rlbook.training.chat import decode, text_of
 from rlbook.training.config import derive_seed
+from rlbook.training.engine import checked_completions
 from rlbook.training.sft import descend
 
 __all__ = ["PrimeCredit", "SiblingCredit", "Steps", "VerdictCredit", "VineCredit"]
@@ -204,13 +205,14 @@ class VineCredit:
             return {}
         shortest = min(len(prefix) for _, prefix in places)
         asked = [[*prompt, *prefix] for prompt, prefix in places]
-        answers = self.engine.generate(
+        written = self.engine.generate(
             asked,
             n=self.k,
             max_new_tokens=max(1, self.limit - shortest),
             temperature=self.temperature,
             seed=seed,
         )
+        answers = checked_completions(written, len(asked), self.k, type(self.engine).__name__)
         values = {}
         for i, (place, problem) in enumerate(places.items()):
             prefix, right = place[1], 0

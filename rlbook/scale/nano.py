@@ -36,7 +36,7 @@ from rlbook.tasks import Problem, get_task, held_out_problems
 from rlbook.training import Rollout, TrainBatch
 from rlbook.training.chat import encode
 from rlbook.training.filter import select_groups
-from rlbook.training.judge import judged
+from rlbook.training.judge import judged, rollouts_of
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.parallel import as_policy
 from rlbook.training.pool import training_pool
@@ -198,10 +198,10 @@ class Pipeline:
     async def group(self, ticket: int, problem: Problem) -> None:
         """One prompt: have it answered, judge the answers, keep them or give the place back."""
         tokenizer = self.learner.tokenizer
-        prompt = encode(tokenizer, problem)
-        written = await self.generator.complete(prompt, self.config.rollout.group_size)
-        asked = [problem], [prompt], written
-        rollouts = judged(self.task, tokenizer, *asked, self.rewards, first_group=ticket)
+        prompt, size = encode(tokenizer, problem), self.config.rollout.group_size
+        written = await self.generator.complete(prompt, size)
+        answers = rollouts_of(tokenizer, [problem], [prompt], written, size, first_group=ticket)
+        rollouts = judged(answers, self.task, self.rewards)
         only = self.method.prompt_filter
         if only and only.resample and not select_groups(rollouts, self.method):
             self.pacing.refund(ticket)  # nothing to learn: another is asked in its place

@@ -1,4 +1,8 @@
-"""From completions to rollouts: the verifier's word on each, and the rewards of them all."""
+"""From completions to rewarded rollouts, for notebook, nano and rooms: text, verdict, rewards.
+
+`judged(rollouts_of(…), task, rewards)` is all of it. Whoever verifies elsewhere, as the rooms do in
+processes, hands what comes back to `take_verdict`, and the rollouts to `give_rewards`.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -8,66 +12,60 @@ from rlbook.policy import Completion
 from rlbook.tasks import Problem, Task, Verdict
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import text_of
-from rlbook.training.rewards import Reward, give_rewards
+from rlbook.training.engine import checked_completions
+from rlbook.training.rewards import Reward, VerifierReward, give_rewards
 
 
-def judged(
-    task: Task,
+def rollouts_of(
     tokenizer: PreTrainedTokenizerBase,
     problems: Sequence[Problem],
     prompts: Sequence[list[int]],
     completions: Sequence[Completion],
-    rewards: Sequence[Reward],
-    version: int = 0,
+    n: int,
     *,
+    version: int = 0,
     first_group: int = 0,
+    engine: str = "the engine",
 ) -> list[Rollout]:
-    """From completions to rollouts: the verifier's word on each, then the rewards of them all.
+    """Completions with text and provenance, before anybody has judged them.
 
-    Every problem, with its `prompts` of token ids, has as many completions, adjacent. Groups count
-    from `first_group`; for `version` see `make_rollout`.
+    Every problem, with its `prompts` of token ids, has `n` of them, adjacent; groups count from
+    `first_group`. `version` wrote all tokens of a completion that does not say itself who did.
+    Raises `ValueError` naming the `engine` for completions that do not fit what was asked.
     """
-    each, rollouts = len(completions) // max(1, len(problems)), []
-    for index, completion in enumerate(completions):
-        place = index // each
-        problem, text = problems[place], text_of(tokenizer, completion)
-        verdict = task.verify(problem, text, completion.finish_reason == "stop")
-        group = first_group + place
-        rollouts.append(
-            make_rollout(problem, group, prompts[place], completion, text, verdict, version)
+    asked = [(place, prompt) for place, prompt in enumerate(prompts) for _ in range(n)]
+    completions = checked_completions(completions, len(prompts), n, engine)
+    return [
+        Rollout(
+            problem=problems[place],
+            group=first_group + place,
+            prompt_ids=prompt,
+            token_ids=one.token_ids,
+            logps=one.logps,
+            versions=one.versions or [version] * len(one.token_ids),
+            finish_reason=one.finish_reason,
+            text=text_of(tokenizer, one),
+            forced=one.forced,
         )
+        for (place, prompt), one in zip(asked, completions, strict=True)
+    ]
+
+
+def judged(
+    rollouts: list[Rollout], task: Task, rewards: Sequence[Reward] = (VerifierReward(),)
+) -> list[Rollout]:
+    """The same rollouts, each with the task's verdict, then with all rewards."""
+    for rollout in rollouts:
+        verdict = task.verify(rollout.problem, rollout.text, not rollout.truncated)
+        take_verdict(rollout, verdict)
     give_rewards(rollouts, rewards)
     return rollouts
 
 
-def make_rollout(
-    problem: Problem,
-    group: int,
-    prompt_ids: list[int],
-    completion: Completion,
-    text: str,
-    verdict: Verdict,
-    version: int = 0,
-) -> Rollout:
-    """A completion with its provenance and the verifier's word on it.
-
-    `version` wrote all of its tokens, if the completion does not say itself which weights did.
-    """
-    versions = completion.versions or [version] * len(completion.token_ids)
-    return Rollout(
-        problem=problem,
-        group=group,
-        prompt_ids=prompt_ids,
-        token_ids=completion.token_ids,
-        logps=completion.logps,
-        versions=versions,
-        finish_reason=completion.finish_reason,
-        text=text,
-        correct=verdict.correct,
-        format_ok=verdict.format_ok,
-        forced=completion.forced,
-        answer=verdict.answer,
-    )
+def take_verdict(rollout: Rollout, verdict: Verdict) -> None:
+    """Write a verifier's word on a rollout into it."""
+    rollout.correct, rollout.format_ok = verdict.correct, verdict.format_ok
+    rollout.answer = verdict.answer
 
 
 def labeller(task: Task) -> Callable[[Rollout], str] | None:

@@ -8,7 +8,7 @@ from rlbook.tasks import Problem, Task
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import encode
 from rlbook.training.engine import Engine
-from rlbook.training.judge import judged
+from rlbook.training.judge import judged, rollouts_of
 from rlbook.training.rewards import Reward, VerifierReward
 
 __all__ = ["collect_rollouts"]
@@ -36,6 +36,14 @@ def collect_rollouts(
     completions = engine.generate(
         prompts, n=n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
     )
-    return judged(
-        task, tokenizer, problems, prompts, completions, rewards, version, first_group=first_group
+    rollouts = rollouts_of(
+        tokenizer,
+        problems,
+        prompts,
+        completions,
+        n,
+        version=version,
+        first_group=first_group,
+        engine=type(engine).__name__,
     )
+    return judged(rollouts, task, rewards)

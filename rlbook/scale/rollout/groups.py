@@ -18,9 +18,9 @@ from rlbook.scale.generate.protocol import GenerationFailed, all_of
 from rlbook.tasks import Problem, Verdict
 from rlbook.tasks.sandbox.bounded import BoundedWorker
 from rlbook.training.batch import Rollout
-from rlbook.training.chat import decode, encode, text_of
+from rlbook.training.chat import decode, encode
 from rlbook.training.config import derive_seed
-from rlbook.training.judge import make_rollout
+from rlbook.training.judge import rollouts_of, take_verdict
 from rlbook.training.rewards import give_rewards, rewards_of
 
 if TYPE_CHECKING:
@@ -120,10 +120,9 @@ class GroupSampler:
         usual = rollout.temperature if temperature is None else temperature
         ask = partial(self.engine.complete, temperature=usual)
 
-        async def judged(one: Completion) -> Rollout:
-            text, finished = text_of(self.tokenizer, one), one.finish_reason == "stop"
-            verdict = await self.verifiers.verify(problem, text, finished, task)
-            return make_rollout(problem, group, prompt, one, text, verdict)
+        async def judge(one: Rollout) -> None:
+            verdict = await self.verifiers.verify(problem, one.text, not one.truncated, task)
+            take_verdict(one, verdict)
 
         with self.asking():
             if (cut := self.config.generate.interruption) and not max_new_tokens:
@@ -132,7 +131,11 @@ class GroupSampler:
             else:
                 limit = max_new_tokens or rollout.max_new_tokens
                 written = await ask(prompt, n, max_new_tokens=limit)
-            return await asyncio.gather(*map(judged, written))
+            rollouts = rollouts_of(
+                self.tokenizer, [problem], [prompt], written, n, first_group=group
+            )
+            await asyncio.gather(*map(judge, rollouts))
+            return rollouts
 
     async def interrupted(
         self, ask: partial, prompt: list[int], limit: int, cut: Interruption

@@ -5,7 +5,6 @@ from math import isclose
 
 import pytest
 
-from rlbook.policy import Completion
 from rlbook.rewards import (
     confidence,
     format_only,
@@ -19,7 +18,7 @@ from rlbook.rewards import (
 )
 from rlbook.tasks import SumsTask
 from rlbook.training import Reward, RunConfig, Trainer
-from rlbook.training.judge import make_rollout
+from rlbook.training.judge import judged
 from rlbook.training.rewards import get_reward
 
 EIGHT = ("7", "7", "3", "7", "3", "1", "7", "2")
@@ -117,9 +116,8 @@ def test_a_run_may_name_its_reward(name, little_policy, parity, little):
     assert [r.rewards for r in rollouts] == [{part: value} for value in values]
 
 
-@pytest.mark.parametrize("completion", ["<think></think><answer> 5 </answer>", "5"])
-def test_answers_are_compared_as_the_task_reads_them(completion):
-    (problem,), tokens = SumsTask().sample(0, 1), Completion([3, 2], [-1.0, -1.0], "stop")
-    verdict = SumsTask().verify(problem, completion)
-    rollout = make_rollout(problem, 0, [1], tokens, completion, verdict)
-    assert rollout.answer == verdict.answer == ("5" if "answer" in completion else None)
+@pytest.mark.parametrize("text", ["<think></think><answer> 5 </answer>", "5"])
+def test_answers_are_compared_as_the_task_reads_them(text, make_group):
+    (rollout,) = make_group([text])
+    judged([rollout], SumsTask())
+    assert rollout.answer == ("5" if "answer" in text else None)

@@ -19,7 +19,7 @@ from rlbook.rewards.process import (
 from rlbook.tasks import Problem, get_task
 from rlbook.tasks.habits import HabitsTask
 from rlbook.training import RunConfig, Trainer
-from rlbook.training.judge import make_rollout
+from rlbook.training.judge import judged, rollouts_of
 
 PROBLEM = Problem("40-(8-3)", "40-(8-3)=?", "35", 2, {"right": "8-3", "wrong": "40-8"})
 ANSWERS = (  # right; right rule, then a slip; the misconception, twice
@@ -41,11 +41,10 @@ def rollouts(policy):
 
 
 def written(tokenizer, text, group=0):
-    task = HabitsTask()
     ids = [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
-    completion = Completion(ids, [0.0] * len(ids), "stop")
-    prompt, verdict = tokenizer(PROBLEM.prompt).input_ids, task.verify(PROBLEM, text)
-    return make_rollout(PROBLEM, group, prompt, completion, text, verdict)
+    one, prompt = Completion(ids, [0.0] * len(ids), "stop"), tokenizer(PROBLEM.prompt).input_ids
+    answers = rollouts_of(tokenizer, [PROBLEM], [prompt], [one], 1, first_group=group)
+    return judged(answers, HabitsTask())[0]
 
 
 def per_step(steps, rollout, credit):
@@ -120,7 +119,8 @@ class Scripted:
 
     def generate(self, prompts, *, n, **_):
         self.asked += prompts
-        return [Completion(self.token_ids, [], "stop") for _ in prompts for _ in range(n)]
+        logps = [0.0] * len(self.token_ids)
+        return [Completion(self.token_ids, logps, "stop") for _ in prompts for _ in range(n)]
 
 
 def test_vine_values_come_from_answers_that_go_on_from_the_prefix(policy, rollouts):

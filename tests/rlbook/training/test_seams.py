@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -202,6 +203,45 @@ def test_own_engine(little_policy, parity, little):
     assert metrics["ratio_min"] == pytest.approx(float(ratio.min()), rel=1e-4)
 
 
+@dataclass
+class Spoiled:
+    """The parrot behind a server that does something to its completions."""
+
+    spoil: Callable[[list[Completion]], list[Completion]]
+
+    def generate(self, prompts, **how):
+        return self.spoil(Parrot().generate(prompts, **how))
+
+
+def but_last(**changes):
+    """The completions, with these fields of the last one changed."""
+    return lambda given: [*given[:-1], replace(given[-1], **changes)]
+
+
+@pytest.mark.wrong_on_purpose
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda given: given[:8], r"Spoiled gave 8 completions for 4 prompts × 4: generate retu"),
+        (lambda given: given[:-1], "Spoiled gave 15 completions for 4 prompts × 4"),
+        (lambda given: given * 2, "Spoiled gave 32 completions for 4 prompts × 4"),
+        (lambda given: [one.token_ids for one in given], r"0 of 16: \[21, 2\] is no .*Completion"),
+        (but_last(token_ids=[], logps=[]), "Spoiled, completion 15 of 16: no tokens: a completion"),
+        (but_last(logps=[-1.0]), "15 of 16: logps has 1 values for 3 tokens: one for each token"),
+        (but_last(logps=[-1.0, float("nan"), -1.0]), "logps are not finite"),
+        (but_last(versions=[1]), "versions has 1 values for 3 tokens"),
+        (but_last(forced=[True]), "forced has 1 values for 3 tokens"),
+        (but_last(finish_reason="eos"), r"finish_reason 'eos' is neither \"stop\" \(by its EOS\)"),
+    ],
+)
+def test_what_an_engine_loses_or_spoils_is_named(spoil, message, little_policy, parity, little):
+    """Half of the answers would be verified against other problems, and trained on."""
+    config = RunConfig(method="dppo", **little)
+    trainer = Trainer(config, little_policy(), task=parity, engine=Spoiled(spoil))
+    with pytest.raises(ValueError, match=message):
+        trainer.collect()
+
+
 def half_of_the_reward(rewards, groups):
     """An advantage is a function of rewards and groups."""
     return rewards / 2
@@ -295,5 +335,5 @@ def test_a_reward_that_cannot_be_found_is_named(mine):
         get_reward("mine:absent")
     with pytest.raises(ImportError, match="no module 'nowhere' here"):
         get_reward("nowhere:reward")
-    with pytest.raises(ValueError, match=r"'rlbook\.training\.rollouts:MAX_ROUNDS' is not a func"):
+    with pytest.raises(ValueError, match=r"'rlbook\.training\.source:MAX_ROUNDS' is not a func"):
         get_reward("rlbook.training.source:MAX_ROUNDS")
