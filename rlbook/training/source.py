@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlbook.policy import Sampler
+from rlbook.policy import Sampler, end_ids
 from rlbook.tasks import Problem, Task
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig, derive_seed
@@ -77,7 +77,7 @@ class RolloutSource:
                 'sampled tokens only: set old_logprobs="recomputed"'
             )
         self.weights = frozen_copy(model) if config.rollout.sync_every > 1 else model
-        self.engine = engine or Sampler(self.weights, self.tokenizer.eos_token_id)
+        self.engine = engine or Sampler(self.weights, end_ids(model, self.tokenizer))
         self.samples_itself = engine is None and self.weights is model
         self.written = Written.by(model, [])
         self.pool = prompt_pool(task, config)

@@ -18,9 +18,10 @@ from rlbook.evaluation import (
     right_counts,
     summary,
 )
+from rlbook.objectives import METHODS
 from rlbook.policy import Completion, Sampler
 from rlbook.tasks import Problem, get_task, held_out_problems
-from rlbook.training import Rollout, RunConfig, Trainer, collect_rollouts
+from rlbook.training import Rollout, RunConfig, Trainer, collect_rollouts, loop
 
 
 def rollouts_of(table):
@@ -227,6 +228,30 @@ def test_rollouts_of_training_can_be_summarised_too(little_policy, parity):
     row = summary(rollouts, task=parity)
     assert row["pass@1"] == np.mean([len(r.text) % 2 == 0 for r in rollouts])
     assert row["share_short"] + row.get("share_long", 0) == 1
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_training_and_evaluation_end_an_answer_at_each_declared_token(
+    little_policy, parity, little, every, monkeypatch
+):
+    policy = little_policy()
+    ends = policy[0].generation_config.eos_token_id = [2, 5, 9]
+    settings = little | {"prompts": 16, "sync_every": every}
+    sampled = Trainer(RunConfig(**settings), policy, task=parity).source.collect(1)
+    sampled += held_out_rollouts(policy, parity, 16, 8, max_new_tokens=8)
+    by_loop = []
+
+    def collect(*args, **how):
+        by_loop.extend(collect_rollouts(*args, **how))
+        return by_loop
+
+    monkeypatch.setattr(loop, "collect_rollouts", collect)
+    next(loop.train(*policy, parity, METHODS["reinforce"], steps=1))
+    for rollouts in (sampled, by_loop):
+        said = [(r.token_ids[:-1], r.token_ids[-1], r.truncated) for r in rollouts]
+        assert not any(set(before) & set(ends) for before, _, _ in said)
+        assert all((last in ends) != cut for _, last, cut in said)
+        assert {last for _, last, cut in said if not cut} == set(ends)
 
 
 # How hard problems are

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rlbook.policy import Completion, load_policy, set_threads
+from rlbook.policy import Completion, end_ids, load_policy, set_threads
 from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.generate.protocol import RELOAD_ROUTE, Sampling, authorized, requested_folder
 from rlbook.scale.process import die_with_parent, own_host, publish, say
@@ -211,7 +211,7 @@ def main() -> None:
     listening = socket.create_server((own_host(), 0))
     policy, device, slots, seed = sys.argv[1:]
     model, tokenizer = load_policy(policy, device=device)
-    sampler = ContinuousSampler(model, tokenizer.eos_token_id, int(slots), seed=int(seed))
+    sampler = ContinuousSampler(model, end_ids(model, tokenizer), int(slots), seed=int(seed))
     host, port = listening.getsockname()
     publish(host, port)
     say(f"ready at http://{host}:{port}")

@@ -5,7 +5,7 @@ import importlib.metadata
 import pytest
 import torch
 
-from rlbook.policy import load_policy, loading, sample, set_threads
+from rlbook.policy import end_ids, load_policy, load_tokenizer, loading, sample, set_threads
 
 
 def test_local_folder_round_trip(llama, tmp_path):
@@ -39,6 +39,19 @@ def test_tiny_is_part_of_the_repository(monkeypatch, tmp_path):
     monkeypatch.setenv("RLBOOK_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="tiny-sums: it is part of"):
         load_policy("tiny")
+
+
+@pytest.mark.parametrize(
+    ("word", "declared", "ends"),
+    [("<eos>", [1, 106], (1, 2, 106)), ("<eos>", None, (2,)), (None, 7, (7,)), ("<eos>", 2, (2,))],
+)
+def test_an_answer_ends_at_every_declared_token(llama, word, declared, ends):
+    tokenizer = load_tokenizer()
+    tokenizer.eos_token, llama.generation_config.eos_token_id = word, declared
+    assert end_ids(llama, tokenizer) == ends
+    llama.generation_config, tokenizer.eos_token = None, None
+    with pytest.raises(ValueError, match="neither tokenizer nor generation config"):
+        end_ids(llama, tokenizer)
 
 
 def test_missing_folder(tmp_path):

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.policy.continuous import ContinuousSampler
+from rlbook.scale.generate import builtin_server
 from rlbook.scale.generate.builtin_server import make_app
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE, GenerationFailed, RequestRefused
@@ -356,6 +357,19 @@ def ready_url(server):
     line = server.stdout.readline()
     assert "ready at http://" in line, line
     return line.split()[-1]
+
+
+def test_a_server_ends_answers_at_every_declared_token(little_policy, monkeypatch):
+    policy, served = little_policy(), []
+    policy[0].generation_config.eos_token_id = [2, 5]
+    monkeypatch.setattr(builtin_server, "load_policy", lambda name, device: policy)
+    monkeypatch.setattr(builtin_server, "make_app", served.append)
+    monkeypatch.setattr(builtin_server.web, "run_app", lambda app, **how: how["sock"].close())
+    for alone in ("die_with_parent", "publish", "say"):
+        monkeypatch.setattr(builtin_server, alone, lambda *words: None)
+    monkeypatch.setattr(sys, "argv", ["server", "little", "cpu", "4", "0"])
+    builtin_server.main()
+    assert served[0].stop_ids == {2, 5}
 
 
 @pytest.mark.slow
