@@ -16,6 +16,9 @@ def experiments(words: Sequence[str]) -> None:
     parser.add_argument(
         "--so-far", action="store_true", help="write what has finished, run nothing"
     )
+    parser.add_argument(
+        "--second", action="store_true", help="each arm's next best rate with all seeds as well"
+    )
     asked = parser.parse_intermixed_args(words)
     from workshop.experiments import EXPERIMENTS, run_experiment
 
@@ -23,7 +26,7 @@ def experiments(words: Sequence[str]) -> None:
         for key, experiment in EXPERIMENTS.items():
             print(f"{key:<14} {experiment.question}")
     else:
-        asked_for = asked.name, asked.seeds, asked.workers, asked.so_far
+        asked_for = asked.name, asked.seeds, asked.workers, asked.so_far, asked.second
         print(f"wrote {run_experiment(*asked_for)}")
 
 

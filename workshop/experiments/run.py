@@ -3,7 +3,9 @@
 `python -m workshop experiments reuse` runs what is missing and writes `data/results/reuse.csv` (a
 row per step), `reuse_eval.csv` (a row per run, on held-out prompts), `reuse_sweep.csv` (the same
 for what was tried before an arm was chosen), `reuse_start.csv` (the same for the policy before
-step 1) and `reuse.manifest.json`. Chapters draw their evidence from these files, and another
+step 1) and `reuse.manifest.json`. With `--second` the next best rate of every arm is run with all
+seeds too, and the one beyond where the best is an edge: `reuse_second.csv`, so that the ledger can
+tell a verdict from the choice of a rate. Chapters draw their evidence from these files, and another
 machine goes on from them: what they hold is not run again.
 """
 
@@ -33,13 +35,18 @@ from workshop.shared.recorded import Run, as_data, is_recorded, rounded, rows_of
 
 
 def run_experiment(
-    name: str, seeds: Iterable[int] | None = None, workers: int = 0, so_far: bool = False
+    name: str,
+    seeds: Iterable[int] | None = None,
+    workers: int = 0,
+    so_far: bool = False,
+    second: bool = False,
 ) -> Path:
     """Run the missing runs of an experiment and write its tables; returns the CSV's path.
 
     `workers` processes (0: one per core), each on one thread. A finished run is never repeated, nor
-    one that the tables hold, unless its settings have changed since. With `so_far` nothing is run,
-    and the tables hold what has finished. Raises `ValueError` for an unknown name.
+    one that the tables hold, unless its settings have changed since. With `second` those of
+    `second_runs` are run as well; with `so_far` nothing is, and the tables hold what has finished.
+    Raises `ValueError` for an unknown name.
     """
     experiment, facts, start = find_experiment(name), manifest(), time.perf_counter()
     seeds = tuple(seeds or experiment.seeds)
@@ -50,6 +57,8 @@ def run_experiment(
     with ProcessPoolExecutor(workers, spawn, set_threads, (1,)) as pool:
         train_missing(pool, tuning_runs(name), f"{name}, tuning")
         train_missing(pool, reported_runs(name, seeds), name)
+        if second:
+            train_missing(pool, second_runs(name, seeds), f"{name}, second rates")
     return write_tables(name, seeds, facts | {"seconds": round(time.perf_counter() - start, 1)})
 
 
@@ -86,14 +95,45 @@ def reported_runs(name: str, seeds: Sequence[int]) -> list[Run]:
     ]
 
 
-def best(name: str, arm: Arm) -> tuple[Variant, ...]:
-    """The variant with the highest mean of the experiment's `chosen_by` over the tuning seeds.
+def second_runs(name: str, seeds: Sequence[int]) -> list[Run]:
+    """The next best of what was tried for each arm, with the seeds of the record.
 
-    Of equals the last; nothing while one of these runs is missing.
+    Where the best rate is an edge also the one beyond, which the tuning seeds have not seen either.
     """
     experiment = find_experiment(name)
-    if not arm.variants:
-        return arm.tried
+    runs = []
+    for arm in experiment.arms if experiment.tunes else ():
+        first, *others = ranked(name, arm) or (None,)
+        runs += [Run(name, arm, variant, seed) for variant in others[:1] for seed in seeds]
+        for variant in beyond(arm, first) if first else ():
+            trials = *experiment.tuning_seeds, *seeds
+            runs += [Run(name, arm, variant, seed) for seed in trials]
+    return runs
+
+
+def beyond(arm: Arm, best: Variant) -> tuple[Variant, ...]:
+    """The rate one step of the grid further, where the best is an edge of several."""
+    beside = [v.values for v in arm.variants if {**v.values, "lr": 0} == {**best.values, "lr": 0}]
+    rates = sorted(values["lr"] for values in beside if "lr" in values)
+    for edge, inner in (rates[:2], rates[:-3:-1]) if len(rates) > 1 else ():
+        if best.values["lr"] == edge:
+            further = float(f"{edge * edge / inner:.3g}")
+            values = {**best.values, "lr": further}
+            return (Variant(values, best.config.replace(lr=further)),)
+    return ()
+
+
+def best(name: str, arm: Arm) -> tuple[Variant, ...]:
+    """The first of those `ranked`, if there is one; the arm as it is where nothing is varied."""
+    return ranked(name, arm)[:1] if arm.variants else arm.tried
+
+
+def ranked(name: str, arm: Arm) -> tuple[Variant, ...]:
+    """The variants by their mean of the experiment's `chosen_by` over the tuning seeds.
+
+    The highest first, of equals the last; nothing while one of these runs is missing.
+    """
+    experiment = find_experiment(name)
     trials = [
         [Run(name, arm, variant, seed) for seed in experiment.tuning_seeds]
         for variant in arm.variants
@@ -105,7 +145,7 @@ def best(name: str, arm: Arm) -> tuple[Variant, ...]:
         found = fmean(run.record["evaluation"][experiment.chosen_by] for run in runs)
         return round(found, 4)  # a table holds five digits
 
-    return (max(reversed(trials), key=score)[0].variant,)
+    return tuple(runs[0].variant for runs in sorted(reversed(trials), key=score, reverse=True))
 
 
 def train(run: Run) -> None:
@@ -155,19 +195,20 @@ def write_tables(name: str, seeds: Sequence[int], facts: dict[str, Any]) -> Path
     how many of how many there are.
     """
     experiment, folder = find_experiment(name), data_dir() / "results"
-    planned = tuning_runs(name), reported_runs(name, seeds)
-    tried, reported = ([run for run in runs if run.finished] for runs in planned)
+    planned = tuning_runs(name), reported_runs(name, seeds), second_runs(name, seeds)
+    tried, reported, others = ([run for run in runs if run.finished] for runs in planned)
     tables = {
         folder / f"{name}.csv": [row for run in reported for row in step_rows(run)],
         folder / f"{name}_eval.csv": [evaluation_row(run) for run in reported],
         folder / f"{name}_sweep.csv": [evaluation_row(run) for run in tried],
+        folder / f"{name}_second.csv": [evaluation_row(run) for run in others],
     }
     written = [table for table, rows in tables.items() if rows]
     if not written:
         raise ValueError(f"no run of {name} has finished: there is nothing to write")
     for table in written:
         write_csv(table, tables[table])
-    spent = sum(run.record["seconds"] for run in tried + reported)
+    spent = sum(run.record["seconds"] for run in tried + reported + others)
     facts = (
         {"seconds": round(spent, 1)}
         | facts
@@ -181,6 +222,8 @@ def write_tables(name: str, seeds: Sequence[int], facts: dict[str, Any]) -> Path
     wanted, there = len(planned[0]) + len(seeds) * each, len(tried) + len(reported)
     if there < wanted:
         facts["finished"] = {"runs": there, "of": wanted}
+    if others:
+        facts["second"] = {"runs": len(others), "of": len(planned[2])}
     if tried:
         facts |= {
             "tuning_seeds": list(experiment.tuning_seeds),
@@ -201,7 +244,11 @@ def restore(name: str, seeds: Sequence[int]) -> int:
     beside = path.with_name(f"{name}{SUFFIX}")
     arms = json.loads(beside.read_text())["arms"] if beside.is_file() else {}
     logs = stored(path.with_name(f"{name}.csv"))
-    for kind, of in (("sweep", tuning_runs), ("eval", partial(reported_runs, seeds=seeds))):
+    for kind, of in (
+        ("sweep", tuning_runs),
+        ("eval", partial(reported_runs, seeds=seeds)),
+        ("second", partial(second_runs, seeds=seeds)),
+    ):
         rows = stored(path.with_name(f"{name}_{kind}.csv"))
         for run in of(name):
             if run.finished or not is_recorded(run, arms) or not (found := rows_of(run, rows)):

@@ -19,7 +19,12 @@ from rlbook.viz.live import in_notebook
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED
 from workshop.shared.arms import FAMILY_COLOURS, learning_curves
 
-PARTS = ("_eval", "_sweep", "_start")  # of an experiment's tables, beside the one of its steps
+PARTS = (
+    "_eval",
+    "_sweep",
+    "_second",
+    "_start",
+)  # of an experiment's tables, beside the one of its steps
 READ_MARK = "read {table}, SHA-256 {sha}"
 SCORECARD = {
     "claim": "claim",

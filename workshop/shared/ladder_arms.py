@@ -69,6 +69,24 @@ def rungs(mean: float) -> Mapping[str, tuple[Method, Use]]:
     }
 
 
+def cut_otherwise() -> Mapping[str, tuple[Method, Use]]:
+    """Two rungs with the other cut of 128 answers into prompts, and nothing else changed."""
+    pairs = {"prompts": 16, "group_size": 8} | FOUR_UPDATES[0]
+    return {
+        "REINFORCE, 128 prompts": (METHODS["reinforce"], (SINGLE | ONE_UPDATE[0], ONE_UPDATE[1])),
+        "REINFORCE++, 16 prompts": (METHODS["reinforce_plus_plus"], (pairs, FOUR_UPDATES[1])),
+    }
+
+
+def without_filter_and_ramp() -> Mapping[str, tuple[Method, Use]]:
+    """Two recipes of the ladder down to their loss, as DPPO's row has it: 20 batches again."""
+    plain: Mapping[str, Any] = {"prompt_filter": None, "reward_shaping": "none"}
+    return {
+        f"{label}, no filter, no ramp": (replace(METHODS[name], **plain), SIXTEEN_UPDATES)
+        for label, name in (("DAPO", "dapo"), ("CISPO", "cispo"))
+    }
+
+
 def ladder(rows: Mapping[str, tuple[Method, Use]], **world: Any) -> Iterator[Arm]:
     for label, (method, (settings, rates)) in rows.items():
         one = arm(label, replace(method, kl=None), steps=20, **settings, **world)
@@ -85,7 +103,7 @@ def climbed(
         measure=measure,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
         answers=ANSWERS,
-        columns=("accuracy",) if rows is BESIDE else COLUMNS,
+        columns=COLUMNS if "PPO" in rows else ("accuracy",),
     )
 
 
@@ -95,6 +113,16 @@ LADDER: dict[str, Experiment] = {
     ),
     "ladder_habits": climbed(
         "... and where the base's favourite rule is wrong?", rungs(0.22), family_rates, **HABITS
+    ),
+    "cut_sums": climbed(
+        "What does the cut of a batch into prompts change, on sums?", cut_otherwise()
+    ),
+    "cut_habits": climbed(
+        "... and where the base's favourite rule is wrong?", cut_otherwise(), family_rates, **HABITS
+    ),
+    "recipes_sums": climbed(
+        "What are DAPO and CISPO on sums without the filter and the ramp of their recipes?",
+        without_filter_and_ramp(),
     ),
     "beside_sums": climbed(
         "And of the rows that other trainers ship beside them, on sums?", BESIDE

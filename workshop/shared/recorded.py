@@ -75,7 +75,15 @@ def is_recorded(run: "Run", arms: Mapping[str, Any]) -> bool:
     made = {name: value for name, value in data.items() if name not in BESIDE_THE_RUN}
     if not made or settings_of(recorded_config(made)) != settings_of(beside[0].config):
         return False
-    return any(is_variant(one, run.variant) for one in data.get("variants", [{}]))
+    return any(is_variant(one, of_grid(run)) for one in data.get("variants", [{}]))
+
+
+def of_grid(run: "Run") -> Variant:
+    """The run's variant; of a rate beyond those tried, one that differs in its rate alone."""
+    tried, beside = run.arm.tried, {**run.variant.values, "lr": 0}
+    if run.variant in tried:
+        return run.variant
+    return next(v for v in tried if {**v.values, "lr": 0} == beside)
 
 
 def is_variant(recorded: Mapping[str, Any], variant: Variant) -> bool:

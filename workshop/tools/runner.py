@@ -8,7 +8,10 @@ import re
 import textwrap
 import time
 from collections.abc import Sequence
+from functools import reduce
+from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 from nbformat import NotebookNode
@@ -17,6 +20,11 @@ from rlbook.manifest import manifest
 from rlbook.paths import ROOT, data_dir
 from workshop.site.vectors import START, folder_of, take_vectors
 from workshop.tools.hygiene import CHECK_TAG, WIDGET, problems
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+VISIBLE = 10  # of 255: what an eye tells apart in a band
 
 
 def chapters() -> list[Path]:
@@ -122,21 +130,30 @@ def small_table(html: str) -> str:
 
 
 def small_png(image: str) -> str:
-    """A base64 PNG with a palette of 24 colours, or of up to 48 where a chart would miss some.
+    """A base64 PNG with a palette of few colours, as many as it takes to lose no region.
 
-    The picture itself where that is smaller.
+    The picture itself where that is smaller, or where 256 are too few.
     """
-    from PIL import Image, ImageChops, ImageStat
+    from PIL import Image
 
     picture = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")
-    buffer = io.BytesIO()
-    for colours in (24, 32, 48):
-        few = picture.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        missed = ImageStat.Stat(ImageChops.difference(picture, few.convert("RGB"))).mean
-        if max(missed) < 1:  # of 255
-            break
-    few.save(buffer, "PNG", optimize=True)
-    return min(image, base64.b64encode(buffer.getvalue()).decode(), key=len)
+    methods = Image.Quantize.MAXCOVERAGE, Image.Quantize.MEDIANCUT, Image.Quantize.FASTOCTREE
+    for colours, method in product((32, 64, 128, 256), methods):
+        few = picture.quantize(colours, method, dither=Image.Dither.NONE)
+        if not loses_a_region(picture, few.convert("RGB")):
+            buffer = io.BytesIO()
+            few.save(buffer, "PNG", optimize=True)
+            return min(image, base64.b64encode(buffer.getvalue()).decode(), key=len)
+    return image
+
+
+def loses_a_region(picture: "Image", few: "Image") -> bool:
+    """Whether a square of 3 × 3 pixels is visibly off: more than 10 of 255 in some channel."""
+    from PIL import ImageChops, ImageFilter
+
+    bands = ImageChops.difference(picture, few).split()
+    off = reduce(ImageChops.lighter, bands).point(lambda step: 255 * (step > VISIBLE))
+    return off.filter(ImageFilter.MinFilter(3)).getbbox() is not None
 
 
 def times_path() -> Path:

@@ -19,6 +19,7 @@ from nbformat.v4.rwbase import split_lines
 from PIL import Image
 
 from rlbook.objectives import group_center, token_ratio
+from rlbook.viz.style import CYCLE
 from workshop.shared import evidence
 from workshop.tools import build, execute, export_difference, exported, problems, recorded_times
 from workshop.tools.exports import essence
@@ -344,6 +345,37 @@ def test_large_pictures_shrink_and_stay_the_same_to_the_eye():
     assert len(small) < len(image) / 2
     assert np.abs(again - pixels).mean() < 3  # of 255
     assert small_png(small) == small
+
+
+def test_a_stored_picture_loses_no_band():
+    """Ten pale bands over each other: the largest square that is visibly off is a speck."""
+    fig = Figure(figsize=(5, 3), dpi=100)
+    ax, x = fig.subplots(), np.linspace(0, 1, 50)
+    for row, colour in enumerate((*CYCLE, "#8fd3c1", "#00795a")):
+        y = row / 8 + np.sin(5 * x + row) / 3
+        ax.fill_between(x, y - 0.2, y + 0.2, color=colour, alpha=0.18, lw=0)
+        ax.plot(x, y, color=colour)
+    buffer = io.BytesIO()
+    fig.savefig(buffer)
+    true = np.asarray(Image.open(buffer).convert("RGB")).astype(int)
+    stored = small_png(base64.b64encode(buffer.getvalue()).decode())
+    again = np.asarray(Image.open(io.BytesIO(base64.b64decode(stored))).convert("RGB"))
+    assert largest_square(np.abs(again - true).max(axis=2) > 10) <= 2
+    few = Image.fromarray(true.astype(np.uint8)).quantize(16, dither=Image.Dither.NONE)
+    lost = np.abs(np.asarray(few.convert("RGB")).astype(int) - true).max(axis=2)
+    assert largest_square(lost > 10) > 5
+
+
+def largest_square(wrong):
+    """Side of the largest square that is wrong all over."""
+    side = np.zeros(wrong.shape[1] + 1, dtype=int)
+    largest = 0
+    for row in wrong:
+        before, side = side, np.zeros_like(side)
+        for at, is_wrong in enumerate(row, 1):
+            side[at] = is_wrong and 1 + min(side[at - 1], before[at - 1], before[at])
+        largest = max(largest, side.max())
+    return largest
 
 
 def test_a_table_keeps_its_cells_and_loses_its_space():

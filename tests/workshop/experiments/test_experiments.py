@@ -245,6 +245,30 @@ def test_an_arm_is_reported_at_what_did_best_on_other_seeds(small, monkeypatch):
     assert arm["variants"] == [{"lr": 1e-4}, {"lr": 3e-4}, {"lr": 2e-4}]
 
 
+def test_the_next_best_rate_and_the_one_beyond_an_edge_are_run_on_all_seeds(
+    small, monkeypatch, tmp_path
+):
+    """The measure is the learning rate: of 1, 2 and 3e-4 the best is the largest."""
+    arms = tuple(vary(one, lr=(1e-4, 3e-4, 2e-4)) for one in EXPERIMENTS["small"].arms)
+    measure = {"chosen_by": "own", "measure": lambda trainer: {"own": trainer.config.optimizer.lr}}
+    experiment = replace(EXPERIMENTS["small"], arms=arms, tuning_seeds=(7, 8), **measure)
+    monkeypatch.setitem(EXPERIMENTS, "small", experiment)
+    assert run.second_runs("small", (0, 1)) == []
+    for one in run.tuning_runs("small"):
+        run.train(one)
+    wanted = run.second_runs("small", (0, 1))
+    mine = [(one.variant.values["lr"], one.seed) for one in wanted if one.arm is arms[0]]
+    assert mine == [(2e-4, 0), (2e-4, 1), (4.5e-4, 7), (4.5e-4, 8), (4.5e-4, 0), (4.5e-4, 1)]
+    for one in wanted[:-1]:
+        run.train(one)
+    run.run_experiment("small", so_far=True)
+    assert recorded(small / "small.manifest.json")["second"] == {"runs": 11, "of": 12}
+    check_table(small / "small_second.csv")
+    shutil.rmtree(tmp_path / "runs")
+    run.restore("small", (0, 1))
+    assert [one.finished for one in run.second_runs("small", (0, 1))] == [True] * 11 + [False]
+
+
 def test_another_machine_goes_on_from_the_tables(small, monkeypatch, tmp_path):
     plain = EXPERIMENTS["small"].arms
     arms = tuple(vary(one, lr=(1e-4, 2e-4)) for one in plain)
