@@ -132,6 +132,26 @@ class Trainer:
         policy = (self.model, self.tokenizer)
         return save_checkpoint(Path(folder), policy, self.others(), self.learner.optimizers, state)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What training changes, as `save` writes it: weights, moments and all the rest."""
+        optimizers = {name: o.state_dict() for name, o in self.learner.optimizers.items()}
+        models = {name: m.state_dict() for name, m in self.models().items()}
+        rest = self.learner.state() | self.source.state()
+        return {"models": models, "optimizers": optimizers, "rest": rest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict()` of a trainer of the same run."""
+        for name, model in self.models().items():
+            model.load_state_dict(state["models"][name])
+        for name, optimizer in self.learner.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.learner.load_state(state["rest"])
+        self.source.load_state(state["rest"])
+
+    def models(self) -> dict[str, nn.Module]:
+        """All models of the run that change while it goes on."""
+        return {"model": self.model, **self.others()}
+
     def others(self) -> dict[str, nn.Module]:
         """Models of the run besides the policy that change while it goes on."""
         stale = self.source.weights if self.source.weights is not self.model else None

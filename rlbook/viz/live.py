@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rlbook.training import side_by_side
 from rlbook.viz.style import CYCLE, METHOD_COLOURS, MUTED, STYLE, label_lines
 
 MAX_FRAMES = 36  # a front end gets the final picture too: at most 40 messages a cell
@@ -77,10 +78,43 @@ class LivePlot:
                 self.keep(metrics, label, parts)
                 if done >= redraw_at:
                     self.show(eta(label, done, total, time.perf_counter() - start))
-                    redraw_at = done + (ceil(total / self.frames) if total else max(1, done // 4))
+                    redraw_at = done + self.pause(done, total)
                 yield metrics
         finally:
             self.show(force=True)
+
+    def side_by_side(
+        self,
+        runs: Mapping[Any, Iterable[Mapping[str, float]]],
+        learners: Mapping[Any, Any] | None = None,
+        total: int | None = None,
+        lines: Mapping[Any, str] | None = None,
+    ) -> None:
+        """Make independent runs at the same time, all curves growing, and close.
+
+        `learners` is what each run changes and has to come back, by default the run itself; see
+        `rlbook.training.side_by_side`. `total` is the steps of each, as in `watch`. `lines` names
+        the line of each run, which several may share; by default it has the run's name.
+        """
+        line_of = {name: lines[name] if lines else name for name in runs}
+        self.history |= {line: [] for line in line_of.values()}
+        steps = {name: total or steps_of(run) or 0 for name, run in runs.items()}
+        self.expected |= {line: steps[name] for name, line in line_of.items()}
+        made: dict[Any, list[Mapping[str, float]]] = {name: [] for name in runs}
+        redraw_at, start, all_steps = 1, time.perf_counter(), sum(steps.values()) or None
+        for done, (name, metrics) in enumerate(side_by_side(runs, learners), 1):
+            made[name].append(metrics)
+            for line in dict.fromkeys(line_of.values()):
+                mine = (rows for other, rows in made.items() if line_of[other] == line)
+                self.history[line] = [row for rows in mine for row in rows]
+            if done >= redraw_at:
+                self.show(eta("all", done, all_steps, time.perf_counter() - start))
+                redraw_at = done + self.pause(done, all_steps)
+        self.close()
+
+    def pause(self, done: int, total: int | None) -> int:
+        """Steps until the next picture."""
+        return ceil(total / self.frames) if total else max(1, done // 4)
 
     def keep(
         self, metrics: Mapping[str, float], label: str, parts: Mapping[str, str] | None = None
