@@ -37,7 +37,7 @@ from rlbook.training.rewards import get_reward
 from rlbook.training.sft import Answer, sft, written_answer
 from workshop.bases.habits import written
 from workshop.ch04.best_of_n import best_of_n_mean
-from workshop.shared.design import Arm, Experiment, arm, vary
+from workshop.shared.design import Arm, arm, vary
 from workshop.shared.experiments import RLOO
 from workshop.shared.settings import HABITS
 
@@ -313,76 +313,3 @@ def answers_of_the_base() -> tuple[Rollout, ...]:
 
 ASKED = {"prompts": 64, "n": 4, "ks": (1,)}
 PROXY = SEEN | {"world": Annotated, "begins": Trainer}
-
-EXPERIMENTS: dict[str, Experiment] = {
-    "overoptimisation": Experiment(
-        "What becomes of the truth while PPO maximises a reward model, and what holds it?",
-        (
-            ppo("1000 pairs", "after_1000"),
-            ppo("4000 pairs", "after_4000"),
-            ppo("150 pairs", "after_150"),
-            ppo("verifier", None),
-            ppo("1000 pairs, β = 0.03", "after_1000", 0.03),
-            ppo("1000 pairs, β = 0.1", "after_1000", 0.1),
-        ),
-        **SEEN,
-    ),
-    "overoptimisation_slow": Experiment(
-        "... and at half the learning rate, in twice the steps?",
-        (ppo("1000 pairs", "after_1000", lr=3e-4, steps=60),),
-        seeds=FIVE,
-        **SEEN,
-    ),
-    "misled": Experiment(
-        "What does PPO learn from annotators who share the misconception in two families?",
-        (ppo("misled annotators, β = 0.1", "after_1000_misled", 0.1),),
-        seeds=FIVE,
-        **SEEN,
-    ),
-    "told_directly": Experiment(
-        "What do demonstrations, DPO and picking make of as many labels?",
-        tuple(told_directly()),
-        columns=("accuracy", "completions"),
-        tuning_seeds=(100, 101),
-        world=Directly,
-        measure=families_or_picked,
-        evaluation=ASKED,
-    ),
-    "fresh_pairs": Experiment(
-        "Do pairs of the policy as it is keep a reward model true?",
-        (
-            in_rounds("its own pairs, five times", "its own"),
-            in_rounds("the base's pairs, five times", "the base"),
-        ),
-        **PROXY,
-    ),
-    "passes": Experiment(
-        "What do more pairs buy with as many passes over them?",
-        tuple(
-            ppo(f"1000 pairs, {words}", made)
-            for words, made in (
-                ("one pass", "once_over_1000"),
-                ("four passes", "four_times_over_1000"),
-            )
-        ),
-        **SEEN,
-    ),
-    "short_leash": Experiment(
-        "Does a leash beyond the largest that was tried hold better?",
-        (ppo("1000 pairs, β = 0.3", "after_1000", 0.3),),
-        **SEEN,
-    ),
-    "committee": Experiment(
-        "Is the smallest score of three reward models harder to please?",
-        (
-            ppo("committee of three", "three_of_1000"),
-            ppo("committee of three, β = 0.03", "three_of_1000", 0.03),
-        ),
-        **SEEN,
-    ),
-    "fresh_leash": Experiment(
-        "... and pairs of the policy as it is, under a leash?",
-        (in_rounds("its own pairs, β = 0.1", "its own", 0.1),),
-        **PROXY,
-    ),
-}

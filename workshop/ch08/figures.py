@@ -1,7 +1,6 @@
 """Chapter 08: how far a rare token may go, and whom a length limit blames."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -27,7 +26,6 @@ from rlbook.tasks import SumsTask
 from rlbook.training import TrainBatch, Trainer
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
 from workshop.shared.arms import ARM_COLOURS, learning_curves
-from workshop.shared.evidence import batches_until, load_results
 from workshop.shared.explorer import Explorer, choice, slider
 from workshop.shared.worlds.batch_reuse import rare_token_world, reuse_batches
 
@@ -108,49 +106,6 @@ def push_on_care(
         push = trained * group_normalize(rewards, groups) * care
         rows[name] = t_interval(push.reshape(prompts, n).mean(1).numpy())
     return pd.DataFrame(rows, index=["push", "low", "high"]).T
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One comparison of the chapter's evidence: a row of `runs` per arm and seed."""
-
-    title: str
-    runs: pd.DataFrame
-    column: str
-    unit: str
-    colours: Mapping[str, str]
-    limits: tuple[float, float]
-
-
-def evidence() -> list[Panel]:
-    """Where each part's trouble presses, and its control below it; dynamic sampling has its bill.
-
-    Arms come in the order in which they are drawn.
-    """
-    steps, start = load_results("rare_opening"), load_results("rare_opening_start")
-    half = batches_until(steps, "opens_rarely", start=start.opens_careful.iloc[0])
-    drawn = load_results("unsolvable").groupby(["arm", "seed"]).completions.sum().reset_index()
-    limits = {name: ARM_COLOURS[name] for name in ("cliff", "ramp", "filter")}
-    paid = {short: ARM_COLOURS[long] for long, short in PAID.items()}
-    rate = (0.0, 1.0)
-    tables = (
-        ("A rare opening: a little sooner", half.reset_index().query("lr == 1e-4"), "batches",
-         "batches until the opening has ½", REGIONS, CLIPS, (0.0, 3.7)),
-        ("Nothing rare: no gain", load_results("regions_minibatches_eval"), "pass@1",
-         "accuracy", REGIONS, CLIPS, rate),
-        ("Half cut off: the ramp gives up", load_results("tight_limit_eval"), "pass@1_limit_80",
-         "accuracy with 80 tokens", {name: name for name in limits}, limits, rate),
-        ("Few cut off: it does not", load_results("tight_limit_control_eval"), "pass@1_limit_80",
-         "accuracy with 80 tokens", {name: name for name in limits}, limits, rate),
-        ("Most silent: more per update ...", load_results("unsolvable_eval"), "pass@1_solvable",
-         "accuracy on solvable sums", PAID, paid, rate),
-        ("... and far more answers", drawn, "completions", "answers drawn", PAID, paid,
-         (0.0, 9000.0)),
-    )  # fmt: skip
-    return [
-        Panel(title, named(runs, names), column, unit, colours, ends)
-        for title, runs, column, unit, names, colours, ends in tables
-    ]
 
 
 def named(runs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:

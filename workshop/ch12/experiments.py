@@ -24,9 +24,7 @@ from rlbook.objectives import (
 from rlbook.objectives.selection import next_bonus
 from rlbook.policy import load_policy
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
-from workshop.shared.design import Arm, Experiment, World, arm, no_columns, over_choices, vary
-from workshop.shared.experiments import FEW, STEPS
-from workshop.shared.levels import families
+from workshop.shared.design import Arm, Experiment, World, arm, over_choices, vary
 from workshop.shared.settings import HABITS
 
 LITE = METHODS["lite_ppo"]
@@ -207,83 +205,3 @@ def doses() -> Iterator[Arm]:
         "KL-Cov, half": replace(LITE, selection=CovarianceKL(1e-2)),
     }
     return exchanged(DIALS | halves, (3e-4, 6e-4), minibatches=4, steps=12, **HABITS)
-
-
-EXPERIMENTS: dict[str, Experiment] = {
-    "lite_habits": Experiment(
-        "Which choice of LitePPO matters where the base's mode is wrong?",
-        tuple(
-            exchanged(
-                NORMS | {"batch mean and σ": replace(LITE, advantage=WHOLE_BATCH)} | TOKENS,
-                lr=(3e-4, 6e-4),
-                minibatches=1,
-                steps=20,
-                **HABITS,
-            )
-        ),
-        seeds=FIVE,
-        chosen_by=None,
-        measure=no_columns,
-        watch=families,
-        evaluation=ASKED,
-    ),
-    "entropy_dial": Experiment(
-        "What does each dial do to entropy, and what does that buy?",
-        tuple(exchanged(DIALS, lr=(1e-4, 2e-4), minibatches=4, steps=12)),
-        seeds=FIVE,
-        chosen_by=None,
-        world=dialled,
-        measure=no_columns,
-        evaluation=ASKED,
-    ),
-    "lite_trained": Experiment(
-        "Which choice of LitePPO matters where most answers are right already?",
-        tuple(
-            exchanged(
-                NORMS | PER_ANSWER | HIGHER,
-                lr=(1e-4, 2e-4),
-                minibatches=8,
-                steps=8,
-                levels=(2, 3, 4),
-            )
-        ),
-        seeds=FIVE,
-        chosen_by=None,
-        world=from_trained,
-        measure=no_columns,
-        evaluation=ASKED,
-    ),
-    "tricks_grid": crossed("What is each choice worth, averaged over the others?", base_cell),
-    "tricks_grid_trained": crossed("... and where most is right already?", trained_cell),
-    "head_room": Experiment(
-        "Which choice of LitePPO matters to a policy that has learned, and can learn more?",
-        tuple(head_room()),
-        columns=STEPS,
-        tuning_seeds=(100, 101),
-        world=partial(from_trained, steps=10),
-        measure=no_columns,
-        evaluation=ASKED,
-    ),
-    **{
-        f"switches_{name}": Experiment(
-            f"Which choice of LitePPO matters to the base on {name} sums under a limit?",
-            tuple(base_switches(levels, limit)),
-            columns=STEPS,
-            tuning_seeds=(100, 101),
-            chosen_by="pass@1_room",
-            measure=with_room,
-            evaluation=FEW,
-        )
-        for name, levels, limit in (("easy", (2, 3), 24), ("hard", (4, 5, 6), 40))
-    },
-    "entropy_doses": Experiment(
-        "What do the dials of entropy buy on habits, at two doses?",
-        tuple(doses()),
-        columns=STEPS,
-        chosen_by=None,
-        seeds=(0, 1, 2, 3, 4),
-        world=dialled,
-        measure=no_columns,
-        evaluation=ASKED,
-    ),
-}

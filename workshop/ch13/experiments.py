@@ -9,11 +9,10 @@ from rlbook.policy import load_policy
 from rlbook.rewards.label_free import vote_metrics
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
 from rlbook.training.metrics import rollout_metrics
-from workshop.ch13.entropy_tuning import EntropyFineTuning
 from workshop.ch13.self_confidence import EntropyInference, SelfCertainty
-from workshop.shared.design import Arm, Experiment, arm, vary
+from workshop.shared.design import Arm, arm, vary
 from workshop.shared.experiments import FEW, RLOO, bounded
-from workshop.shared.levels import by_level, family_rates, level_columns
+from workshop.shared.levels import by_level, level_columns
 from workshop.shared.settings import HABITS
 
 UNBOUNDED, CLIPPED = bounded("no trust region"), bounded("clip 0.2")
@@ -152,91 +151,3 @@ def certain() -> Iterator[Arm]:
 def self_certain(config: RunConfig) -> Trainer:
     policy = load_policy(config.model.policy)
     return Trainer(config, policy, reward=SelfCertainty(policy[0]))
-
-
-EXPERIMENTS: dict[str, Experiment] = {
-    "label_free": Experiment(
-        "What do rewards without labels teach where the mode is wrong on most problems?",
-        at_both_rates(label_free(**HABITS)),
-        **SEEN,
-    ),
-    "label_free_control": Experiment(
-        "... and where the mode is right?",
-        at_both_rates(label_free()),
-        seeds=FIVE,
-        **SEEN,
-    ),
-    "spurious": Experiment(
-        "Do coins, the format alone or wrong labels teach anything?",
-        at_both_rates(spurious()),
-        seeds=FIVE,
-        **SEEN,
-    ),
-    "spurious_control": Experiment(
-        "... and coins where the mode is right?",
-        at_both_rates(coins()),
-        seeds=FIVE,
-        **SEEN,
-    ),
-    "published_coins": Experiment(
-        "... and with eight times the answers, under either clip and none?",
-        at_both_rates(published_coins()),
-        seeds=FIVE,
-        **SEEN,
-    ),
-    "entropy_tuning": Experiment(
-        "What does minimising the entropy of one's own answers teach in both worlds?",
-        at_both_rates(entropy_tuning()),
-        seeds=FIVE,
-        world=EntropyFineTuning,
-        **SEEN,
-    ),
-    "coverage": Experiment(
-        "What can 256 tries solve after a verifier's rewards, and after a majority vote's?",
-        at_both_rates(many_tries(prompts=16, steps=32, **HABITS)),
-        **TRIED,
-    ),
-    "coverage_control": Experiment(
-        "... and where the base solves nearly everything?",
-        at_both_rates(many_tries()),
-        seeds=FIVE,
-        **TRIED,
-    ),
-    "cold": Experiment(
-        "What does the base gain by a lower temperature, or by surer decoding, untrained?",
-        tuple(cold()),
-        columns=LOGGED,
-        chosen_by=None,
-        world=Untrained,
-        measure=as_it_is,
-        evaluation=FEW,
-    ),
-    "one_prompt": Experiment(
-        "What does entropy minimised on one prompt teach in both worlds?",
-        tuple(one_prompt()),
-        columns=LOGGED,
-        chosen_by=None,
-        world=EntropyFineTuning,
-        measure=family_rates,
-        evaluation=FEW,
-    ),
-    "self_certainty": Experiment(
-        "What does self-certainty as a reward teach in both worlds?",
-        tuple(certain()),
-        columns=LOGGED,
-        chosen_by=None,
-        seeds=FIVE,
-        world=self_certain,
-        measure=family_rates,
-        evaluation=FEW,
-    ),
-    "format_control": Experiment(
-        "Does the format alone teach anything where one answer in nine lacks it?",
-        at_both_rates([rewarded("format only", "format_only", **ONE_UPDATE)]),
-        seeds=FIVE,
-        columns=(*LOGGED, "share_direct"),
-        chosen_by=None,
-        measure=family_rates,
-        evaluation=FEW,
-    ),
-}

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from rlbook.evaluation import held_out_rollouts, pass_rates
@@ -15,7 +15,7 @@ from rlbook.tasks import Problem, strategy_of
 from rlbook.training import PromptPool, Rollout, RunConfig, Trainer, derive_seed
 from rlbook.training.sft import Answer, sft, written_answer
 from workshop.ch14.selection import right_answers
-from workshop.shared.design import Arm, Experiment, arm, vary
+from workshop.shared.design import Arm, arm, vary
 from workshop.shared.experiments import RLOO
 
 LEVELS = (2, 3, 4)  # at most three steps of eight tokens: about thirty tokens an answer
@@ -179,22 +179,4 @@ COMMON: dict[str, Any] = {
     "columns": ("accuracy", "completions", "length"),
     "measure": in_use,
     "evaluation": {"prompts": 96, "n": 8, "ks": (1, 8)},
-}
-BREVITY: dict[str, Experiment] = {
-    "length_padded": Experiment(
-        "Which rule shortens a policy that has learned, and whose answers are padded?",
-        tuple(rules(1.5e-4, 3e-4, 6e-4)),
-        tuning_seeds=(100, 101),
-        chosen_by="over_budgets",
-        world=partial(behind, padded_weights),
-        **COMMON,
-    ),
-    "length_plain": Experiment(
-        "... and one that has learned, and whose answers are not?",
-        tuple(rules(3e-4)),
-        seeds=(0, 1, 2, 3, 4),
-        chosen_by=None,
-        world=partial(behind, plain_weights),
-        **COMMON,
-    ),
 }

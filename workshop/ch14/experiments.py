@@ -30,9 +30,8 @@ from rlbook.training.sft import Answer, sft, written_answer
 from rlbook.training.source import RolloutSource
 from workshop.bases.habits import written
 from workshop.ch14.selection import difficulty_window, learning_impact, right_answers
-from workshop.shared.design import Arm, Experiment, arm, vary
-from workshop.shared.experiments import FEW, RLOO, STEPS
-from workshop.shared.levels import each_family
+from workshop.shared.design import Arm, arm, vary
+from workshop.shared.experiments import RLOO
 from workshop.shared.settings import HABITS
 
 TEACHER = "tiny-habits-teacher"
@@ -283,78 +282,3 @@ def late_price() -> Iterator[Arm]:
 
 def priced(config: RunConfig) -> Trainer:
     return (LatePrice if config.method.name == "late" else Trainer)(config)
-
-
-EXPERIMENTS: dict[str, Experiment] = {
-    "distillation": Experiment(
-        "What do 2,560 answers teach: right or wrong, a teacher's answers, a teacher's opinion?",
-        tuple(students("tiny-habits", rl=(3e-4, 6e-4), sft=(1e-3, 2e-3), opd=(5e-4, 1e-3))),
-        tuning_seeds=(100, 101),
-        chosen_by="pass@1_habits",
-        world=taught,
-        measure=each_family,
-        evaluation=FEW,
-    ),
-    "small_student": Experiment(
-        "... and to a student of a sixth of the parameters?",
-        tuple(students("tiny-habits-small", rl=(6e-4, 1.2e-3), sft=(1e-3, 2e-3), opd=(1e-3, 2e-3))),
-        chosen_by=None,
-        seeds=FIVE,
-        world=taught,
-        measure=each_family,
-        evaluation=FEW,
-    ),
-    "length_control": Experiment(
-        "What does each way to charge for length do to accuracy and to length?",
-        tuple(length_rules()),
-        chosen_by=None,
-        seeds=FIVE,
-        evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
-    ),
-    "data_choice": Experiment(
-        "Which problems teach all families?",
-        tuple(on_chosen_data()),
-        chosen_by=None,
-        seeds=FIVE,
-        world=chosen_data,
-        measure=each_family,
-        evaluation=FEW,
-    ),
-    "chosen_after_a_run": Experiment(
-        "Which problems does a whole run recommend to the next one?",
-        tuple(after_a_run()),
-        chosen_by=None,
-        columns=("accuracy", "completions", "step"),
-        world=chosen_after_a_run,
-        measure=each_family,
-        evaluation=FEW,
-    ),
-    "r1_stages": Experiment(
-        "What does each stage of DeepSeek-R1's pipeline add, at equal answers?",
-        tuple(stages()),
-        chosen_by=None,
-        seeds=FIVE,
-        world=staged,
-        begins=Trainer,
-        measure=each_family,
-        evaluation=FEW,
-    ),
-    "teacher_null": Experiment(
-        "What do 48 worked examples teach by themselves, and RL at its best?",
-        tuple(teacher_null()),
-        columns=STEPS,
-        tuning_seeds=(100, 101),
-        chosen_by="pass@1_habits",
-        world=examples_or_rl,
-        measure=each_family,
-        evaluation=FEW,
-    ),
-    "late_price": Experiment(
-        "Is a price harmless once the policy has learned, beside no price at all?",
-        tuple(late_price()),
-        columns=STEPS,
-        tuning_seeds=(100, 101),
-        world=priced,
-        evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
-    ),
-}

@@ -12,9 +12,8 @@ from rlbook.training import Rollout, RunConfig, Trainer
 from rlbook.training.chat import decode
 from rlbook.training.sft import written_answer
 from workshop.ch14.experiments import SFT, Imitation, fine_tune, taught, worked_examples
-from workshop.shared.design import Arm, Experiment, arm, vary
-from workshop.shared.experiments import FEW, RLOO, STEPS
-from workshop.shared.levels import each_family
+from workshop.shared.design import Arm, arm, vary
+from workshop.shared.experiments import RLOO
 from workshop.shared.settings import HABITS
 from workshop.shared.worlds.engines import StartsLost
 
@@ -87,19 +86,3 @@ def sampled(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Answers that a run has sampled, those before its first step counted."""
     earlier = 20 if trainer.config.method.name in FIRST else 0
     return {"answers_sampled": 64 * (earlier + trainer.step)}
-
-
-PUPILS: dict[str, Experiment] = {
-    "pupils": Experiment(
-        "Does foresight teach, does RL behind a teacher, and do beginnings replace one?",
-        tuple(arms()),
-        columns=(*STEPS, "answers_sampled"),
-        tuning_seeds=(100, 101),
-        chosen_by="pass@1_habits",
-        world=pupil,
-        begins=Trainer,
-        watch=sampled,
-        measure=each_family,
-        evaluation=FEW,
-    ),
-}

@@ -11,8 +11,8 @@ from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.policy import load_policy
 from rlbook.training import RunConfig, Trainer
 from workshop.ch14.few_shot import FewShotSums
-from workshop.shared.design import Arm, Experiment, arm, vary
-from workshop.shared.experiments import FEW, RLOO
+from workshop.shared.design import Arm, arm, vary
+from workshop.shared.experiments import RLOO
 
 SMOLLM2 = "smollm2-135m"
 LONGEST = 5  # tokens: a space, three digits, the end of the line
@@ -61,16 +61,3 @@ def of_base(name: str) -> np.ndarray:
 def right_of_eight(policy: Policy) -> np.ndarray:
     rollouts = held_out_rollouts(policy, FewShotSums(), prompts=48, n=8, max_new_tokens=LONGEST)
     return right_counts(rollouts)
-
-
-REAL_MODEL: dict[str, Experiment] = {
-    "smollm2": Experiment(
-        "Does RL teach a real model sums that it gets right sometimes, or only their form?",
-        tuple(rewarded()),
-        chosen_by=None,
-        seeds=(0, 1),
-        world=to_the_line,
-        measure=before_and_after,
-        evaluation=FEW,
-    ),
-}

@@ -16,8 +16,8 @@ from rlbook.rewards.process import PrimeCredit, SiblingCredit, Steps, VerdictCre
 from rlbook.tasks import Task, get_task
 from rlbook.training import Engine, Reward, Rollout, RunConfig, Trainer
 from workshop.ch15.tools import Calculator, Unmasked
-from workshop.shared.design import Arm, Experiment, World, arm, vary
-from workshop.shared.experiments import FEW, RLOO, STEPS
+from workshop.shared.design import Arm, World, arm, vary
+from workshop.shared.experiments import FEW, RLOO
 from workshop.shared.levels import families
 from workshop.shared.settings import HABITS
 
@@ -174,51 +174,3 @@ def credit_above() -> Iterator[Arm]:
     verdicts = arm("process", STEPWISE, reward=CREDITS["process"], **SETTINGS, steps=20)
     for one in (arm("outcome", RLOO, **SETTINGS, steps=20), verdicts):
         yield vary(one, lr=(8.5e-4,))
-
-
-EXPERIMENTS: dict[str, Experiment] = {
-    "process_rewards": Experiment(
-        "What does credit for steps buy where a right step is often followed by bad luck?",
-        tuple(arms(*(label for label in CREDITS if label != WHITENED), steps=20)),
-        columns=KEPT,
-        world=unreliable_tool(0.5),
-        **SEEN,
-    ),
-    "tool_tokens": Experiment(
-        "... and where the tool's own tokens are trained as well?",
-        (vary(arm("tool tokens trained", UNMASKED, **SETTINGS, steps=20), lr=RATES),),
-        columns=KEPT,
-        world=unreliable_tool(0.5),
-        **SEEN,
-    ),
-    "process_rewards_control": Experiment(
-        "... and where the tool is always right?",
-        tuple(arms("outcome", "step groups", "process", steps=20)),
-        seeds=tuple(range(5)),
-        columns=KEPT,
-        world=unreliable_tool(0.0),
-        **SEEN,
-    ),
-    "prime_whitened": Experiment(
-        "Is it the size of PRIME's credit that a policy does not survive?",
-        tuple(arms(WHITENED, steps=20)),
-        seeds=(0, 1, 2, 3, 4),
-        columns=(*STEPS, "truncated"),
-        **SEEN,
-        world=unreliable_tool(0.5),
-    ),
-    "sound_credit": Experiment(
-        "What do PRIME and a tool's own tokens cost where the tool is always right?",
-        tuple(sound_credit()),
-        columns=STEPS,
-        **SEEN,
-        world=unreliable_tool(0.0),
-    ),
-    "process_rewards_above": Experiment(
-        "What does credit for steps buy at a larger rate?",
-        tuple(credit_above()),
-        columns=STEPS,
-        **SEEN,
-        world=unreliable_tool(0.5),
-    ),
-}

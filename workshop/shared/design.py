@@ -63,6 +63,7 @@ class Experiment:
     answers       a run ends with the batch after which it has written about so many, resampled ones
                   counted; after its steps if absent
     columns       what the table of steps keeps of a step's metrics; everything if absent
+    planned       its runs are still to come: there is no table
     """
 
     question: str
@@ -79,6 +80,7 @@ class Experiment:
     )
     answers: int | None = None
     columns: tuple[str, ...] | None = None
+    planned: bool = False
 
     @property
     def tunes(self) -> bool:

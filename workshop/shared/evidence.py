@@ -1,14 +1,13 @@
-"""The evidence of a chapter: recorded tables, differences with their verdicts, a scorecard."""
+"""The evidence of a chapter: recorded tables, differences with their verdicts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import floor, log10
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from IPython.display import Markdown
 from matplotlib.axes import Axes
 
 from rlbook.manifest import SUFFIX, sha256
@@ -26,13 +25,6 @@ PARTS = (
     "_start",
 )  # of an experiment's tables, beside the one of its steps
 READ_MARK = "read {table}, SHA-256 {sha}"
-SCORECARD = {
-    "claim": "claim",
-    "exact": "exact",
-    "pressing": "trained where it presses",
-    "control": "trained on the control",
-    "paper": "paper",
-}
 
 
 def load_results(name: str) -> pd.DataFrame:
@@ -86,22 +78,6 @@ def check_table(path: Path) -> Path:
 def experiment_of(table: str) -> str:
     """The experiment that a table belongs to."""
     return next((table.removesuffix(part) for part in PARTS if table.endswith(part)), table)
-
-
-def scorecard(rows: Sequence[Mapping[str, str]]) -> Markdown:
-    """A chapter's last table: what it claims, and what became of it in each kind of evidence.
-
-    A row has the keys of `SCORECARD`; what was not looked at may be left out and is shown as "–".
-    Raises `ValueError` naming an unknown or missing key.
-    """
-    for row in rows:
-        if unknown := row.keys() - SCORECARD.keys():
-            raise ValueError(f"no column {sorted(unknown)}; a scorecard has {list(SCORECARD)}")
-        if not row.get("claim"):
-            raise ValueError(f"a row of a scorecard needs a claim: {dict(row)}")
-    lines = [list(SCORECARD.values()), ["---"] * len(SCORECARD)]
-    lines += [[row.get(key, "–").replace("|", "\\|") for key in SCORECARD] for row in rows]
-    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def difference_table(evaluations: pd.DataFrame, metric: str, against: str) -> pd.DataFrame:

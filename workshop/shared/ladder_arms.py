@@ -94,7 +94,11 @@ def ladder(rows: Mapping[str, tuple[Method, Use]], **world: Any) -> Iterator[Arm
 
 
 def climbed(
-    question: str, rows: Mapping[str, tuple[Method, Use]], measure=no_columns, **world: Any
+    question: str,
+    rows: Mapping[str, tuple[Method, Use]],
+    measure=no_columns,
+    planned: bool = False,
+    **world: Any,
 ) -> Experiment:
     return Experiment(
         question,
@@ -104,6 +108,7 @@ def climbed(
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
         answers=ANSWERS,
         columns=COLUMNS if "PPO" in rows else ("accuracy",),
+        planned=planned,
     )
 
 
@@ -115,14 +120,19 @@ LADDER: dict[str, Experiment] = {
         "... and where the base's favourite rule is wrong?", rungs(0.22), family_rates, **HABITS
     ),
     "cut_sums": climbed(
-        "What does the cut of a batch into prompts change, on sums?", cut_otherwise()
+        "What does the cut of a batch into prompts change, on sums?", cut_otherwise(), planned=True
     ),
     "cut_habits": climbed(
-        "... and where the base's favourite rule is wrong?", cut_otherwise(), family_rates, **HABITS
+        "... and where the base's favourite rule is wrong?",
+        cut_otherwise(),
+        family_rates,
+        planned=True,
+        **HABITS,
     ),
     "recipes_sums": climbed(
         "What are DAPO and CISPO on sums without the filter and the ramp of their recipes?",
         without_filter_and_ramp(),
+        planned=True,
     ),
     "beside_sums": climbed(
         "And of the rows that other trainers ship beside them, on sums?", BESIDE

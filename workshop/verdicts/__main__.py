@@ -6,15 +6,16 @@ have fewer than ten.
 
 import sys
 
-from workshop.verdicts.census import census_table, few_seeds, load_census
-from workshop.verdicts.table import load_ledger, write_ledger
+from workshop.shared.scorecard import load_ledger
+from workshop.verdicts.census import census, census_table, few_seeds
+from workshop.verdicts.table import write_ledger
 
 if __name__ == "__main__":
     match sys.argv[1:]:
         case []:
             print(f"wrote {write_ledger()}")
         case ["census"]:
-            print(census_table(load_census()))
+            print(census_table(census()))
         case ["seeds"]:
             print(few_seeds(load_ledger()).to_string(index=False))
         case asked:

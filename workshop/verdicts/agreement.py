@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from workshop.verdicts.table import NAMED, scored
+from workshop.shared.scorecard import NAMED, scored
 
 Notebook = Mapping[str, Any]
 NUMBER = r"[-+]?\d*\.?\d+"

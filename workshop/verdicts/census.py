@@ -1,60 +1,51 @@
 """What readers asked of the book's claims, and what became of each: `python -m workshop.verdicts`.
 
-`data/verdict_census.toml` has a row per question: its ids in the two readings of this book, the
-arms that decide it, the section that tells it and words of that section. `wrong` compares a row
-with the committed tables and chapters.
+A question's record holds what two readings of this book asked of it, the arms that decide it, the
+section that tells it and words of that section. `wrong` compares it with the committed tables and
+chapters.
 """
 
 import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
 
 import pandas as pd
 
-from rlbook.paths import data_dir
 from workshop.shared.evidence import load_results
+from workshop.shared.question import Asked
 from workshop.shared.runs import PIPELINE
+from workshop.shared.scorecard import markdown
 from workshop.verdicts.agreement import shown
+from workshop.verdicts.book import QUESTIONS
 from workshop.verdicts.pages import PAGES
-from workshop.verdicts.table import markdown
 
 COLUMNS = ("asked as", "claim", "arms", "told in", "what the text says now")
 FEW = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A question to a claim.
+def census() -> list[tuple[str, Asked]]:
+    """All that was asked, with the chapter that tells it now."""
+    return [
+        (chapter, one)
+        for chapter, questions in QUESTIONS.items()
+        for question in questions
+        for one in question.asked
+    ]
 
-    ids      as it was asked: S a scorecard's row, T a title's, C two pages that disagreed
-    claim    what was claimed
-    runs     arms by experiment; `how` it was decided where none was trained with seeds
-    chapter  and heading of the section that tells it; says: words of that section
-    """
 
-    ids: Sequence[str]
-    claim: str
-    chapter: str
-    heading: str
-    says: str
-    runs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    how: str = ""
-
-    def wrong(self) -> Iterator[str]:
-        """What the committed tables and chapters do not have."""
-        if bool(self.runs) == bool(self.how):
-            yield f"{self.ids[0]}: either arms or how it was decided"
-        for experiment, arms in self.runs.items():
-            if missing := sorted(set(arms) - arms_of(experiment)):
-                yield f"{self.ids[0]}: {experiment} has no {missing}"
-        sections = sections_of(self.chapter)
-        if self.heading not in sections:
-            yield f"{self.ids[0]}: chapter {self.chapter} has no section {self.heading!r}"
-        elif words(self.says) not in sections[self.heading]:
-            yield f"{self.ids[0]}: {self.heading!r} does not say {self.says!r}"
+def wrong(chapter: str, asked: Asked) -> Iterator[str]:
+    """What the committed tables and chapters do not have."""
+    first = asked.ids[0]
+    if bool(asked.runs) == bool(asked.how):
+        yield f"{first}: either arms or how it was decided"
+    for experiment, arms in asked.runs.items():
+        if missing := sorted(set(arms) - arms_of(experiment)):
+            yield f"{first}: {experiment} has no {missing}"
+    sections = sections_of(chapter)
+    if asked.heading not in sections:
+        yield f"{first}: chapter {chapter} has no section {asked.heading!r}"
+    elif words(asked.says) not in sections[asked.heading]:
+        yield f"{first}: {asked.heading!r} does not say {asked.says!r}"
 
 
 @cache
@@ -85,19 +76,14 @@ def words(text: str) -> str:
     return " ".join(text.replace("*", "").split())
 
 
-def load_census() -> list[Asked]:
-    data: dict[str, Any] = tomllib.loads((data_dir() / "verdict_census.toml").read_text())
-    return [Asked(**row) for row in data["asked"]]
-
-
-def census_table(census: Sequence[Asked]) -> str:
+def census_table(rows: Iterable[tuple[str, Asked]]) -> str:
     """A row per question, as Markdown."""
-    return markdown(COLUMNS, map(told, census))
+    return markdown(COLUMNS, [told(*row) for row in rows])
 
 
-def told(one: Asked) -> tuple[str, ...]:
+def told(chapter: str, one: Asked) -> tuple[str, ...]:
     runs = "; ".join(f"{name}: {', '.join(arms)}" for name, arms in one.runs.items())
-    where = f"{one.chapter}, {one.heading}"
+    where = f"{chapter}, {one.heading}"
     return ", ".join(one.ids), one.claim, runs or one.how, where, one.says
 
 

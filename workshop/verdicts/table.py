@@ -4,9 +4,8 @@
 experiments. Scorecards and the appendix read it.
 """
 
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -15,12 +14,11 @@ from rlbook.manifest import SUFFIX, manifest, sha256, write_manifest
 from rlbook.paths import data_dir
 from rlbook.training import write_csv
 from workshop.shared.evidence import load_results
+from workshop.shared.scorecard import LEDGER, difference, markdown, power
 from workshop.shared.verdict import Row, ledger, minus, told
 from workshop.verdicts.book import claims
 from workshop.verdicts.pages import place
 
-NAME = "verdicts"
-NAMED = re.compile(r"\{(?:(control|detectable): )?([^|{}]+?) \| ([^|{}]+?)\}")
 VERDICT = ("in", "claim", "world", "seeds", "difference [95 %]", "control", "detectable", "rates")
 OPEN = ("in", "claim", "world", "seeds", "difference [95 %]", "detectable", "lacks")
 
@@ -34,10 +32,10 @@ def write_ledger() -> Path:
         read[f"{name}.csv"] = sha256(folder / f"{name}.csv")
         return load_results(name)
 
-    path = folder / f"{NAME}.csv"
+    path = folder / f"{LEDGER}.csv"
     write_csv(path, [as_data(row) for row in ledger(claims(load=load))])
     facts |= {"made of": read, "seconds": round(time.perf_counter() - begun, 1)}
-    write_manifest(path.with_name(f"{NAME}{SUFFIX}"), facts, [path])
+    write_manifest(path.with_name(f"{LEDGER}{SUFFIX}"), facts, [path])
     return path
 
 
@@ -64,18 +62,6 @@ def as_data(row: Row) -> dict[str, str | float | bool]:
     }
 
 
-def load_ledger() -> pd.DataFrame:
-    """The committed ledger: a row per claim, chapters as text."""
-    table = load_results(NAME).fillna("")
-    return table.assign(chapter=table["chapter"].map("{:02d}".format))
-
-
-def difference(row: Mapping) -> str:
-    """Mean with interval and unit, in bold where it stands after Holm's correction."""
-    text = f"{told(row)} {row['unit']}".strip()
-    return f"**{text}**" if row["real"] else text
-
-
 def verdicts_table(table: pd.DataFrame) -> str:
     """The verdicts, as Markdown: the control beside the difference, power, rates with edges."""
     rows = table[table["lacks"] == ""].to_dict("records")
@@ -94,34 +80,3 @@ def common(row: Mapping) -> tuple[str, ...]:
     page = place(row["chapter"], row["experiment"])
     where = f"[{row['chapter']}]({page})" if page else row["chapter"]
     return where, row["claim"], row["world"], str(row["seeds"]), difference(row)
-
-
-def power(row: Mapping) -> str:
-    return f"{row['detectable']:.2g}"
-
-
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = (columns, ["---"] * len(columns), *rows)
-    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
-
-
-def scored(card: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """The rows of a scorecard with the numbers of the claims that they name.
-
-    `{clip-higher frees a rare token | rare opening, lr 1e-4}` stands for the difference of that
-    claim in that world, `{control: … | …}` for the same where the trouble is absent,
-    `{detectable: … | …}` for what would have been found. Raises `ValueError` for a claim that is
-    not in the ledger.
-    """
-    made = {(row["claim"], row["world"]): row for row in load_ledger().to_dict("records")}
-
-    def number(match: re.Match) -> str:
-        which, text, world = match.groups()
-        if (text, world) not in made:
-            there = [place for name, place in made if name == text]
-            raise ValueError(f"no claim {text!r} in {world!r}; it is told in {there}")
-        row = made[text, world]
-        return {"control": row["control"], "detectable": power(row)}.get(which, difference(row))
-
-    return [{key: NAMED.sub(number, text) for key, text in row.items()} for row in card]

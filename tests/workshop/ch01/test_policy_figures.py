@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from rlbook.exact import FOUR
 from rlbook.policy import load_policy
 from rlbook.viz.style import BAD, GOOD
-from workshop.ch01.claims import scored_live
 from workshop.ch01.figures import (
     Place,
     draw_cooling,
@@ -22,6 +21,8 @@ from workshop.ch01.figures import (
     measured_troubles,
     temperature_explorer,
 )
+from workshop.ch01.questions import QUESTIONS, live
+from workshop.shared.scorecard import scorecard
 
 
 @pytest.fixture
@@ -78,10 +79,11 @@ def test_the_scorecard_holds_what_the_runs_reached():
         columns=["world", "arm", "one sample", "greedy"],
     )
     cooling = pd.DataFrame({w: {0.0: 0.9, 0.25: 0.3, 1.0: 0.2} for w in ("sums", "habits")})
-    keep, _, cooled, mode = scored_live(results, cooling)
-    assert keep["pressing"] == "0.20 → 0.50 [0.40, 0.60]"
-    assert cooled["control"] == "0.20 → 0.30, the best temperature"
-    assert mode["pressing"] == "0.90 → 0.25 [0.20, 0.30]"
+    lines = scorecard(QUESTIONS, **live(results, cooling)).data.splitlines()
+    _, _, keep, _, cooled, mode = (line.split(" | ") for line in lines)
+    assert keep[2] == "0.20 → 0.50 [0.40, 0.60]"
+    assert cooled[3] == "0.20 → 0.30, the best temperature"
+    assert mode[2] == "0.90 → 0.25 [0.20, 0.30]"
 
 
 def test_shares_fill_their_bars_in_the_colours_of_their_kinds(ax):

@@ -6,7 +6,6 @@ import torch
 
 from rlbook.exact import SoftmaxPolicy
 from rlbook.stats import t_interval
-from workshop.ch04.claims import SCORECARD
 from workshop.ch04.figures import (
     best_of_n_path,
     course_of,
@@ -17,6 +16,7 @@ from workshop.ch04.figures import (
     stop_chosen_elsewhere,
     stopped_at,
 )
+from workshop.ch04.questions import QUESTIONS
 from workshop.shared.evidence import load_results
 
 REFERENCE = SoftmaxPolicy.from_probs([0.6, 0.3, 0.1])
@@ -92,4 +92,4 @@ def test_the_peaks_are_level_as_the_scorecard_says():
     high, *_ = highest_and_last(runs)
     gap = t_interval((high["1000 pairs, four passes"] - high["4000 pairs"]).to_numpy())
     assert gap.low < -0.01 and gap.high > 0.01
-    assert SCORECARD[2]["pressing"].endswith("level at the peak")
+    assert QUESTIONS[2].row["pressing"].endswith("level at the peak")

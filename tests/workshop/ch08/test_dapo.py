@@ -3,13 +3,14 @@
 import pytest
 from matplotlib.figure import Figure
 
-from workshop.ch08.figures import evidence, named
+from workshop.ch08.figures import named
+from workshop.ch08.questions import QUESTIONS
 from workshop.shared.arms import compare_bars
 
 
 @pytest.fixture(scope="module")
 def panels():
-    return evidence()
+    return [panel for question in QUESTIONS for panel in question.panels()]
 
 
 def test_the_control_has_the_arms_of_the_panel_above_it(panels):

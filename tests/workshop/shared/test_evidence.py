@@ -10,7 +10,6 @@ from workshop.shared.evidence import (
     difference_table,
     draw_differences,
     load_results,
-    scorecard,
 )
 
 
@@ -37,19 +36,6 @@ def test_drawing_colours_only_what_is_real(evaluations):
     ppo, rloo = (label.get_color() for label in ax.get_yticklabels())
     assert ppo != rloo
     assert [t.get_text() for t in ax.get_yticklabels()] == ["ppo", "rloo"]
-
-
-def test_a_scorecard_has_a_line_per_claim_and_a_dash_where_nothing_was_looked_at():
-    row = {"claim": "a clip holds rare tokens back", "exact": "15 | 13 batches", "paper": "DAPO"}
-    head, rule, line = scorecard([row]).data.splitlines()
-    assert head.startswith("| claim | exact | trained where it presses |") and set(rule) <= set(
-        "| -"
-    )
-    assert line == "| a clip holds rare tokens back | 15 \\| 13 batches | – | – | DAPO |"
-    with pytest.raises(ValueError, match=r"no column \['proof'\]"):
-        scorecard([{**row, "proof": "yes"}])
-    with pytest.raises(ValueError, match="needs a claim"):
-        scorecard([{"exact": "yes"}])
 
 
 def test_load_results_reads_the_table_or_names_what_there_is(tmp_path, monkeypatch):

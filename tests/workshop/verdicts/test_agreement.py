@@ -1,13 +1,13 @@
 """Chapters tell one question alike; a page that was changed by hand is found."""
 
 import copy
-import importlib
 import json
 from collections import defaultdict
 
 import pytest
 
 from workshop.shared.evidence import regions_by_world
+from workshop.shared.scorecard import NAMED, load_ledger, rows_of
 from workshop.verdicts.agreement import (
     INTERVAL,
     lines_of,
@@ -18,8 +18,8 @@ from workshop.verdicts.agreement import (
     stale,
     unproved,
 )
+from workshop.verdicts.book import QUESTIONS
 from workshop.verdicts.pages import PAGES
-from workshop.verdicts.table import NAMED, load_ledger
 
 ASKED = "regions_by_world("
 
@@ -29,37 +29,29 @@ def page(start: str) -> dict:
     return json.loads(path.read_text())
 
 
-def card(chapter: str) -> tuple:
-    return tuple(getattr(importlib.import_module(f"workshop.ch{chapter}.claims"), "SCORECARD", ()))
-
-
 @pytest.fixture(scope="module")
 def book():
     return load_ledger()
 
 
-CHAPTERS = [f"{n:02d}" for n in range(1, 18)]
-CARDS = [chapter for chapter in CHAPTERS if card(chapter)]
-
-
-@pytest.mark.parametrize("start", [*CHAPTERS, "appendix_digest", "appendix_evidence"])
+@pytest.mark.parametrize("start", [*QUESTIONS, "appendix_digest", "appendix_evidence"])
 def test_every_interval_in_prose_is_the_ledgers_or_a_cells(start, book):
     assert unproved(page(start), book) == []
 
 
-@pytest.mark.parametrize("chapter", CARDS)
+@pytest.mark.parametrize("chapter", QUESTIONS)
 def test_a_scorecard_prints_what_the_ledger_holds(chapter):
-    assert stale(page(chapter), card(chapter)) == []
+    assert stale(page(chapter), rows_of(QUESTIONS[chapter])) == []
 
 
 def test_claims_that_several_chapters_name_are_among_those():
     named = defaultdict(set)
-    for chapter in CARDS:
-        for row in card(chapter):
+    for chapter, questions in QUESTIONS.items():
+        for row in rows_of(questions):
             for text in row.values():
                 for _, claim, world in NAMED.findall(text):
                     named[claim, world].add(chapter)
-    assert len(CARDS) > 10 and sum(len(where) > 1 for where in named.values()) >= 3
+    assert sum(len(where) > 1 for where in named.values()) >= 3
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +104,7 @@ def test_a_wrong_copy_of_an_interval_in_words_is_found(book):
 
 def test_a_wrong_copy_of_a_scorecard_is_found():
     wrong = changed(page("16"), "**-0.51 [-0.64, -0.38] pass@1**", "-0.51 [-0.64, -0.38] pass@1")
-    (found,) = stale(wrong, card("16"))
+    (found,) = stale(wrong, rows_of(QUESTIONS["16"]))
     assert "tokens up to 8 updates old" in found
 
 

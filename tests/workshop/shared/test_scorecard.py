@@ -1,0 +1,39 @@
+"""A scorecard: a row per question, numbers of the ledger and of the page where they are named."""
+
+import pytest
+
+from workshop.shared.question import Question
+from workshop.shared.scorecard import difference, load_ledger, scorecard
+
+CLIP = Question(
+    claim="a clip holds rare tokens back",
+    row={"exact": "15 | 13 batches", "paper": "DAPO"},
+)
+
+
+def test_a_question_is_a_line_with_a_dash_where_nothing_was_looked_at():
+    silent = Question(claim="nobody sees this")
+    head, rule, line = scorecard([CLIP, silent]).data.splitlines()
+    assert head.startswith("| claim | exact | trained where it presses |")
+    assert set(rule) <= set("| -")
+    assert line == "| a clip holds rare tokens back | 15 \\| 13 batches | – | – | DAPO |"
+
+
+def test_a_name_in_braces_is_a_difference_of_the_ledger_or_a_number_of_the_page():
+    row = load_ledger().iloc[0]
+    named = Question(claim="c", row={"control": f"{{{row.claim} | {row.world}}}, live {{found}}"})
+    line = scorecard([named], found=0.5).data.splitlines()[-1]
+    assert f"{difference(row)}, live 0.5 |" in line
+
+
+@pytest.mark.parametrize(
+    "row, page, message",
+    [
+        ({"proof": "yes"}, {}, r"no column \['proof'\]; a scorecard has \['claim', 'exact'"),
+        ({"exact": "{found}"}, {}, r"missing \['found'\], not named \[\]"),
+        ({"exact": "1"}, {"found": 1}, r"missing \[\], not named \['found'\]"),
+    ],
+)
+def test_what_a_row_or_a_page_lacks_is_named(row, page, message):
+    with pytest.raises(ValueError, match=message):
+        scorecard([Question(claim="c", row=row)], **page)

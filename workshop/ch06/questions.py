@@ -1,0 +1,131 @@
+"""Chapter 06: its questions, each with what is run, claimed, printed and asked of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rlbook.objectives import METHODS
+from workshop.shared.design import Arm, Experiment, arm, vary
+from workshop.shared.question import Asked, Question
+from workshop.shared.told import OWN, SUMS, Told, rung
+from workshop.shared.verdict import Claim
+
+
+def group_sizes() -> Iterator[Arm]:
+    """RLOO with 128 answers a batch, in groups of two, four, eight and sixteen."""
+    method = replace(METHODS["rloo"], kl=None)
+    for size in (2, 4, 8, 16):
+        settings = {"prompts": 128 // size, "group_size": size, "minibatches": 1, "steps": 15}
+        yield vary(arm(f"k = {size}", method, **settings), lr=(2e-4, 4e-4, 8e-4))
+
+
+def few_siblings(told: Told) -> Iterator[Claim]:
+    yield told("groups of two against eight", SUMS + OWN, "group_sizes", "k = 2", "k = 8")
+    yield told("groups of four against eight", SUMS + OWN, "group_sizes", "k = 4", "k = 8")
+
+
+def other_baselines(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "siblings for no baseline", "RLOO", "REINFORCE")
+    yield told("no baseline leads siblings", SUMS + OWN, "methods", "reinforce", "rloo", null=None)
+
+
+def greedy(told: Told) -> Iterator[Claim]:
+    yield told("a greedy answer for a baseline", SUMS + OWN, "methods", "remax", "rloo")
+
+
+def many_prompts(told: Told) -> Iterator[Claim]:
+    yield from rung(told, "128 prompts for 16 of eight", "REINFORCE++", "RLOO", null=None)
+
+
+QUESTIONS = (
+    Question(
+        claim="leave-one-out is unbiased; the group mean is too short",
+        row={
+            "exact": "all groups enumerated: 1 and (n−1)/n",
+            "paper": "Kool et al. 2019",
+        },
+    ),
+    Question(
+        claim="a trained model leaves little noise to fight",
+        row={
+            "pressing": "{tenth} of the noise in a tenth of the tokens",
+            "paper": "yes, for RLHF; VAPO disagrees for long chains",
+        },
+        asked=(
+            Asked(
+                ids=("S06.3",),
+                claim="a tenth of the tokens has 62 % of the noise",
+                heading="6 · The authors' argument",
+                says="a tenth of the base's tokens hold 62% of its noise",
+                how="one batch of the base",
+            ),
+        ),
+    ),
+    Question(
+        claim="a few siblings are enough",
+        row={
+            "control": "plain sums, ten seeds: {sizes}",
+            "paper": "k = 2 beats PPO, k = 4 does better",
+        },
+        experiments={
+            "group_sizes": Experiment(
+                "Which group size uses a budget of answers best?",
+                tuple(group_sizes()),
+                tuning_seeds=(100, 101),
+            ),
+        },
+        told=few_siblings,
+        asked=(
+            Asked(
+                ids=("S06.4",),
+                claim="two siblings fall short, four are enough",
+                heading="Ten seeds, each group size at its best",
+                says="Two siblings end six points below eight, and the interval leaves no doubt.",
+                runs={"group_sizes": ["k = 2", "k = 4", "k = 8", "k = 16"]},
+            ),
+        ),
+    ),
+    Question(
+        claim="siblings are the best baseline",
+        row={
+            "exact": "not where 0 is nearly the mean",
+            "control": "no: none {none} beside siblings",
+            "paper": "yes, for rewards of a model",
+        },
+        told=other_baselines,
+        asked=(
+            Asked(
+                ids=("S06.5",),
+                claim="'none' leads, +.08 beside siblings",
+                heading="Deeper: Where do these rows stand on the ladder?",
+                says="RLOO ends 0.06 below no baseline on sums and 0.05 on habits",
+                runs={
+                    "methods": ["reinforce", "reinforce_ema", "rloo"],
+                    "ladder_sums": ["RLOO", "REINFORCE"],
+                    "ladder_habits": ["RLOO", "REINFORCE"],
+                },
+            ),
+        ),
+    ),
+    Question(
+        claim="greedy is a good baseline",
+        row={
+            "exact": "never, where its completion is paid for",
+            "control": "{greedy} beside siblings",
+            "paper": "against PPO: half the memory",
+        },
+        told=greedy,
+        asked=(
+            Asked(
+                ids=("S06.7",),
+                claim="greedy is a bad baseline",
+                heading="10 · Evidence",
+                says="those of the moving average and of greedy still count",
+                runs={"methods": ["remax", "rloo"]},
+            ),
+        ),
+    ),
+    Question(
+        claim="more prompts are worth more than siblings",
+        told=many_prompts,
+    ),
+)

@@ -1,0 +1,98 @@
+"""A chapter's last table: its claims, with the numbers that the ledger has of them."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+from IPython.display import Markdown
+
+from workshop.shared.evidence import load_results
+from workshop.shared.question import Question
+from workshop.shared.verdict import told
+
+LEDGER = "verdicts"
+COLUMNS = {
+    "claim": "claim",
+    "exact": "exact",
+    "pressing": "trained where it presses",
+    "control": "trained on the control",
+    "paper": "paper",
+}
+NAMED = re.compile(r"\{(?:(control|detectable): )?([^|{}]+?) \| ([^|{}]+?)\}")
+OF_THE_PAGE = re.compile(r"\{(\w+)\}")
+
+
+def scorecard(questions: Iterable[Question], **page: object) -> Markdown:
+    """What a chapter claims, and what became of it in each kind of evidence.
+
+    A row has the cells of `COLUMNS`; what was not looked at is shown as "–". `page` has the numbers
+    that the page's own cells have found, by the name that a row has in braces. Raises `ValueError`
+    for an unknown column, a number that is missing and one that no row has.
+    """
+    rows, wanted = rows_of(questions), set()
+    for row in rows:
+        if unknown := row.keys() - COLUMNS.keys():
+            raise ValueError(f"no column {sorted(unknown)}; a scorecard has {list(COLUMNS)}")
+        wanted |= {name for text in row.values() for name in OF_THE_PAGE.findall(text)}
+    if wanted != page.keys():
+        missing, idle = sorted(wanted - page.keys()), sorted(page.keys() - wanted)
+        raise ValueError(f"numbers of the page that rows name: missing {missing}, not named {idle}")
+
+    def number(match: re.Match[str]) -> str:
+        return str(page[match[1]])
+
+    filled = [
+        {key: OF_THE_PAGE.sub(number, text) for key, text in row.items()} for row in scored(rows)
+    ]
+    return Markdown(
+        markdown(list(COLUMNS.values()), [[r.get(key, "–") for key in COLUMNS] for r in filled])
+    )
+
+
+def rows_of(questions: Iterable[Question]) -> list[dict[str, str]]:
+    """The rows of those that have one, numbers by name."""
+    return [{"claim": one.claim, **one.row} for one in questions if one.row]
+
+
+def scored(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Rows with the numbers of the claims that they name.
+
+    `{clip-higher frees a rare token | rare opening, lr 1e-4}` stands for the difference of that
+    claim in that world, `{control: … | …}` for the same where the trouble is absent,
+    `{detectable: … | …}` for what would have been found. Raises `ValueError` for a claim that is
+    not in the ledger.
+    """
+    made = {(row["claim"], row["world"]): row for row in load_ledger().to_dict("records")}
+
+    def number(match: re.Match[str]) -> str:
+        which, text, world = match.groups()
+        if (text, world) not in made:
+            there = [place for name, place in made if name == text]
+            raise ValueError(f"no claim {text!r} in {world!r}; it is told in {there}")
+        row = made[text, world]
+        return {"control": row["control"], "detectable": power(row)}.get(which, difference(row))
+
+    return [{key: NAMED.sub(number, text) for key, text in row.items()} for row in rows]
+
+
+def load_ledger() -> pd.DataFrame:
+    """The committed ledger: a row per claim, chapters as text."""
+    table = load_results(LEDGER).fillna("")
+    return table.assign(chapter=table["chapter"].map("{:02d}".format))
+
+
+def difference(row: Mapping) -> str:
+    """Mean with interval and unit, in bold where it stands after Holm's correction."""
+    text = f"{told(row)} {row['unit']}".strip()
+    return f"**{text}**" if row["real"] else text
+
+
+def power(row: Mapping) -> str:
+    """The difference that would have been found."""
+    return f"{row['detectable']:.2g}"
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (columns, ["---"] * len(columns), *rows)
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
