@@ -120,6 +120,11 @@ class LaunchConfig(Section):
         "local", description="on this machine, or on those of the Ray cluster whose head it is"
     )
     max_deaths: int = Field(8, ge=1, description="deaths of one process in `window` that it bears")
+    max_vain: int = Field(
+        3,
+        ge=1,
+        description="its deaths at one update, or before a sign of life: the last one",
+    )
     window: float = Field(600.0, gt=0, description="seconds")
     silent_batches: int = Field(20, ge=1, description="batches that teach nothing before it stops")
     shown: int = Field(4, ge=0, description="answers of every batch that are kept to be read")

@@ -10,6 +10,8 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, Pretr
 from rlbook.policy.loading import policy_source
 from rlbook.scaling.memory import StateMemory, count_parameters, trained_memory
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # in configurations
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -31,6 +33,7 @@ class ModelShape:
     positions: int
     tied: bool
     head_norms: bool  # queries and keys are normalised per head (Qwen3)
+    experts: int = 0  # per layer, in a mixture of experts
 
     @property
     def embedding(self) -> int:
@@ -124,6 +127,7 @@ def shape_of(config: PretrainedConfig) -> ModelShape:
         positions=config.max_position_embeddings,
         tied=config.tie_word_embeddings,
         head_norms=any(name.endswith("q_norm") for name, _ in model.named_modules()),
+        experts=next((n for name in EXPERTS if (n := getattr(config, name, 0))), 0),
     )
 
 

@@ -141,10 +141,10 @@ class GeneratorClient:
         try:
             await self._ask(f"/{step}", information or None)
         except GenerationFailed:
-            if step != "start_weight_update":
+            if step not in ("start_weight_update", "shutdown_weight_transfer_engine"):
                 raise
             await self._ask("/finish_weight_update")
-            await self._ask("/start_weight_update")
+            await self._ask(f"/{step}")
 
     async def _ask(self, route: str, body: Any = None, method: str = "POST") -> Any:
         """The reply, None for an empty one."""

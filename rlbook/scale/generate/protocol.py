@@ -17,6 +17,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by
 CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
 RELOAD_ROUTE = "/collective_rpc"
 TRANSFER = {  # the steps of a transfer between vLLM's engines, and what each is told
+    "shutdown_weight_transfer_engine": [],
     "init_weight_transfer_engine": ["init_info"],
     "start_weight_update": [],
     "update_weights": ["update_info"],

@@ -14,6 +14,7 @@ from rlbook.paths import ROOT
 from rlbook.policy.loading import policy_source
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import PUSH_VARIABLE
+from rlbook.scale.plan.budget import cache_room, served_weights
 from rlbook.scaling.shape import model_shape
 
 VLLM_VERSIONS = ">=0.32,<0.33"  # 0.32 is the first to name the weights of every token
@@ -22,7 +23,7 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
-WORKSPACE = 3e9  # bytes: activations of a prefill, CUDA graphs, context; an assumption
+LEAST_CONTEXT = 64  # tokens: a probe of new weights takes 32, however short the answers
 LEAST_FREE = 0.05  # of a shared GPU: vLLM starts with less than its share free if it is told so
 FIND_VERSION = """
 import importlib.util, pathlib, runpy
@@ -62,8 +63,13 @@ def check_version(python: str) -> str:
     )
 
 
-def server_command(config: ScaleConfig) -> tuple[list[str], dict[str, str]]:
-    """Command line of a generator, and its environment; `ValueError` without a vLLM to start."""
+def server_command(
+    config: ScaleConfig, context: int | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Command line of a generator, and its environment; `ValueError` without a vLLM to start.
+
+    `context`: tokens of the longest prompt with its answer; the model's own context if unknown.
+    """
     python = vllm_python(config.generate.python, config.model.device) or sys.executable
     check_version(python)
     if config.generate.transport == "nccl" and find_spec("vllm") is None:
@@ -72,7 +78,7 @@ def server_command(config: ScaleConfig) -> tuple[list[str], dict[str, str]]:
             "none: start the run with that of `make gpu`, or set the transport to file"
         )
     arguments = []
-    for name, value in (server_options(config) | config.generate.vllm).items():
+    for name, value in (server_options(config, context) | config.generate.vllm).items():
         switch = name if value else f"no-{name}"
         arguments.append(f"--{switch}" if isinstance(value, bool) else f"--{name}={value}")
     environment = {"VLLM_SERVER_DEV_MODE": "1", PUSH_VARIABLE: f"{config.generate.timeout:g}"}
@@ -81,8 +87,14 @@ def server_command(config: ScaleConfig) -> tuple[list[str], dict[str, str]]:
     return [python, "-m", "rlbook.scale.generate.vllm_server", *arguments], environment
 
 
-def server_options(config: ScaleConfig) -> dict[str, bool | int | float | str]:
-    """Options of vLLM's command line by their names; `True` switches one on."""
+def server_options(
+    config: ScaleConfig, context: int | None = None
+) -> dict[str, bool | int | float | str]:
+    """Options of vLLM's command line by their names; `True` switches one on.
+
+    vLLM does not start without room for one sequence of the whole context, so it is told how long
+    those of this run are.
+    """
     generate = config.generate
     options: dict[str, bool | int | float | str] = {
         "model": str(policy_source(config.model.policy)),
@@ -95,6 +107,8 @@ def server_options(config: ScaleConfig) -> dict[str, bool | int | float | str]:
         "disable-uvicorn-access-log": True,
         "disable-log-stats": True,
     }
+    if context:
+        options["max-model-len"] = max(context, LEAST_CONTEXT)
     if generate.transport == "nccl":
         options["weight-transfer-config"] = json.dumps({"backend": "nccl"})
     if config.train.fp32_head and generate.dtype != "float32":
@@ -124,14 +138,13 @@ def cache_bytes(config: ScaleConfig) -> int:
 
     By itself vLLM would measure what is free on the device, while the trainers change it.
     """
-    generate, itemsize = config.generate, getattr(torch, str(config.generate.dtype)).itemsize
-    weights = model_shape(config.model.policy).parameters * itemsize / generate.tensor_parallel
     memory = min(gpu_memory_gb(config), config.budget.gpu_memory_gb)
-    left = generate.gpu_memory * memory * 1e9 - weights - WORKSPACE
-    if left <= 0:
+    shape = model_shape(config.model.policy)
+    if (left := cache_room(config, shape, memory)) <= 0:
         raise ValueError(
-            f"generate.gpu_memory {generate.gpu_memory:g} of {memory:.0f} GB leaves no room for "
-            f"keys and values beside {weights / 1e9:.1f} GB of weights: raise it"
+            f"generate.gpu_memory {config.generate.gpu_memory:g} of {memory:.0f} GB leaves no room "
+            f"for keys and values beside {served_weights(config, shape) / 1e9:.1f} GB of weights "
+            "and what a server takes besides: raise it"
         )
     return int(left)
 

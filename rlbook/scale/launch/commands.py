@@ -15,9 +15,13 @@ from rlbook.scale.process import ENTRY_VARIABLE, TOKEN_VARIABLE
 from rlbook.training.config import derive_seed
 
 
-def run_commands(config: ScaleConfig, layout: Layout) -> list[Command]:
-    """Trainer, orchestrator and generators. Raises `ValueError` if there is nothing to run one."""
-    generators = [generator(config, layout, index) for index in range(config.generate.count)]
+def run_commands(config: ScaleConfig, layout: Layout, context: int | None = None) -> list[Command]:
+    """Trainer, orchestrator and generators. Raises `ValueError` if there is nothing to run one.
+
+    `context`: tokens of the longest prompt with its answer.
+    """
+    numbers = range(config.generate.count)
+    generators = [generator(config, layout, index, context) for index in numbers]
     ranks, cuda = config.train.processes, config.model.device == "cuda"
     module = [sys.executable, "-m"]
     trainer = Command(
@@ -47,11 +51,13 @@ def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
     return engine
 
 
-def generator(config: ScaleConfig, layout: Layout, index: int) -> Command:
+def generator(
+    config: ScaleConfig, layout: Layout, index: int, context: int | None = None
+) -> Command:
     """Generator `index`; on a CPU it has one thread, for all processes share the cores."""
     name, generate, cuda = f"generator{index}", config.generate, config.model.device == "cuda"
     if chosen_engine(config) == "vllm":
-        argv, env = vllm_adapter.server_command(config)
+        argv, env = vllm_adapter.server_command(config, context)
     else:
         argv, env = builtin_server(config, index), {}
     env |= {ENTRY_VARIABLE: str(layout.server(name)), WEIGHTS_VARIABLE: str(layout.weights)}

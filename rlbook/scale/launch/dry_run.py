@@ -42,24 +42,38 @@ def dry_run(config: ScaleConfig) -> str:
     return f"{table(budget)}\n\non this machine\n{machine}"
 
 
-def check_start(config: ScaleConfig) -> None:
+def check_start(config: ScaleConfig) -> int:
     """What a launcher asks first: the run's own model, context and prompts, whatever the hardware.
 
-    Raises `ValueError` naming fields and fixes, `ImportError` for a task or reward of one's own
-    that cannot be found.
+    Returns the longest prompt with its answer, in tokens. Raises `ValueError` naming fields and
+    fixes, `ImportError` for a task or reward of one's own that cannot be found.
     """
     if config.data.reward:
         get_reward(config.data.reward)
     config = config.replace(budget={"shape": None, "prompt_tokens": None})
     budget = Budget(config, measure_shape(config), measure_prompts(config))
-    found = [*impossible(budget)]
-    for name, one in config.evaluation.sets.items() if config.evaluation.every else ():
-        limit = one.max_new_tokens or config.rollout.max_new_tokens
-        prompts = measured(config, named_set(name, one, config).problems)
-        setting = f"evaluation.sets.{name}.max_new_tokens"
-        found += beyond_context(setting, limit, prompts, budget.shape)
+    found, limit = [*impossible(budget)], config.rollout.max_new_tokens
+    cut = config.generate.interruption
+    longest = budget.prompts.longest + limit + (len(cut.text.encode()) if cut else 0)
+    for name, own, problems in asked_besides(config):
+        prompts = measured(config, problems)
+        found += beyond_context(name, own or limit, prompts, budget.shape)
+        longest = max(longest, prompts.longest + (own or limit))
     if found:
         raise ValueError("; ".join(found))
+    return min(longest, budget.shape.positions)
+
+
+def asked_besides(config: ScaleConfig) -> Iterator[tuple[str, int | None, Sequence[Problem]]]:
+    """Problems of evaluations: the setting of their limit, the limit if it is their own, they."""
+    evaluation, data = config.evaluation, config.data
+    if not evaluation.every:
+        return
+    held_out = held_out_problems(get_task(data.task), evaluation.prompts, data.levels)
+    yield "rollout.max_new_tokens", None, held_out
+    for name, one in evaluation.sets.items():
+        setting = f"evaluation.sets.{name}.max_new_tokens"
+        yield setting, one.max_new_tokens, named_set(name, one, config).problems
 
 
 def measure_shape(config: ScaleConfig) -> ModelShape:

@@ -16,8 +16,8 @@ from rlbook.jsonl import read_jsonl
 from rlbook.scale.batch_log import published, read_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.dry_run import measure_prompts, measure_shape
-from rlbook.scale.launch.start import Interrupted, launch, say
-from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
+from rlbook.scale.launch.start import Interrupted, launch
+from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, say
 from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import Budget
 

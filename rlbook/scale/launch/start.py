@@ -15,7 +15,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.commands import chosen_engine, run_commands
 from rlbook.scale.launch.dry_run import check_machine, check_start
 from rlbook.scale.launch.processes import Start, preload, start_here
-from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths
+from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, say
 from rlbook.scale.layout import Layout, open_run
 from rlbook.scale.plan.table import duration
 from rlbook.training import RunLog
@@ -40,13 +40,24 @@ def scale(config: ScaleConfig, resume: bool = False, rollback: int | None = None
         update = read_json(layout.status, {}).get("version", 0)
         say(
             f"{error if died else ''}\nstopped at update {update} of {config.steps}; go on with "
-            f"`rlbook scale {layout.config} --resume`"
+            f"`rlbook scale {layout.config} --resume{remedy(error, config)}`"
         )
         return 1 if died else 130
     end = log_end(layout) or {}
     failed, why = end.get("failed", False), f" ({end['reason']})" if end else ""
     say(f"{'stopped' if failed else 'done'}: {status['version']} steps{why} in {layout.root}")
     return int(failed)
+
+
+def remedy(error: Exception, config: ScaleConfig) -> str:
+    """The settings, for a resumed run, that would help against the death that ended one."""
+    if "out of memory" not in str(error).lower():
+        return ""
+    if getattr(error, "name", "") != "trainer":
+        return f" generate.slots={max(1, config.generate.slots // 2)}"
+    small = f" optimizer.micro_batch_tokens={max(1, config.optimizer.micro_batch_tokens // 2)}"
+    more = "" if config.train.activation_checkpointing else " train.activation_checkpointing=true"
+    return small + more
 
 
 def launch(
@@ -69,8 +80,7 @@ def launch(
     check_machine(config)
     if config.launch.engine == "local":
         preload()  # while all else is looked at
-    check_start(config)
-    commands = run_commands(config, layout)
+    commands = run_commands(config, layout, check_start(config))
     machines: AbstractContextManager[Start] = nullcontext(start_here)
     if config.launch.engine == "ray":
         from rlbook.scale.launch.cluster import cluster
@@ -172,11 +182,6 @@ def status_line(row: dict, steps: int, deaths: int, seconds_left: float | None) 
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
     return " · ".join(parts)
-
-
-def say(text: str) -> None:
-    """A line to stderr, below a line of progress if there may be one."""
-    print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
 @contextmanager

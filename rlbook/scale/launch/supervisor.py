@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -11,8 +12,9 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 from rlbook.durable import write_json
+from rlbook.jsonl import parse_rows, read_lines
 from rlbook.scale.config import LaunchConfig
-from rlbook.scale.launch.processes import Command, Process, Start, describe_exit, start_here
+from rlbook.scale.launch.processes import LOST, Command, Process, Start, describe_exit, start_here
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import LifeSigns
 
@@ -20,11 +22,17 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a restart: doubled by e
 POLL_SECONDS = 0.2
 LAST_SECONDS = 10.0  # for a process that was killed to be gone
 TAIL_LINES, SEARCHED_LINES = 15, 400
-ERROR_LINE = re.compile(r"(\[rank\d+\]: )?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: |$)")
+WHO = r"(\[rank\d+\]: |\(\w+ pid=\d+\) (ERROR [\d-]+ [\d:]+ \[\S+\] )?)?"  # torch's and vLLM's
+ERROR_LINE = re.compile(WHO + r"[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: |$)")
+ELSEWHERE = "See root cause above"  # what vLLM says last of an error that another process has had
 
 
 class TooManyDeaths(RuntimeError):
     """A process died so often that starting it again will not help. Names it and its log."""
+
+    def __init__(self, text: str, name: str = ""):
+        super().__init__(text)
+        self.name = name
 
 
 class Watched:
@@ -35,6 +43,7 @@ class Watched:
         self.logs = [layout.logs / f"{name}.log" for name in command.members]
         self.processes: Sequence[Process] = []
         self.deaths: list[float] = []  # times, on the monotonic clock
+        self.vain, self.update = 0, -1  # the last deaths at one update, and which that was
         self.failed: list[int] = []  # ranks that ended the command by themselves
         self.start_at = self.started = 0.0
         self.finished, self.life = False, LifeSigns(layout.alive(self.name))
@@ -70,16 +79,33 @@ class Watched:
         who = f"{name}: " if self.command.ranks > 1 else ""
         return code, who + describe_exit(code)
 
-    def plan_restart(self, now: float) -> str | None:
-        """Note a death and when to start again; if it is one too many, what there is to say."""
+    def plan_restart(self, now: float, update: int = 0, code: int = 1) -> str | None:
+        """Note a death and when to start again; if it is one too many, what there is to say.
+
+        Deaths count by the clock, and against progress: at one update, or before a sign of life.
+        Who is lost with a machine could not help it, and counts by the clock alone.
+        """
         self.deaths.append(now)
+        lived = self.life.look(now) > self.started
+        if code != LOST:
+            self.vain = 1 if lived and update != self.update else self.vain + 1
+            self.update = update
         recent = sum(now - death <= self.limits.window for death in self.deaths)
         self.start_at = now + min(FIRST_DELAY * 2 ** (recent - 1), LONGEST_DELAY)
-        if recent <= self.limits.max_deaths:
+        if recent <= self.limits.max_deaths and self.vain < self.limits.max_vain:
             return None
         ends = [f"{self.logs[rank]}:\n{last_error(self.logs[rank])}" for rank in self.failed]
-        times = f"{self.name} died {recent} times within {self.limits.window:g} s; the end of "
-        return times + "\n".join(ends or map(str, self.logs))
+        times = f"{recent} times within {self.limits.window:g} s"
+        if self.vain >= self.limits.max_vain:
+            when = f"at update {update}" if lived else "before it showed a sign of life"
+            times = f"{self.vain} times {when}"
+        return f"{self.name} died {times}; the end of " + "\n".join(ends or map(str, self.logs))
+
+    @property
+    def last_words(self) -> str:
+        """The last line of the log of whoever ended it; empty if there is none."""
+        logs = [self.logs[rank] for rank in self.failed] or self.logs
+        return next(iter(last_error(logs[0]).splitlines()[::-1]), "")
 
     def hang(self, seconds: float) -> None:
         """End it. So long a silence is not time in which it lived: it forgives no earlier death."""
@@ -174,7 +200,8 @@ class Supervisor:
                 self.record(one, "end", code=code)
             else:
                 self.record(one, "death", code=code, reason=reason)
-                self.restart_or_leave_out(one)
+                say(f"{one.name} died ({reason}): {one.last_words}")
+                self.restart_or_leave_out(one, code)
         for one in self.watched:
             due = not (one.processes or one.finished) and one.start_at <= time.monotonic()
             if due and (one.command.finishes or not done):
@@ -186,19 +213,24 @@ class Supervisor:
                 self.told = ids
         return done
 
-    def restart_or_leave_out(self, one: Watched) -> None:
+    def restart_or_leave_out(self, one: Watched, code: int) -> None:
         """Plan its restart. One death too many ends the run, unless others can do its work."""
-        if (error := one.plan_restart(time.monotonic())) is None:
+        if (error := one.plan_restart(time.monotonic(), self.update(), code)) is None:
             return
         others = [other for other in self.watched if other is not one and not other.finished]
         if not (one.command.spare and any(other.command.spare for other in others)):
-            raise TooManyDeaths(error)
+            raise TooManyDeaths(error, one.name)
         one.finished = True
         gpus = one.command.env.get("CUDA_VISIBLE_DEVICES")
         where = f" on GPU {gpus}" if gpus else ""
         self.record(one, "left out", reason=f"too many deaths{where}")
         text = f"the run goes on without {one.name}{where}: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def update(self) -> int:
+        """The update that is being made: the one after the trainer's last row."""
+        last = parse_rows(read_lines(self.layout.log("metrics"))[-2:])[-1:]
+        return 1 + sum(int(row["step"]) for row in last)
 
     def finishing(self) -> list[str]:
         """Names of those who still have to finish by themselves."""
@@ -227,6 +259,12 @@ def last_error(path: Path) -> str:
     if not path.exists():
         return ""
     lines = path.read_text(errors="replace").splitlines()[-SEARCHED_LINES:]
-    ends = [number for number, line in enumerate(lines, 1) if ERROR_LINE.match(line)]
+    errors = [(n, line) for n, line in enumerate(lines, 1) if ERROR_LINE.match(line)]
+    ends = [n for n, line in errors if ELSEWHERE not in line]
     last = ends[-1] if ends else len(lines)
     return "\n".join(lines[max(0, last - TAIL_LINES) : last])
+
+
+def say(text: str) -> None:
+    """A line to stderr, below a line of progress if there may be one."""
+    print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

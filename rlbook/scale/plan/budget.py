@@ -26,12 +26,19 @@ LOGIT_TRAFFIC = 90  # bytes moved per float32 logit, forward and backward
 ENOUGH = 0.99  # of the throughput at the bound: a target that reaches it costs nothing
 SIMULATED = 20_000  # completions at most, so that the dry run takes seconds
 # What every process and every step costs, however small the model: assumptions. Bytes on the device
-# (context, kernels, fragmentation) and on its host (interpreter, libraries); seconds of an update
-# (optimizer, clipping, collectives, reading the batch), of a decode step (kernel launches,
-# scheduler), per completion in it (sampling, prefill, detokenizing, HTTP).
+# (context, kernels, fragmentation; of a server the activations of a prefill and CUDA graphs as well)
+# and on its host (interpreter, libraries); seconds of an update (optimizer, clipping, collectives,
+# reading the batch), of a decode step (kernel launches, scheduler), per completion in it (sampling,
+# prefill, detokenizing, HTTP).
 FLOORS = {
-    "cuda": {"memory": 2e9, "host": 3e9, "update": 1.0, "decode": 2e-3, "completion": 5e-5},
-    "cpu": {"memory": 0.6e9, "host": 0.6e9, "update": 0.0, "decode": 0.0, "completion": 0.0},
+    "cuda": {
+        **{"memory": 2e9, "server": 3e9, "host": 3e9},
+        **{"update": 1.0, "decode": 2e-3, "completion": 5e-5},
+    },
+    "cpu": {
+        **{"memory": 0.6e9, "server": 0.6e9, "host": 0.6e9},
+        **{"update": 0.0, "decode": 0.0, "completion": 0.0},
+    },
 }
 
 
@@ -115,9 +122,8 @@ class Budget:
     @property
     def generator_memory(self) -> dict[str, float]:
         """Of one GPU, all slots in use at their mean length."""
-        generate, floor = self.config.generate, self.floors["memory"]
-        weights = self.shape.parameters * ITEMSIZE[generate.dtype] / generate.tensor_parallel
-        cache = generate.slots * self.mean_context * self.cache_bytes_per_token
+        cache = self.config.generate.slots * self.mean_context * self.cache_bytes_per_token
+        weights, floor = served_weights(self.config, self.shape), self.floors["server"]
         return {"weights": weights, "keys and values": cache, "everything else": floor}
 
     @property
@@ -130,8 +136,7 @@ class Budget:
     @property
     def cache_room(self) -> float:
         """What is left for the cache of the memory a generator may take."""
-        share = self.config.generate.gpu_memory * self.config.budget.gpu_memory_gb * GB
-        return share - self.generator_memory["weights"] - self.floors["memory"]
+        return cache_room(self.config, self.shape, self.config.budget.gpu_memory_gb)
 
     @property
     def host_memory(self) -> float:
@@ -227,10 +232,10 @@ class Budget:
     @property
     def push_seconds(self) -> float:
         """New weights on their way, by NCCL to one generator after the other: the trainer waits."""
-        generate = self.config.generate
-        legs = FILE_LEGS if generate.transport == "file" else generate.count
-        weights = self.shape.parameters * ITEMSIZE[generate.dtype]
-        return legs * weights / (self.config.budget.push_gb * GB)
+        each = push_seconds(self.config, self.shape.parameters)
+        return each * (
+            1 if self.config.generate.transport == "file" else self.config.generate.count
+        )
 
     @property
     def trainer_seconds(self) -> float:
@@ -293,3 +298,24 @@ class Budget:
     def gpu_hours(self) -> float:
         """Of the whole run, all GPUs together."""
         return self.seconds * self.config.gpus / 3600
+
+
+def served_weights(config: ScaleConfig, shape: ModelShape) -> float:
+    """Bytes of a generator's weights on one of its GPUs."""
+    generate = config.generate
+    return shape.parameters * ITEMSIZE[generate.dtype] / generate.tensor_parallel
+
+
+def cache_room(config: ScaleConfig, shape: ModelShape, memory_gb: float) -> float:
+    """Bytes that a generator has for keys and values on a GPU of so many GB.
+
+    The plan and the server that is started both ask this, so they cannot disagree.
+    """
+    taken = served_weights(config, shape) + FLOORS[config.model.device]["server"]
+    return config.generate.gpu_memory * memory_gb * GB - taken
+
+
+def push_seconds(config: ScaleConfig, parameters: int) -> float:
+    """Until one generator has so many weights: three legs by files, one by NCCL."""
+    legs = FILE_LEGS if config.generate.transport == "file" else 1
+    return legs * parameters * ITEMSIZE[config.generate.dtype] / (config.budget.push_gb * GB)

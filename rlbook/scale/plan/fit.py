@@ -29,6 +29,11 @@ def impossible(budget: Budget) -> Iterator[str]:
     shape, parts = budget.shape, budget.config.generate.tensor_parallel
     limit = budget.config.rollout.max_new_tokens
     yield from beyond_context("rollout.max_new_tokens", limit, budget.prompts, shape)
+    if shape.experts:
+        yield (
+            f"model.policy {budget.config.model.policy}: a mixture of {shape.experts} experts, "
+            "whose weights have other names in the trainer than in generators: choose a dense model"
+        )
     if shape.heads % parts or (shape.kv_heads % parts and parts % shape.kv_heads):
         yield (
             f"generate.tensor_parallel {parts} does not divide the model's {shape.heads} heads and "

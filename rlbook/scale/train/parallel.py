@@ -133,7 +133,7 @@ def join_process_group(device: str) -> None:
     """Meet the ranks that the environment names, as for torchrun; without any, be the only one."""
     backend, alone = "gloo", {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     if device == "cuda":
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
         backend = "cpu:gloo,cuda:nccl"
     how: Any = {} if "RANK" in os.environ else alone

@@ -157,7 +157,9 @@ class ScaleTrainer:
 
     def tell(self, done: bool) -> None:
         """Let the other processes know."""
-        write_json(self.layout.status, {"version": self.version, "done": done, "time": time.time()})
+        slowest = self.weight_sync.slowest
+        status = {"version": self.version, "done": done, "time": time.time()}
+        write_json(self.layout.status, {**status, "slowest_push": slowest})
 
     @property
     def version(self) -> int:

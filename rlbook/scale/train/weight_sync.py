@@ -19,10 +19,12 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from rlbook.durable import read_json
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import SILENCE, GeneratorClient, clients_of
 from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused, all_of, pause_after
 from rlbook.scale.layout import Layout
+from rlbook.scale.plan.budget import push_seconds
 from rlbook.scale.process import HEARTBEAT_SECONDS
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.weights import FileTransport, NCCLTransport
@@ -30,8 +32,9 @@ from rlbook.tasks import Problem
 from rlbook.training import Rollout, collate
 
 CHECK_SECONDS = 0.5
-SLOWER = 10  # a push that takes so many times as long as the slowest before is given up
-LEAST_LIMIT = 30.0
+SLOWER = 10  # a push that takes so many times as long as the slowest before is given up,
+LATER = 5  # and before there was one, so many times as long as is planned
+LEAST_LIMIT = 60.0
 MOST_WRONG = 3  # times that every generator may be verified in vain, none ever rightly
 PROMPT_TOKENS, TOKENS, COPIES = 16, 16, 4  # of a probe
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.15}  # mean |Δ log π|; of other weights 1 and more
@@ -54,7 +57,10 @@ class WeightSync:
         transport = TRANSPORTS[config.generate.transport]
         self.transport = transport(config, layout, self.ranks, learner.policy)
         self.asked: tuple[int, str | None] | None = None
-        self.ask_at = self.slowest = 0.0
+        self.ask_at = 0.0
+        self.slowest = read_json(layout.status, {}).get("slowest_push", 0.0)  # before a restart
+        parameters = sum(weight.numel() for weight in learner.policy.parameters())
+        self.planned = push_seconds(config, parameters)
         self.due: list[GeneratorClient] = []
         # Of generators, by URL: a process that is started again has another one.
         self.vain: dict[str, int] = {}  # probes that were not passed; 0 once one was
@@ -144,9 +150,8 @@ class WeightSync:
         Its engine answers nobody meanwhile: that it lives is shown for it, as for this process.
         """
         version, fresh = self.learner.step, self.vain.get(client.url) != 0
-        limit = self.config.generate.timeout
-        if self.slowest:
-            limit = min(limit, max(LEAST_LIMIT, SLOWER * self.slowest))
+        likely = max(LEAST_LIMIT, SLOWER * self.slowest, LATER * self.planned)
+        limit = min(self.config.generate.timeout, likely)
         async with self.transport.turn, beating(self.ranks.alive, client.heartbeat):
             start = monotonic()
             try:

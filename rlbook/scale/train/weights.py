@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +23,9 @@ from transformers import PreTrainedModel
 from rlbook.durable import publish_folder
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.generate.protocol import TRANSFER
+from rlbook.scale.generate.protocol import TRANSFER, GenerationFailed
 from rlbook.scale.layout import Layout
+from rlbook.scale.plan.budget import PUSH_BUFFER
 from rlbook.scale.process import free_port, own_host
 from rlbook.scale.train.parallel import Ranks
 from rlbook.training.step import full_tensor
@@ -86,8 +87,9 @@ class NCCLTransport(Transport):
     """From GPU to GPU, by vLLM's own engines on both sides; they have not run yet: no GPU.
 
     A process group of rank 0 and one generator's workers, so that one that is started again
-    disturbs no other. Every transfer gathers the weights once more, so that no GPU ever holds them
-    all: to vLLM's engine this is the source of the weights (its `WeightSource`).
+    disturbs no other; the group of the process before it is closed at both ends. Every transfer
+    gathers the weights once more, so that no GPU ever holds them all: to vLLM's engine this is the
+    source of the weights (its `WeightSource`).
 
     NCCL has no time limit, and a kernel that waits for a dead peer cannot be called back. A
     transfer that fails or takes too long therefore ends this rank. The launcher starts the trainer
@@ -96,8 +98,11 @@ class NCCLTransport(Transport):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.engines: dict[str, Any] = {}  # by the generator's URL
+        self.engines: dict[str, Any] = {}  # by the generator's name: its URL may change
         self.turn = asyncio.Lock()  # one pass over the weights at a time
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return gathered_first(super().__iter__(), self.ranks.device)
 
     def metadata(self) -> list:
         """Name, dtype and shape of every tensor that will come."""
@@ -108,15 +113,20 @@ class NCCLTransport(Transport):
 
     async def send(self, client: GeneratorClient, fresh: bool) -> None:
         """Send all to a paused generator; one that is `fresh` first has to join a process group."""
-        routes = routes_of(client, asyncio.get_running_loop())
+        routes, name = routes_of(client, asyncio.get_running_loop()), client.name
+        if fresh:
+            with suppress(GenerationFailed):  # of a trainer that has died since
+                await client.transfer("shutdown_weight_transfer_engine")
 
         def transfer() -> None:
             if self.ranks.device.type == "cuda":
                 torch.cuda.set_device(self.ranks.device)  # a property of the thread
                 torch.cuda.synchronize()  # vLLM packs on streams of its own
-            if fresh:
-                self.engines[client.url] = self.meet(routes)
-            self.engines[client.url].send_weights()
+            if fresh and (old := self.engines.pop(name, None)):
+                old.shutdown()  # vLLM waits some seconds at most for a peer that is gone
+            if name not in self.engines:
+                self.engines[name] = self.meet(routes)
+            self.engines[name].send_weights()
 
         try:
             await asyncio.to_thread(transfer)
@@ -164,6 +174,34 @@ def whole_tensors(
     for name, tensor in policy.state_dict().items():
         alive()
         yield name, full_tensor(tensor.to(dtype)).contiguous()
+
+
+def gathered_first(
+    tensors: Iterator[tuple[str, Tensor]], device: torch.device
+) -> Iterator[tuple[str, Tensor]]:
+    """The same, `PUSH_BUFFER` bytes at a time, gathered before the first of them is handed over.
+
+    Whoever asks may be inside a stream of his own, as vLLM is when it fills its buffers. A gather
+    enqueued there is in another order than on the other ranks, between the broadcasts of another
+    communicator: so two of them wait for each other. Here every gather is on the default stream,
+    and over.
+    """
+    gpu, ended = device.type == "cuda", False
+    while not ended:
+        chunk, size = [], 0
+        with torch.cuda.stream(torch.cuda.default_stream(device)) if gpu else nullcontext():
+            while size < PUSH_BUFFER and not ended:
+                if (pair := next(tensors, None)) is None:
+                    ended = True
+                else:
+                    chunk.append(pair)
+                    size += pair[1].nbytes
+            if gpu:
+                torch.cuda.default_stream(device).synchronize()
+        for name, tensor in chunk:
+            if gpu:  # else the next gather gets its memory too soon
+                tensor.record_stream(torch.cuda.current_stream(device))
+            yield name, tensor
 
 
 def write_files(tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:

@@ -12,10 +12,18 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from rlbook.cli import VERBS
 from rlbook.paths import data_dir
 from rlbook.scale.config import ScaleConfig, load_config
-from rlbook.scale.launch.dry_run import dry_run, measure_prompts, measure_shape, problems_of
+from rlbook.scale.generate import vllm_adapter
+from rlbook.scale.launch.dry_run import (
+    check_start,
+    dry_run,
+    measure_prompts,
+    measure_shape,
+    problems_of,
+)
 from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.plan.fit import check, fastest_split, fixes, impossible, too_large
 from rlbook.scale.plan.table import SLOWER
+from rlbook.scale.rollout.evaluate import named_set
 from rlbook.scaling.shape import model_shape, shape_of
 from rlbook.tasks import Problem, dataset
 from rlbook.training.config import changed as changed_by_words
@@ -324,7 +332,7 @@ REFUSED = {
     ),
     "slots": (
         {"generate": {"slots": 1000}},
-        r"generate\.slots 1000 need 77\.3 GB .* 53\.6 GB are left .*: set generate\.slots to 693",
+        r"generate\.slots 1000 need 77\.3 GB .* 52\.6 GB are left .*: set generate\.slots to 680",
     ),
     "no cache": (
         {"generate": {"gpu_memory": 0.2}},
@@ -396,9 +404,9 @@ def test_a_width_that_does_not_divide_the_heads_is_refused(qwen3_8b):
 
 def test_fixes_fix(qwen3_8b):
     check(Budget(node(), qwen3_8b, Prompts(24, 200)))
-    check(Budget(node(generate={"slots": 693}), qwen3_8b, Prompts(24, 200)))
+    check(Budget(node(generate={"slots": 680}), qwen3_8b, Prompts(24, 200)))
     with pytest.raises(ValueError, match="generate"):
-        check(Budget(node(generate={"slots": 694}), qwen3_8b, Prompts(24, 200)))
+        check(Budget(node(generate={"slots": 681}), qwen3_8b, Prompts(24, 200)))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -455,6 +463,45 @@ def test_what_a_file_says_of_itself_is_its_plan(path):
     tokens = float(re.search(r"to ([\d.]+) +`tokens_per_second`", header)[1])
     assert tokens == pytest.approx(budget.simulation.tokens_per_second, rel=0.03)
     assert f"{config.budget.gpu_memory_gb:g} GB" in header
+
+
+@pytest.mark.parametrize("path", GPU_CONFIGS, ids=lambda path: path.stem)
+def test_a_server_of_every_configuration_has_room_for_the_longest_answer(path, monkeypatch):
+    """vLLM does not start otherwise. What the server is told is what the plan has counted with."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    config = load_config(path)
+    shape, prompts = measure_shape(config), Prompts(*config.budget.prompt_tokens)
+    monkeypatch.setattr(vllm_adapter, "model_shape", lambda policy: shape)
+    budget = Budget(config, shape, prompts)
+    context = prompts.longest + config.rollout.max_new_tokens
+    told = vllm_adapter.cache_bytes(config)
+    assert told == int(budget.cache_room)
+    assert context * shape.cache_bytes(2) / config.generate.tensor_parallel <= told
+
+
+def test_a_server_is_told_how_long_the_longest_answer_can_be():
+    """The held-out prompts count as well, and a text that is forced on an answer."""
+    data = {"levels": [2], "pool": 300}
+    run = ScaleConfig(data=data, rollout={"max_new_tokens": 40}, evaluation={"every": 0})
+    longest = measure_prompts(run).longest
+    assert check_start(run) == longest + 40
+    cut = {"after": 20, "text": "</think>", "answer_tokens": 10}
+    assert check_start(run.replace(generate={"interruption": cut})) == longest + 40 + 8
+    long = {"long": {"task": "sums", "levels": [4], "prompts": 20, "max_new_tokens": 90}}
+    asked = run.replace(evaluation={"every": 5, "prompts": 4, "sets": long})
+    problems = named_set("long", asked.evaluation.sets["long"], asked).problems
+    assert check_start(asked) == 1 + max(len(problem.prompt) for problem in problems) + 90
+
+
+def test_a_mixture_of_experts_is_refused_by_name():
+    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    shape = {"model_type": "qwen3_moe", **SMALL, **sizes}
+    config = ScaleConfig(budget={"shape": shape})
+    budget = Budget(config, measure_shape(config), Prompts(24, 200))
+    assert any("a mixture of 4 experts" in text for text in impossible(budget))
+    assert (
+        measure_shape(ScaleConfig(budget={"shape": {"model_type": "qwen3", **SMALL}})).experts == 0
+    )
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

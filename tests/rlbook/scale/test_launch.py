@@ -17,7 +17,14 @@ from rlbook.scale.batch_log import end_log
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.processes import LOST, Command, describe_exit
-from rlbook.scale.launch.start import ProgressLine, check_machine, launch, scale, status_line
+from rlbook.scale.launch.start import (
+    ProgressLine,
+    check_machine,
+    launch,
+    remedy,
+    scale,
+    status_line,
+)
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, last_error
 from rlbook.scale.layout import RESUMABLE, Layout, open_run
 from rlbook.scale.plan.table import duration
@@ -63,7 +70,8 @@ def quick(monkeypatch):
 
 
 def supervise(layout, *commands, **limits):
-    return Supervisor(commands, layout, LaunchConfig(**{"grace": 5.0, **limits}))
+    bears = LaunchConfig(**{"grace": 5.0, "max_vain": 99, **limits})
+    return Supervisor(commands, layout, bears)
 
 
 def test_every_exit_before_the_end_is_a_death(layout, quick):
@@ -155,6 +163,62 @@ def test_a_process_that_hangs_whenever_it_loads_is_given_up(layout):
         one.hang(1990.0)
         said.append(one.plan_restart(now))
     assert said[:3] == [None] * 3 and "x died 4 times" in said[3]
+
+
+@pytest.mark.parametrize("gap", [5, 20, 60, 75, 80, 300, 600])
+@pytest.mark.parametrize("when", ["before it showed a sign of life", "at update 41"])
+def test_a_crash_loop_ends_whatever_the_clock_says(gap, when, layout):
+    """A trainer that loads, replays and meets the same batch again may take an hour for it."""
+    one = Supervisor([script("trainer", "")], layout, LaunchConfig()).watched[0]
+    lives, said = Heartbeat(layout.alive("trainer"), 600.0), []
+    for death in range(3):
+        one.started = gap * death
+        if "update" in when:
+            lives.due = 0.0
+            lives()
+            os.utime(lives.path, ns=(death, death))
+        said.append(one.plan_restart(one.started + gap, update=41))
+    assert said[:2] == [None, None] and f"trainer died 3 times {when}" in said[2]
+
+
+def test_deaths_between_which_the_run_goes_on_count_by_the_clock_alone(layout):
+    one = Supervisor([script("trainer", "")], layout, LaunchConfig()).watched[0]
+    lives = Heartbeat(layout.alive("trainer"), 600.0)
+    lives()
+    for death in range(20):
+        one.started = 100.0 * death
+        os.utime(lives.path, ns=(death, death))
+        assert one.plan_restart(one.started + 99, update=death) is None
+
+
+def test_who_is_lost_with_a_machine_again_and_again_could_not_help_it(layout):
+    one = Supervisor([script("trainer", "")], layout, LaunchConfig()).watched[0]
+    assert [one.plan_restart(1000.0 * n, 7, LOST) for n in range(10)] == [None] * 10
+
+
+def test_every_death_says_why_at_once(layout, quick, capsys):
+    layout.log("metrics").parent.mkdir()
+    layout.log("metrics").write_text('{"step": 40}\n')
+    failing = script("trainer", "raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')")
+    with (
+        pytest.raises(TooManyDeaths, match="trainer died 3 times before it showed a sign"),
+        supervise(layout, failing, max_vain=3) as supervisor,
+    ):
+        supervisor.watch(lambda: False, seconds=0.02)
+    assert supervisor.update() == 41
+    words = "trainer died (exit code 1): RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
+    assert capsys.readouterr().err.count(words) == 3
+
+
+def test_a_batch_too_large_for_the_gpu_is_answered_with_the_setting_that_helps():
+    config = ScaleConfig(micro_batch_tokens=8192)
+    late = TooManyDeaths("trainer died 3 times at update 41 … CUDA out of memory", "trainer")
+    halved = " optimizer.micro_batch_tokens=4096"
+    assert remedy(late, config) == halved + " train.activation_checkpointing=true"
+    assert remedy(late, config.replace(activation_checkpointing=True)) == halved
+    server = TooManyDeaths("… torch.OutOfMemoryError: CUDA out of memory", "generator0")
+    assert remedy(server, config) == " generate.slots=64"
+    assert remedy(TooManyDeaths("no space left on device", "trainer"), config) == ""
 
 
 def test_a_process_that_waits_for_a_machine_does_not_hang(layout, quick):
@@ -297,6 +361,11 @@ def test_the_last_error_of_a_log_is_shown(tmp_path):
     log.write_bytes(b"all is \xff well\nKilled")
     assert last_error(log) == "all is \ufffd well\nKilled"
     assert last_error(tmp_path / "never started.log") == ""
+    core = "(EngineCore pid=7) ERROR 11-26 15:00:01 [core.py:1143] "
+    cause = "ValueError: To serve at least one request with the model's max seq len (40960)"
+    end = "RuntimeError: Engine core initialization failed. See root cause above."
+    log.write_text("\n".join([core + "Traceback", core + cause, "(APIServer pid=1) x", end]))
+    assert last_error(log).splitlines()[-1] == core + cause
 
 
 RANK = """
@@ -509,7 +578,7 @@ class TestEndings:
 
     @pytest.fixture
     def config(self, layout, monkeypatch):
-        monkeypatch.setattr("rlbook.scale.launch.start.check_start", lambda config: None)
+        monkeypatch.setattr("rlbook.scale.launch.start.check_start", lambda config: 64)
         monkeypatch.setattr("rlbook.scale.launch.supervisor.FIRST_DELAY", 0.01)
         return ScaleConfig(run=str(layout.root), steps=3, minibatches=1, launch={"max_deaths": 1})
 

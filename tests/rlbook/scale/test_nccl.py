@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,9 +37,13 @@ class Peer:
 
     broken: bool = False
     url: str = "http://127.0.0.1:1"
+    name: str = "generator0"
     asked: list = field(default_factory=list)
+    closed: list = field(default_factory=list)
 
     async def transfer(self, step, **information):
+        if step.startswith("shutdown"):
+            return self.closed.append(self.url)
         self.asked.append((step, information))
         if self.broken:
             raise GenerationFailed("HTTP 500")
@@ -56,8 +60,13 @@ class Engine:
     routes: object
     work: Callable
 
+    ended: bool = False
+
     def send_weights(self):
         self.work(self.routes)
+
+    def shutdown(self):
+        self.ended = True
 
 
 @pytest.fixture
@@ -90,6 +99,66 @@ def test_a_transfer_that_succeeds_uses_the_group_again(transport):
     asked = [("update_weights", {"update_info": {"names": [name]}}) for name in names]
     assert peer.asked == 2 * asked
     assert told == [True, True]  # the other ranks: gather along, once per transfer
+
+
+def test_the_group_of_a_generator_that_is_started_again_is_closed_at_both_ends(transport):
+    """It has another address then."""
+    transport.work = lambda routes: None
+    first, again = Peer(), Peer(url="http://127.0.0.1:2")
+
+    async def run():
+        for peer, fresh in ((first, True), (first, False), (again, True)):
+            await transport.send(peer, fresh)
+            groups.append(transport.engines["generator0"])
+
+    groups = []
+    asyncio.run(run())
+    assert [one.ended for one in groups] == [True, True, False]
+    assert groups[0] is groups[1] and len(transport.engines) == 1
+    assert (len(first.closed), len(again.closed)) == (1, 1)
+
+
+def test_no_gather_runs_on_the_stream_of_whoever_asks_for_the_weights(monkeypatch):
+    """vLLM fills its buffers inside streams of its own; the other ranks gather on the default one.
+
+    Streams are names here. A chunk is gathered and over before the first of it is handed over.
+    """
+    streams, gathered, handed, waited = ["default"], [], [], []
+
+    @contextmanager
+    def on(stream):
+        streams.append(stream.name)
+        yield
+        streams.pop()
+
+    def named(name):
+        return SimpleNamespace(name=name, synchronize=lambda: waited.append(len(gathered)))
+
+    def gather(tensor):
+        gathered.append(streams[-1])
+        return tensor
+
+    def hand_over(tensor, stream):
+        handed.append(stream.name)
+
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: named("default"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: named(streams[-1]))
+    monkeypatch.setattr(torch.Tensor, "record_stream", hand_over)
+    monkeypatch.setattr(weights, "full_tensor", gather)
+    monkeypatch.setattr(weights, "PUSH_BUFFER", 3 * 64 * 64 * 4)
+    ranks = SimpleNamespace(share=lambda value: None, alive=None, device=torch.device("cuda"))
+    model = torch.nn.ParameterDict({f"w{i}": torch.ones(64, 64) for i in range(8)})
+    ranks.alive = lambda: None
+    source = iter(NCCLTransport(ScaleConfig(), Layout(Path()), ranks, model))
+    names = []
+    for number in range(8):
+        with on(named(f"side{number % 2}")):
+            names.append(next(source)[0])
+            assert waited and waited[-1] > number
+    assert names == list(model) and next(source, None) is None
+    assert gathered == ["default"] * 8 and waited[:3] == [3, 6, 8]
+    assert handed == [f"side{number % 2}" for number in range(8)]
 
 
 def test_a_peer_that_refuses_ends_the_rank_though_its_kernel_waits(transport):

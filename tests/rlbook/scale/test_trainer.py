@@ -312,6 +312,8 @@ def test_a_damaged_checkpoint_costs_a_replay_and_nothing_else(tmp_path):
 
 
 class FakeWeightSync:
+    slowest = 0.0
+
     """Generators that lack weights whenever the version changes."""
 
     asked: list

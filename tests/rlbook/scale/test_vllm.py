@@ -385,7 +385,7 @@ nccl_engine.packed_nccl_broadcast_producer = lambda iterator, **how: sent.extend
 
 
 class Generator:
-    url = "http://127.0.0.1:1"
+    url, name = "http://127.0.0.1:1", "generator0"
 
     async def transfer(self, step, init_info=None, update_info=None):
         info = init_info or update_info or {}
@@ -406,7 +406,8 @@ asyncio.run(push())
 meeting = ("init_weight_transfer_engine", 3, 1, True)
 update = ("update_weights", ["a", "b"], ["float32", "float32"], [[2, 3], [4]])
 pushed = [("start_weight_update",), update, ("finish_weight_update",)]
-assert asked == [meeting, *2 * pushed], asked
+closed = ("shutdown_weight_transfer_engine",)
+assert asked == [closed, meeting, *2 * pushed], asked
 assert [name for name, _ in sent] == ["a", "b", "a", "b"]
 assert told == [True, True]  # the other ranks: gather along, once per transfer
 print("agrees")
