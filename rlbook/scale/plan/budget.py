@@ -26,7 +26,7 @@ LOGIT_TRAFFIC = 90  # bytes moved per float32 logit, forward and backward
 ENOUGH = 0.99  # of the throughput at the bound: a target that reaches it costs nothing
 SIMULATED = 20_000  # completions at most, so that the dry run takes seconds
 # What every process and every step costs, however small the model: assumptions. Bytes on the device
-# (context, kernels, fragmentation; of a server the activations of a prefill and CUDA graphs as well)
+# (context, kernels, fragmentation; of a server the activations of a prefill and CUDA graphs too)
 # and on its host (interpreter, libraries); seconds of an update (optimizer, clipping, collectives,
 # reading the batch), of a decode step (kernel launches, scheduler), per completion in it (sampling,
 # prefill, detokenizing, HTTP).
