@@ -43,13 +43,17 @@ def pretrain(words: Sequence[str]) -> None:
 def bench(words: Sequence[str]) -> None:
     """Measure the package against its peers and this machine; results in data/results/bench.
 
-    `bench gpu` alone asks one GPU for everything, in 25 minutes; results in data/results/gpu.
+    `bench gpu` alone asks one GPU for everything, in 25 minutes, or in calls of some of its stages:
+    `bench gpu --stages resume head --seconds 480`; results in data/results/gpu.
     """
     parser = parser_of("python -m workshop bench", bench)
     parser.add_argument("parts", nargs="*", help="all that need no GPU if none is named")
     parser.add_argument("--size", default="full", help="full, or smoke to see only that they run")
     parser.add_argument("--tiny", action="store_true", help="of gpu: the tiny model on the CPU")
     parser.add_argument("--policy", help="of gpu: a model; random weights of 0.6B if absent")
+    parser.add_argument("--stages", nargs="+", help="of gpu: some of its stages, in this order")
+    parser.add_argument("--seconds", type=float, help="of gpu: most seconds in all; 1,500")
+    parser.add_argument("--folder", type=Path, help="of gpu: of its tables")
     asked = parser.parse_intermixed_args(words)
     from rlbook.policy import set_threads
     from workshop.bench import PARTS
@@ -59,7 +63,8 @@ def bench(words: Sequence[str]) -> None:
     if asked.parts == ["gpu"]:
         from workshop.bench import gpu
 
-        gpu.main(asked.tiny, asked.policy)
+        stages, seconds = asked.stages or tuple(gpu.STAGES), asked.seconds or gpu.SECONDS
+        gpu.main(asked.tiny, asked.policy, asked.folder, stages, seconds)
         return
     for path in run_parts(asked.parts or tuple(PARTS), asked.size):
         print(f"wrote {path}")

@@ -4,7 +4,9 @@ No GPU has run it yet; CPUs have, with `--tiny`.
 
 Every stage is a process of its own that writes its table and its manifest when it is done. One
 that fails, hangs or runs out of the time left costs its own table only, and a bench that is killed
-keeps what it has. `stages.json` says what became of each.
+keeps what it has. `stages.json` says what became of each. No stage takes more than eight minutes,
+those that need no vLLM come first, and `--stages`, `--seconds` and `--folder` cut the half hour
+into as many calls as a loan of a GPU needs.
 """
 
 import json
@@ -13,13 +15,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from threading import Thread
 
@@ -55,6 +57,24 @@ QWEN3_06B = {  # its published config.json, for a model of its sizes with random
     "max_position_embeddings": 40_960,
     "tie_word_embeddings": True,
 }
+SIZES = {
+    "0.6B": QWEN3_06B,
+    "1.5B": {
+        **{"model_type": "qwen2", "vocab_size": 151_936, "hidden_size": 1536},
+        **{"intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+        **{"num_key_value_heads": 2, "max_position_embeddings": 32_768},
+        "tie_word_embeddings": True,
+    },
+}
+Case = tuple[str, int, int, int, bool]  # size, completions, their tokens, micro-batch, recomputed
+SWEEP: tuple[Case, ...] = (
+    ("0.6B", 64, 900, 32_768, True),
+    ("0.6B", 64, 900, 16_384, True),
+    ("0.6B", 64, 900, 16_384, False),
+    ("1.5B", 64, 900, 32_768, True),
+    ("1.5B", 16, 4000, 16_384, True),
+)
+KERNELS = 25  # lines of a table of kernels
 
 
 @dataclass(frozen=True)
@@ -72,6 +92,8 @@ class Setting:
     slots: tuple[int, ...] = (16, 64, 256)
     repeats: int = 3
     peak_tflops: float = 989.0
+    sweep: tuple[Case, ...] = SWEEP
+    learning: int = 40
 
     def config(self, run: str, **changes) -> ScaleConfig:
         """A run of one trainer process on this device."""
@@ -92,6 +114,7 @@ class Setting:
 TINY = Setting(
     "tiny", "cpu", "float32", heads=((64, 1000, 16),), rollouts=8, prompt=8, new_tokens=24,
     micro_batch_tokens=256, slots=(4,), repeats=1, peak_tflops=0.1,
+    sweep=(("tiny", 8, 24, 256, True), ("tiny", 8, 24, 128, False)), learning=4,
 )  # fmt: skip
 
 
@@ -145,23 +168,80 @@ def compare_heads(setting: Setting, positions: int, vocabulary: int, width: int)
 
 def update(setting: Setting) -> list[dict]:
     """Updates of the full-scale trainer: seconds, tokens per second, MFU, memory and budget."""
-    from rlbook.scale.plan.budget import Budget, Prompts
+    return [updates(setting)]
+
+
+def sweep(setting: Setting) -> list[dict]:
+    """The same by sizes, micro-batches and checkpointing: where does the MFU go?"""
+    rows = []
+    for case, one in cases(setting):
+        try:
+            row = updates(one, case["checkpointing"])
+        except torch.OutOfMemoryError:  # a result, too
+            row = dict.fromkeys(rows[0] if rows else (), float("nan"))
+        rows.append(row | case)
+        torch.cuda.empty_cache()
+    return rows
+
+
+def kernels(setting: Setting) -> list[dict]:
+    """Of one update of each case, the kernels that take longest."""
+    rows = []
+    for case, one in cases(setting):
+        learner, rollouts = prepared(one, case["checkpointing"])
+        activity = torch.profiler.ProfilerActivity
+        seen = [activity.CUDA] if setting.device == "cuda" else [activity.CPU]
+        with torch.profiler.profile(activities=seen) as profile:
+            learner.learn(rollouts)
+        key = f"self_{'device' if setting.device == 'cuda' else 'cpu'}_time_total"
+        events = {e.key: (getattr(e, key) / 1e3, e.count) for e in profile.key_averages()}
+        total = sum(milliseconds for milliseconds, _ in events.values())
+        for name in sorted(events, key=events.__getitem__, reverse=True)[:KERNELS]:
+            ms, calls = events[name]
+            own = {"kernel": name[:80], "calls": calls, "milliseconds": ms, "share": ms / total}
+            rows.append(case | own)
+        del learner  # two would not fit
+    return rows
+
+
+def cases(setting: Setting) -> Iterator[tuple[dict, Setting]]:
+    """What the cases of a sweep are called in its rows, and their settings."""
+    with TemporaryDirectory() as folder:
+        for size, rollouts, tokens, micro, checkpointing in setting.sweep:
+            policy = random_policy(Path(folder) / size, size) if size in SIZES else size
+            sizes = {"rollouts": rollouts, "new_tokens": tokens, "micro_batch_tokens": micro}
+            case = {"size": size, **sizes, "checkpointing": checkpointing}
+            yield case, replace(setting, policy=policy, **sizes)
+
+
+def prepared(setting: Setting, checkpointing: bool | None = None):
+    """A learner that has made its first update, and the rollouts of it."""
     from rlbook.scale.train.learner import ShardedLearner
     from rlbook.scale.train.parallel import Ranks
+
+    config = setting.config("runs/bench")
+    if checkpointing is not None:
+        config = config.replace(activation_checkpointing=checkpointing)
+    learner = ShardedLearner(config, Layout(config.folder), Ranks(setting.device))
+    rollouts = made_up(setting, learner.policy.config.vocab_size)
+    learner.learn(rollouts)
+    return learner, rollouts
+
+
+def updates(setting: Setting, checkpointing: bool | None = None) -> dict:
+    """Figures of some updates on the same rollouts."""
+    from rlbook.scale.plan.budget import Budget, Prompts
     from rlbook.scaling.shape import model_shape
 
-    with TemporaryDirectory() as folder:
-        config = setting.config(folder)
-        learner = ShardedLearner(config, Layout(Path(folder)), Ranks(setting.device))
-        rollouts = made_up(setting, learner.policy.config.vocab_size)
-        learner.learn(rollouts)
-        seconds = [timed(lambda: learner.learn(rollouts)) for _ in range(setting.repeats)]
-        peak = peak_gb(setting.device, lambda: learner.learn(rollouts), whole=True)
+    learner, rollouts = prepared(setting, checkpointing)
+    config = learner.settings
+    seconds = [timed(lambda: learner.learn(rollouts)) for _ in range(setting.repeats)]
+    peak = peak_gb(setting.device, lambda: learner.learn(rollouts), whole=True)
     shape = model_shape(setting.policy)
     lengths = [len(r.prompt_ids) + r.length for r in rollouts]
     flops = shape.training_flops(sum(lengths), sum(n * n / 2 for n in lengths))
     budget = Budget(config, shape, Prompts(setting.prompt, setting.prompt))
-    return [
+    return (
         {"rollouts": len(rollouts), "tokens": sum(lengths)}
         | spread(seconds)
         | {
@@ -170,7 +250,7 @@ def update(setting: Setting) -> list[dict]:
             "peak_gb": peak,
             "budget_gb": budget.trainer_bytes / 1e9,
         }
-    ]
+    )
 
 
 def resume(setting: Setting) -> list[dict]:
@@ -212,6 +292,8 @@ def resume(setting: Setting) -> list[dict]:
 
 def generate(setting: Setting) -> list[dict]:
     """A token of every slot, and the log-probabilities of its tokens beside the trainer's."""
+    if not find_spec("vllm") and setting.device == "cuda":
+        raise Skipped("no vLLM here, and the built-in sampler's speed says nothing about one")
     engine = VLLMEngine(setting) if find_spec("vllm") else BuiltinEngine(setting)
     model, _ = load_policy(setting.policy, getattr(torch, setting.dtype), setting.device)
     rows = []
@@ -257,6 +339,12 @@ def push(setting: Setting) -> list[dict]:
                 | {"seconds_writing": writing, "seconds_loading": loading}
             )
     return rows
+
+
+def learn(setting: Setting) -> list[dict]:
+    """A run of the tiny policy by the built-in sampler: does it learn its sums on this device?"""
+    own = {"engine": "builtin", "dtype": "float32", "max_staleness": 2}
+    return [whole_run(setting, setting.learning, **own)]
 
 
 def pipeline(setting: Setting) -> list[dict]:
@@ -310,6 +398,8 @@ def whole_run(
             Thread(target=kill_after_an_update, args=(layout, kill), daemon=True).start()
         launch(config)
         rows, events = read_jsonl(layout.log("metrics")), read_jsonl(layout.log("events"))
+        right = [row["accuracy"] for row in read_jsonl(layout.log("rollouts"))]
+        ends = fmean(right[:5]), fmean(right[-5:])
         seconds = time.time() - start
     return (
         {"engine": engine, "updates": len(rows), "seconds": seconds}
@@ -318,6 +408,10 @@ def whole_run(
         | {"train_seconds": median(row["train_seconds"] for row in rows)}
         | {"mismatch_fresh": max(row["mismatch_fresh"] for row in rows)}
         | {"first_loss": rows[0]["loss"], "last_loss": rows[-1]["loss"]}
+        | {
+            f"{name}_accuracy": accuracy
+            for name, accuracy in zip(("first", "last"), ends, strict=True)
+        }
     )
 
 
@@ -339,6 +433,9 @@ STAGES: dict[str, tuple[Callable[[Setting], list[dict]], float]] = {
     "resume": (resume, 240.0),
     "head": (head, 180.0),
     "update": (update, 240.0),
+    "sweep": (sweep, 420.0),
+    "kernels": (kernels, 300.0),
+    "learn": (learn, 240.0),
     "generate": (generate, 360.0),
     "push": (push, 300.0),
     "pipeline": (pipeline, 300.0),
@@ -483,13 +580,13 @@ def engine_of_a_run(setting: Setting) -> str:
         return "builtin"
 
 
-def random_policy(folder: Path) -> str:
-    """A folder with Qwen3-0.6B's architecture, random weights and the tiny tokenizer."""
+def random_policy(folder: Path, size: str = "0.6B") -> str:
+    """A folder with a model of published sizes, random weights and the tiny tokenizer."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        config = AutoConfig.for_model(**QWEN3_06B)
+        config = AutoConfig.for_model(**SIZES[size])
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
     load_tokenizer().save_pretrained(folder)
@@ -524,7 +621,7 @@ def main(
             left = min(STAGES[stage][1], deadline - time.monotonic())
             became[stage] = run_stage(stage, setting, folder, left) if left > LEAST else "no time"
             print(f"{stage}: {became[stage]}", flush=True)
-            write_json(folder / "stages.json", became)
+            write_json(folder / "stages.json", read_json(folder / "stages.json", {}) | became)
     return became
 
 
@@ -539,12 +636,13 @@ def run_stage(stage: str, setting: Setting, folder: Path, seconds: float) -> str
         json.dumps(asdict(setting)),
         str(folder),
     ]
-    log = folder / f"{stage}.log"
+    log, given = folder / f"{stage}.log", os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(ROOT), *([given] if given else [])])  # packages may be in it
     with log.open("w") as file:
         try:
             done = subprocess.run(
                 argv, stdout=file, stderr=file, timeout=seconds,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=os.environ | {"PYTHONPATH": path},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"stopped after {seconds:.0f} s: {log}"
@@ -558,7 +656,7 @@ def run_stage(stage: str, setting: Setting, folder: Path, seconds: float) -> str
 def stage_process(stage: str, described: str, folder: str) -> None:
     """What `run_stage` starts."""
     fields = json.loads(described)
-    fields |= {name: tuple(map(as_tuple, fields[name])) for name in ("heads", "slots")}
+    fields |= {name: tuple(map(as_tuple, fields[name])) for name in ("heads", "slots", "sweep")}
     setting = Setting(**fields)
     if setting.device == "cpu":
         set_threads()

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from workshop.__main__ import bench
 from workshop.bench import gpu
 from workshop.shared.evidence import check_table
 
@@ -47,7 +48,13 @@ def another_took_over(rows):
     assert int(rows[0]["deaths"]) >= 1 and rows[0]["updates"] == "6"
 
 
+def says_where_the_time_goes(rows):
+    shares = [float(row["share"]) for row in rows]
+    assert len({row["micro_batch_tokens"] for row in rows}) == 2 and 0.5 < sum(shares) / 2 <= 1
+
+
 CHECKS = {
+    "kernels": says_where_the_time_goes,
     "head": sums_are_exact,
     "resume": goes_on_where_it_was,
     "generate": same_policy,
@@ -55,8 +62,37 @@ CHECKS = {
 }
 
 
-def test_what_all_runs_rest_on_comes_first():
-    assert next(iter(gpu.STAGES)) == "resume"
+def test_what_all_runs_rest_on_comes_first_then_what_needs_no_vllm():
+    names = list(gpu.STAGES)
+    assert names[0] == "resume" and max(most for _, most in gpu.STAGES.values()) <= 480
+    assert names.index("learn") < min(map(names.index, gpu.IN_VLLM))
+
+
+def test_the_shell_chooses_stages_time_and_folder(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(gpu, "main", lambda *given: seen.append(given))
+    words = ["gpu", "--tiny", "--stages", "head", "sweep", "--seconds", "60", "--folder"]
+    bench([*words, str(tmp_path)])
+    bench(["gpu"])
+    usual = (False, None, None, tuple(gpu.STAGES), gpu.SECONDS)
+    assert seen == [(True, None, tmp_path, ["head", "sweep"], 60.0), usual]
+
+
+def test_stages_keep_packages_that_are_given_by_path_and_what_earlier_calls_found(
+    tmp_path, monkeypatch
+):
+    program = "import os; print(os.environ['PYTHONPATH'])"
+    original = gpu.subprocess.run
+
+    def run(argv, **how):
+        return original([argv[0], "-c", program], **how)
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    monkeypatch.setenv("PYTHONPATH", "/wheels")
+    for stage in ("head", "update"):
+        became = gpu.main(tiny=True, folder=tmp_path, stages=[stage])
+        assert became[stage].endswith(":/wheels") and str(gpu.ROOT) in became[stage]
+    assert json.loads((tmp_path / "stages.json").read_text()).keys() == {"head", "update"}
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 2, reason="there are enough GPUs")
