@@ -2,8 +2,8 @@
 
 import io
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from math import ceil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil, nan
 from typing import Any
 
 import matplotlib as mpl
@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from rlbook.training import side_by_side
 from rlbook.viz.style import CYCLE, METHOD_COLOURS, MUTED, STYLE, label_lines
 
+Row = Mapping[str, float]  # the metrics of a step
 MAX_FRAMES = 36  # a front end gets the final picture too: at most 40 messages a cell
 
 
@@ -100,13 +101,12 @@ class LivePlot:
         self.history |= {line: [] for line in line_of.values()}
         steps = {name: total or steps_of(run) or 0 for name, run in runs.items()}
         self.expected |= {line: steps[name] for name, line in line_of.items()}
-        made: dict[Any, list[Mapping[str, float]]] = {name: [] for name in runs}
+        made: dict[Any, list[Row]] = {name: [] for name in runs}
         redraw_at, start, all_steps = 1, time.perf_counter(), sum(steps.values()) or None
         for done, (name, metrics) in enumerate(side_by_side(runs, learners), 1):
             made[name].append(metrics)
-            for line in dict.fromkeys(line_of.values()):
-                mine = (rows for other, rows in made.items() if line_of[other] == line)
-                self.history[line] = [row for rows in mine for row in rows]
+            mine = (rows for other, rows in made.items() if line_of[other] == line_of[name])
+            self.history[line_of[name]] = joined(mine)
             if done >= redraw_at:
                 self.show(eta("all", done, all_steps, time.perf_counter() - start))
                 redraw_at = done + self.pause(done, all_steps)
@@ -192,6 +192,12 @@ class LivePlot:
     def __repr__(self) -> str:
         runs = ", ".join(f"{label}: {len(rows)}" for label, rows in self.history.items())
         return f"LivePlot of {', '.join(self.metrics)} ({runs})"
+
+
+def joined(runs: Iterable[Sequence[Row]]) -> list[Row]:
+    """The rows of several runs as those of one line, which breaks off between them."""
+    begun = [rows for rows in runs if rows]
+    return [row for rows in begun for row in (*rows, dict.fromkeys(rows[-1], nan))][:-1]
 
 
 def moving_mean(values: Iterable[float], width: int) -> list[float]:

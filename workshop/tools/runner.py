@@ -4,20 +4,24 @@ import base64
 import hashlib
 import io
 import json
+import os
 import re
+import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
 from functools import reduce
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 from nbformat import NotebookNode
 
 from rlbook.manifest import manifest
 from rlbook.paths import ROOT, data_dir
+from workshop.shared.waiting import START as NOTES
+from workshop.shared.waiting import VARIABLE, waiting
 from workshop.site.vectors import START, folder_of, take_vectors
 from workshop.tools.hygiene import CHECK_TAG, WIDGET, problems
 
@@ -42,12 +46,12 @@ def build(paths: Sequence[str | Path] = (), timeout: int = 300) -> bool:
     good = True
     for path in [Path(p).resolve() for p in paths] or chapters():
         try:
-            seconds = execute(path, timeout)
+            seconds, waits = execute(path, timeout)
         except Exception as error:
             print(f"{path.name:<32} FAILED\n{textwrap.indent(str(error).strip(), '    ')}")
             good = False
             continue
-        record_time(path, seconds)
+        record_time(path, seconds, waits)
         wrong = problems(path)
         good &= not wrong
         size = path.stat().st_size / 1000
@@ -55,8 +59,8 @@ def build(paths: Sequence[str | Path] = (), timeout: int = 300) -> bool:
     return good
 
 
-def execute(path: str | Path, timeout: int = 300) -> float:
-    """Run a notebook from top to bottom, store its outputs in place, return the wall seconds.
+def execute(path: str | Path, timeout: int = 300) -> tuple[float, dict[str, Any]]:
+    """Run a notebook from top to bottom, store its outputs in place; wall seconds and `waiting`.
 
     Same code, same bytes: no time stamps, widget state, model ids or paths of this machine. Its
     figures as vectors go to `data/figures`. `timeout` is per cell. Raises
@@ -76,15 +80,18 @@ def execute(path: str | Path, timeout: int = 300) -> float:
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
-        extra_arguments=[f"--IPKernelApp.exec_lines={START}"],
+        extra_arguments=[f"--IPKernelApp.exec_lines={line}" for line in (START, NOTES)],
     )
     start = time.perf_counter()
-    client.execute()
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder) / "notes"
+        client.execute(env=os.environ | {VARIABLE: str(notes)})
+        waits = waiting(notebook, notes)
     seconds = time.perf_counter() - start
     clean(notebook, path.stem)
     take_vectors(notebook, folder_of(path))
     nbformat.write(notebook, path)
-    return seconds
+    return seconds, waits
 
 
 def clean(notebook: NotebookNode, name: str) -> None:
@@ -167,14 +174,14 @@ def recorded_times() -> dict[str, dict]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def record_time(path: Path, seconds: float) -> None:
-    """Note how long a notebook took, on what machine."""
+def record_time(path: Path, seconds: float, waits: dict[str, Any]) -> None:
+    """Note how long a notebook took, on what machine, and how long on an idle one."""
     folder = ROOT / "chapters"
     if not path.is_relative_to(folder):
         return
     name = path.relative_to(folder).as_posix()
     facts = manifest(command=f"make book CHAPTERS=chapters/{name}")
-    times = {**recorded_times(), name: {"seconds": round(seconds, 1), **facts}}
+    times = {**recorded_times(), name: {"seconds": round(seconds, 1), **waits, **facts}}
     times = {key: times[key] for key in sorted(times) if (folder / key).is_file()}
     times_path().parent.mkdir(parents=True, exist_ok=True)
     times_path().write_text(json.dumps(times, indent=1) + "\n")

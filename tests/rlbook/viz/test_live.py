@@ -60,6 +60,24 @@ def test_at_most_forty_messages_for_three_runs(screen, monkeypatch, total):
     assert 3 < len(screen.bundles) <= 40 and MAX_FRAMES < 40
 
 
+def test_runs_side_by_side_grow_together_in_the_order_they_were_given(screen, monkeypatch):
+    live = LivePlot("accuracy")
+    monkeypatch.setattr(live, "png", lambda progress="": (progress, str(live)))
+    live.side_by_side({"a": Run(24), "b": Run(24)})
+    assert {name: [m["step"] for m in rows] for name, rows in live.history.items()} == {
+        name: list(range(1, 25)) for name in "ab"
+    }
+    *during, last = (bundle["image/png"] for bundle in screen.bundles)
+    assert len(during) <= 12 and "of 48" in during[-1][0] and last[0] == ""
+
+
+def test_runs_may_share_a_line_which_breaks_off_between_them():
+    live, runs = LivePlot("accuracy"), {("a", 0): Run(2), ("a", 1): Run(3), ("b", 0): Run(1)}
+    live.side_by_side(runs, lines={run: run[0] for run in runs})
+    steps = {line: [row["step"] for row in rows] for line, rows in live.history.items()}
+    assert steps["b"] == [1] and str(steps["a"]) == "[1, 2, nan, 1, 2, 3]"
+
+
 def test_progress_is_shown_while_running_and_gone_in_the_end(screen, monkeypatch):
     live = LivePlot("accuracy")
     monkeypatch.setattr(live, "png", lambda progress="": progress)
