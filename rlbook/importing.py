@@ -1,8 +1,10 @@
 """Own code by name: "package.module:attribute"."""
 
 import importlib
+import inspect
 import os
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -43,3 +45,19 @@ def name_of(thing: Any) -> str:
     if not module or not name or "<" in name:
         raise ValueError(f"{thing!r} has no import path: define it at the top of a module")
     return f"{module}:{name}"
+
+
+def check_call(
+    what: str, function: Callable[..., Any], arguments: Sequence[str], named: Sequence[str] = ()
+) -> None:
+    """Require that a function of the reader's can be called with these arguments.
+
+    Raises `ValueError` naming it, how it is called and what does not fit.
+    """
+    call = ", ".join([*arguments, *(f"{name}=…" for name in named)])
+    try:
+        inspect.signature(function).bind(*arguments, **dict.fromkeys(named))
+    except TypeError as error:
+        raise ValueError(f"{what} is called as ({call}), and does not take that: {error}") from None
+    except ValueError:
+        pass  # written in C, it does not say what it takes

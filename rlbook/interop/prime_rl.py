@@ -6,7 +6,7 @@ It is not on PyPI, so no test imports these names or its loss.
 from typing import Any
 
 from rlbook.interop.translation import Run, Translation, Words, estimator, region, table, unsaid
-from rlbook.objectives import Method
+from rlbook.objectives import Method, PromptFilter
 
 VERSION, DEFAULTS = table("prime-rl")
 LOSS, ALGO = "trainer.loss.", "orchestrator.algo."
@@ -46,7 +46,7 @@ def translate(method: Method, run: Run) -> Translation:
     else:
         out.lost["trust region"] = f"no {region(m)}: type = custom takes a function of your own"
     out.averages(m, {"token_mean": "always"})
-    dropped = m.prompt_filter is not None and not m.prompt_filter.resample
+    dropped = isinstance(m.prompt_filter, PromptFilter) and not m.resamples
     out.say({"filter_zero_advantages": dropped}, "orchestrator.train.")
     settled = {"old log-probs": m.old_logprobs == "sampler", "prompts": dropped}
     out.lost |= unsaid(m, settled)

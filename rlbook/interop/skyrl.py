@@ -7,7 +7,7 @@ from typing import Any
 
 from rlbook.interop.fold import RowAdvantages
 from rlbook.interop.translation import BIG, Run, Settings, Translation, Words, region, table, unsaid
-from rlbook.objectives import FIELD, METHODS, Method
+from rlbook.objectives import FIELD, METHODS, Method, PromptFilter
 
 VERSION, DEFAULTS = table("skyrl")
 PREFIX = "trainer.algorithm."
@@ -52,7 +52,7 @@ def translate(method: Method, run: Run) -> Translation:
     if m.reward_shaping == "overlong_filter":
         out.say({"generator.apply_overlong_filtering": True})
         settled["shaping"] = True
-    if m.prompt_filter and m.prompt_filter.by == "reward":
+    if isinstance(m.prompt_filter, PromptFilter) and m.prompt_filter.by == "reward":
         resampled = m.prompt_filter.resample
         say(out, {"dynamic_sampling.type": "filter"} if resampled else {})
         say(out, {} if resampled else {"zero_variance_filter": True})

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from rlbook.objectives import Method
+from rlbook.objectives.table import filter_text
 
 BIG = 1e9  # a bound that nothing reaches, where a trainer has no word for "none"
 OFFERED = {"rewards", "groups", "mask", "lengths"}  # what a plug-in computes advantages from
@@ -136,7 +137,8 @@ def unsaid(method: Method, settled: Mapping[str, bool]) -> dict[str, str]:
         "entropy bonus": method.entropy_bonus,
         "likelihood": method.likelihood and f"{method.likelihood:g} log π of right answers",
         "shaping": method.reward_shaping != "none" and method.reward_shaping,
-        "prompts": method.prompt_filter and f"only those that differ by {method.prompt_filter.by}",
+        "prompts": method.prompt_filter
+        and "only those that " + filter_text(method.prompt_filter).removesuffix(", resampled"),
     }
     return {
         column: f"no word for {value}"

@@ -18,7 +18,7 @@ from rlbook.interop.translation import (
     table,
     unsaid,
 )
-from rlbook.objectives import FIELD, METHODS, Method
+from rlbook.objectives import FIELD, METHODS, Method, PromptFilter
 
 VERSION, DEFAULTS = table("verl")
 ACTOR, ALGORITHM = "actor_rollout_ref.actor.", "algorithm."
@@ -86,7 +86,7 @@ def translate(method: Method, run: Run) -> Translation:
     if m.reward_shaping == "overlong":
         out.say({"reward.reward_manager.name": "dapo", **overlong(m, run.max_new_tokens)})
         settled["shaping"] = True
-    if m.prompt_filter and m.prompt_filter.resample:
+    if isinstance(m.prompt_filter, PromptFilter) and m.prompt_filter.resample:
         metric = {"reward": "reward", "correct": "acc"}[m.prompt_filter.by]
         out.say({"enable": True, "metric": metric}, ALGORITHM + "filter_groups.")
         settled["prompts"] = True

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from jaxtyping import Float
 from torch import Tensor
 
+from rlbook.objectives.options import Choice
 from rlbook.objectives.ratios import MAX_LOG_RATIO
 from rlbook.objectives.shapes import check_same_shape
 
@@ -20,7 +21,7 @@ Gradient = Literal["k2", "score", "naive"]
 
 
 @dataclass(frozen=True)
-class KLPenalty:
+class KLPenalty(Choice):
     """β·KL(π_θ ‖ π_ref), subtracted from the rewards or added to the loss.
 
     `kind` is the estimator of the value; `gradient` applies to `where="loss"` (see `kl_loss`).
@@ -33,10 +34,7 @@ class KLPenalty:
     gradient: Gradient = "k2"
 
     def __post_init__(self) -> None:
-        _check("kind", self.kind, Kind)
-        _check("gradient", self.gradient, Gradient)
-        if self.where not in ("loss", "reward"):
-            raise ValueError(f'where must be "loss" or "reward", got {self.where!r}')
+        super().__post_init__()
         if self.beta < 0:
             raise ValueError(f"beta must be ≥ 0, got {self.beta}")
 

@@ -1,19 +1,21 @@
 """A method is a row of choices, and every choice has a name."""
 
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from pydantic import InstanceOf
 
-from rlbook.objectives.aggregation import Aggregation
-from rlbook.objectives.estimators import bound, needs_of
+from rlbook.importing import check_call
+from rlbook.objectives.aggregation import AGGREGATIONS, Aggregation
+from rlbook.objectives.estimators import UNDECLARED, bound, describe, needs_of
 from rlbook.objectives.kl import KLPenalty
-from rlbook.objectives.prompts import PromptFilter
+from rlbook.objectives.options import checked, meant
+from rlbook.objectives.prompts import Filter
 from rlbook.objectives.ratios import SamplerCorrection
 from rlbook.objectives.selection import Selection
-from rlbook.objectives.specs import checked, meant, merged, read, write
+from rlbook.objectives.specs import merged, read, write
 from rlbook.objectives.tokens import Ratio
 from rlbook.objectives.trust_regions import NoTrustRegion, Region
 
@@ -46,8 +48,8 @@ class Method:
     """One row of the table.
 
     `ratio`: "none", that of each "token", GSPO's mean over the "sequence", or the product over it,
-    "sequence_product". `ratio`, `trust_region`, `aggregation`, `advantage` and `selection` also
-    take code of your own, the object or its import path.
+    "sequence_product". `ratio`, `trust_region`, `aggregation`, `advantage`, `selection` and
+    `prompt_filter` also take code of your own, the object or its import path.
     `constant` is the normaliser of `aggregation="constant"`; None: the run's generation limit.
     `old_logprobs` says whose log-probs the paper calls π_old: the trainer's, recomputed, or the
     sampler's own. `sampler_correction` then weighs tokens for the difference of the two.
@@ -80,21 +82,24 @@ class Method:
     format_bonus: float = 0.0
     reward_shaping: Literal["none", "overlong", "overlong_filter"] = "none"
     overlong_cache: int | None = None
-    prompt_filter: PromptFilter | None = None
+    prompt_filter: Filter | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
         for name, value in fitted({f.name: getattr(self, f.name) for f in fields(self)}).items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "advantage", bound(self.advantage))
-        region = self.trust_region
-        if self.ratio == "none" and not isinstance(region, NoTrustRegion):
-            name = getattr(region, "__name__", type(region).__name__)
-            raise ValueError(f'{name} needs ratio="token" or "sequence"')
+        check_code(self)
+        check_ratio(self)
         if self.sampler_correction is not None and self.old_logprobs != "recomputed":
             raise ValueError(
                 'sampler_correction compares two π_old: set old_logprobs="recomputed" '
                 "(the sampler's own need no correction)"
+            )
+        if self.likelihood and self.aggregation in AGGREGATIONS.keys() - {"token_mean"}:
+            raise ValueError(
+                "likelihood is a mean over the tokens of right answers: it needs "
+                f'aggregation="token_mean", got {self.aggregation!r}'
             )
         if self.constant is not None and not self.constant > 0:
             raise ValueError(f"constant divides the loss: it must be > 0, got {self.constant}")
@@ -110,6 +115,11 @@ class Method:
     def takes_token_rewards(self) -> bool:
         """Whether the advantage takes rewards (N, T), one per token."""
         return needs_of(self.advantage).token_rewards
+
+    @property
+    def resamples(self) -> bool:
+        """Whether further prompts are asked in place of those that the filter drops."""
+        return bool(getattr(self.prompt_filter, "resample", False))
 
     @property
     def top_k(self) -> int | None:
@@ -201,6 +211,39 @@ def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("trust_region", ...) is None:
         values["trust_region"] = NoTrustRegion()
     return checked(Method, values)
+
+
+def check_code(method: Method) -> None:
+    """Require that code of the reader's own can be called as its column is; else `ValueError`."""
+    region = getattr(method.trust_region, "weigh", method.trust_region)
+    columns: dict[str, tuple[Any, Sequence[str]]] = {
+        "trust_region": (region, ["tokens"]),
+        "ratio": (method.ratio, ["tokens"]),
+        "aggregation": (method.aggregation, ["counts"]),
+        "prompt_filter": (method.prompt_filter, ["rollouts"]),
+    }
+    for column, (function, arguments) in columns.items():
+        if callable(function):
+            name = getattr(function, "__qualname__", type(function).__name__)
+            check_call(f"{column} {name}", function, arguments)
+    estimator, wanted = method.advantage, needs_of(method.advantage)
+    if not isinstance(getattr(estimator, "func", estimator), type):  # a class is made afresh
+        positional = wanted is UNDECLARED  # what its parameters are called is its own affair
+        given = wanted.inputs if positional else ()
+        named = () if positional else wanted.inputs
+        check_call(f"advantage {describe(estimator)}", estimator, given, named)
+
+
+def check_ratio(method: Method) -> None:
+    """Require the ratio that the trust region looks at."""
+    region, ratio = method.trust_region, method.ratio
+    name = getattr(region, "__name__", type(region).__name__)
+    if ratio == "none" and not isinstance(region, NoTrustRegion):
+        raise ValueError(f'{name} needs ratio="token" or "sequence"')
+    wanted = getattr(region, "needs_ratio", None)
+    if wanted and isinstance(ratio, str) and ratio not in wanted:
+        needed = " or ".join(f'"{each}"' for each in wanted)
+        raise ValueError(f'{name} needs ratio={needed}, and this row has "{ratio}"')
 
 
 def changed_row(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,24 @@
-"""Which prompts learn: the choice of a method, carried out by `rlbook.training.select_groups`."""
+"""Which prompts learn: the choice of a method, carried out by `rlbook.training.select_groups`.
 
+A filter is a function of the rollouts of one prompt, True for a group to learn from:
+
+    def some_right(rollouts): return any(r.correct for r in rollouts)
+    replace(METHODS["dapo"], prompt_filter=some_right)
+
+or a frozen dataclass with a `__call__`, and a field `resample` if it wants the batch filled up.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from rlbook.objectives.options import Choice
 
 __all__ = ["PromptFilter"]
 
 
 @dataclass(frozen=True)
-class PromptFilter:
+class PromptFilter(Choice):
     """Only prompts whose completions differ learn, and `by` says in what.
 
     "correct": in the verifier's word, whatever a shaped reward makes of it (DAPO's dynamic
@@ -18,3 +29,10 @@ class PromptFilter:
 
     by: Literal["correct", "reward"]
     resample: bool = False
+
+    def __call__(self, rollouts: Iterable[Any]) -> bool:
+        """Whether these completions of one prompt differ."""
+        return len({getattr(rollout, self.by) for rollout in rollouts}) > 1
+
+
+Filter = Callable[[Sequence[Any]], bool]

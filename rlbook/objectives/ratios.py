@@ -1,12 +1,13 @@
 """Importance ratios: how much more likely is this token now than when it was sampled?"""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rlbook.objectives.options import Choice
 from rlbook.objectives.shapes import check_same_shape, check_tokens, zero_masked
 
 __all__ = ["SamplerCorrection", "sequence_ratio", "token_ratio"]
@@ -61,7 +62,7 @@ def sequence_ratio(
 
 
 @dataclass(frozen=True)
-class SamplerCorrection:
+class SamplerCorrection(Choice):
     """Weight that repairs a sampler μ which is not quite π_old: the ratio r = π_old/μ, bounded.
 
     For runs that recompute π_old in the trainer while another engine sampled.
@@ -82,11 +83,7 @@ class SamplerCorrection:
     moment: float | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode) or self.level not in get_args(Level):
-            raise ValueError(
-                f"mode is one of {get_args(Mode)}, level one of {get_args(Level)}; "
-                f"got {self.mode!r}, {self.level!r}"
-            )
+        super().__post_init__()
         if not 0 <= self.low <= 1 <= self.cap:
             raise ValueError(
                 f"bounds of the weight must enclose 1, got low={self.low}, cap={self.cap}: "

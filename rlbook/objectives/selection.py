@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rlbook.objectives.kl import kl_estimate
+from rlbook.objectives.options import Choice
 from rlbook.objectives.trust_regions import Surrogate
 
 __all__ = ["CovarianceClip", "CovarianceKL", "Selection", "TopEntropy"]
@@ -37,7 +38,7 @@ class Selection(Protocol):
 
 
 @dataclass(frozen=True)
-class TopEntropy:
+class TopEntropy(Choice):
     """80/20: only the `share` of tokens learns whose next-token distribution had most entropy.
 
     Source: Beyond the 80/20 rule, arXiv:2506.01939 (share 0.2); TRL's `top_entropy_quantile`.
@@ -46,6 +47,7 @@ class TopEntropy:
     share: float = 0.2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.share)
 
     def __call__(
@@ -59,7 +61,7 @@ class TopEntropy:
 
 
 @dataclass(frozen=True)
-class CovarianceClip:
+class CovarianceClip(Choice):
     """Clip-Cov: a `share` of all tokens, drawn among those with `low` < covariance < `high`, rests.
 
     The covariance of a token is `token_covariance`. At least one token is drawn where one lies in
@@ -71,6 +73,7 @@ class CovarianceClip:
     high: float = 5.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.share)
         if not self.low < self.high:
             raise ValueError(f"low must lie below high, got {self.low} and {self.high}")
@@ -89,7 +92,7 @@ class CovarianceClip:
 
 
 @dataclass(frozen=True)
-class CovarianceKL:
+class CovarianceKL(Choice):
     """KL-Cov: the `share` of tokens with the highest covariance pays β KL(π_old ‖ π_θ).
 
     The authors' code estimates it by `"abs"`, |log π_θ − log π_old|, whose slope is ±1 however
@@ -103,6 +106,7 @@ class CovarianceKL:
     kind: Literal["abs", "k2", "k3"] = "abs"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.share)
         if self.beta < 0:
             raise ValueError(f"beta weighs a penalty, at least 0, got {self.beta}")

@@ -23,6 +23,22 @@ def check_tokens(mask: Bool[Tensor, "N T"], **tensors: Tensor | None) -> None:
             )
 
 
+def check_result(what: str, given: object, like: Tensor) -> None:
+    """Require what code of a reader's own returned to be a tensor of the shape of `like`.
+
+    Raises `ValueError` naming it, and for a boolean tensor where numbers are wanted or vice versa.
+    """
+    shape, flags = tuple(like.shape), like.dtype == torch.bool
+    if not isinstance(given, Tensor) or given.shape != like.shape:
+        got = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise ValueError(f"{what} is {got}: return a tensor {shape}, one value per token")
+    if (given.dtype == torch.bool) != flags:
+        raise ValueError(
+            f"{what} holds {given.dtype}: return {'True or False' if flags else 'a number'} "
+            "for each token"
+        )
+
+
 def check_same_shape(**tensors: Tensor) -> None:
     """Require one common shape; raises `ValueError` naming the first that differs."""
     (first, reference), *rest = tensors.items()

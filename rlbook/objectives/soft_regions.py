@@ -12,11 +12,13 @@ These last two judge a whole answer and need its ratio: "sequence", or the produ
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rlbook.objectives.options import Choice
 from rlbook.objectives.tokens import Tokens
 from rlbook.objectives.trust_regions import RatioClip, Weights
 
@@ -25,7 +27,7 @@ __all__ += ["SequenceMask", "SoftGate", "TaperedWeight"]
 
 
 @dataclass(frozen=True)
-class SoftGate:
+class SoftGate(Choice):
     """SAPO: −(4/τ) σ(τ(ρ − 1)) A. The weight 4σ(1−σ)ρ is 1 at ρ = 1 and fades on both sides.
 
     A larger τ fades sooner: `tau_low` for A ≤ 0, which the paper wants stricter, `tau_high` for
@@ -36,6 +38,7 @@ class SoftGate:
     tau_high: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.tau_low <= 0 or self.tau_high <= 0:
             raise ValueError(f"τ must be positive, got {self.tau_low} and {self.tau_high}")
 
@@ -56,7 +59,7 @@ class SoftGate:
 
 
 @dataclass(frozen=True)
-class DivergencePenalty:
+class DivergencePenalty(Choice):
     """DRPO: −ρA + |A|/(2δ) · μ(ρ − 1)², a slope where DPPO has a wall.
 
     The weight is ρ(1 − sign(A)(π − μ)/δ), with μ from `logp_old`: 0 where DPPO's binary total
@@ -67,6 +70,7 @@ class DivergencePenalty:
     delta: float = 0.15
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.delta <= 0:
             raise ValueError(f"delta is a change of probability above 0, got {self.delta}")
 
@@ -78,7 +82,7 @@ class DivergencePenalty:
 
 
 @dataclass(frozen=True)
-class TaperedWeight:
+class TaperedWeight(Choice):
     """TOPR: good answers weigh 1, whatever the ratio; bad ones min(ρ, 1), so that they fade.
 
     The paper's ratio is that of the whole answer, ratio="sequence_product"; with "token" every
@@ -92,7 +96,7 @@ class TaperedWeight:
 
 
 @dataclass(frozen=True)
-class RatioWindow:
+class RatioWindow(Choice):
     """GLM-5's double-sided mask: a token outside 1−low < ρ < 1+high teaches nothing; else ρ.
 
     Whatever the sign of A, so that a token on its way back is stopped as well. The papers' ratio is
@@ -104,6 +108,7 @@ class RatioWindow:
     high: float = 0.2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.low < 0 or self.high < 0:
             raise ValueError(f"low and high are distances from 1, got {self.low} and {self.high}")
 
@@ -114,20 +119,22 @@ class RatioWindow:
 
 
 @dataclass(frozen=True)
-class SequenceMask:
+class SequenceMask(Choice):
     """DeepSeek-V3.2: a bad answer that has drifted teaches nothing; on the rest, PPO's clip.
 
     Left out where A < 0 and the mean of log μ − log π_θ over the answer's tokens exceeds `drift`,
-    in nats: that is, where GSPO's ratio is below e^−drift. Needs ratio="sequence"; the clip takes
-    the tokens' own ratios. The paper names no value of `drift`.
+    in nats: that is, where GSPO's ratio is below e^−drift. The clip takes the tokens' own ratios.
+    The paper names no value of `drift`.
     Source: DeepSeek-V3.2, arXiv:2512.02556, off-policy sequence masking. Chapter 11.
     """
 
+    needs_ratio: ClassVar = ("sequence",)
     drift: float
     low: float = 0.2
     high: float = 0.2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.drift < 0:
             raise ValueError(f"drift is a mean log-ratio ≥ 0, got {self.drift}")
 
@@ -140,14 +147,15 @@ class SequenceMask:
 
 
 @dataclass(frozen=True)
-class SequenceGamma:
+class SequenceGamma(Choice):
     """VESPO: every token of an answer weighs W^k e^{λ(1−W)}, W the ratio of the whole answer.
 
     1 at W = 1, 0 at W = 0 and for large W; it peaks at W = k/λ, so the defaults let good answers
-    peak below 1 and bad ones above. Needs ratio="sequence_product".
+    peak below 1 and bad ones above.
     Source: VESPO, arXiv:2602.10693; values as in TRL. Chapter 11.
     """
 
+    needs_ratio: ClassVar = ("sequence_product",)
     k_low: float = 3.0
     lambda_low: float = 2.0
     k_high: float = 2.0
@@ -162,7 +170,7 @@ class SequenceGamma:
 
 
 @dataclass(frozen=True)
-class GeometricClip:
+class GeometricClip(Choice):
     """GMPO: a whole answer weighs the geometric mean of its tokens' clipped ratios.
 
     The loss of each of its tokens is −A (Π_t ρ̃_t)^{1/|y|}, with log ρ_t clipped to [−low, high] on
@@ -170,10 +178,12 @@ class GeometricClip:
     Source: GMPO, arXiv:2507.20673, Eq. 4; as verl's `geo_mean`. Chapter 11.
     """
 
+    needs_ratio: ClassVar = ("token",)
     low: float = 0.4
     high: float = 0.4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.low < 0 or self.high < 0:
             raise ValueError(f"low and high are log-ratios ≥ 0, got {self.low} and {self.high}")
 

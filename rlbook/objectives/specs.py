@@ -7,21 +7,18 @@ the module: a file that you did not write can run code.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
-from functools import cache, partial
+from functools import partial
 from types import ModuleType
-from typing import Annotated, Any, Required, get_args, get_type_hints
-
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from typing import Any
 
 from rlbook.importing import import_name, name_of
 from rlbook.objectives import advantages, selection, soft_regions, trust_regions
 from rlbook.objectives.aggregation import AGGREGATIONS
-from rlbook.objectives.estimators import UNDECLARED, BoundEstimator, needs_of
+from rlbook.objectives.estimators import BoundEstimator
 from rlbook.objectives.kl import KLPenalty
+from rlbook.objectives.options import checked, meant, option_names
 from rlbook.objectives.prompts import PromptFilter
 from rlbook.objectives.ratios import SamplerCorrection
 from rlbook.objectives.tokens import RATIOS
@@ -49,29 +46,28 @@ KNOWN: Mapping[str, Known] = {
     ),
     "aggregation": AGGREGATIONS,
     "selection": defined_in(selection, like=is_dataclass),
+    "prompt_filter": {"PromptFilter": PromptFilter},
 }
 BY_NAME = ("ratio", "aggregation")  # a row goes on calling these by name
-NO_FLAG = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
 SETTINGS: Mapping[str, type] = {
     "kl": KLPenalty,
     "sampler_correction": SamplerCorrection,
-    "prompt_filter": PromptFilter,
 }
 
 
 def write(column: str, value: Any) -> Any:
     """What a column of a method holds, JSON-safe; `ValueError` for what no file can name."""
-    if column in SETTINGS and value is not None:
+    if (column in SETTINGS and value is not None) or isinstance(value, PromptFilter):
         return settings(value)
     if column not in KNOWN or value is None or isinstance(value, str):
         return plain(value, column)
     if isinstance(value, partial):
-        name = name_in(KNOWN[column], value.func)
+        name = name_in(column, value.func)
         return {"type": name} | {k: plain(v, f"{name}.{k}") for k, v in value.keywords.items()}
     if hasattr(value, "__qualname__"):
-        return name_in(KNOWN[column], value)
+        return name_in(column, value)
     if is_dataclass(value) and column != "advantage":  # an advantage is a class, made afresh
-        return {"type": name_in(KNOWN[column], type(value))} | settings(value)
+        return {"type": name_in(column, type(value))} | settings(value)
     raise ValueError(
         f"{type(value).__name__} cannot be written to a file: make the {column} a function or a "
         "@dataclass(frozen=True) at the top of a module"
@@ -86,7 +82,9 @@ def read(column: str, spec: Any) -> Any:
     if column in SETTINGS and isinstance(spec, Mapping):
         return build(SETTINGS[column], spec, column)
     if column not in KNOWN or not isinstance(spec, str | Mapping):
-        return spec
+        return as_spec_would(column, spec)
+    if column == "prompt_filter" and isinstance(spec, Mapping):
+        spec = {"type": "PromptFilter"} | dict(spec)
     name, options = parts(spec, column)
     choice = find(name, KNOWN[column], column)
     if not callable(choice):
@@ -100,6 +98,25 @@ def read(column: str, spec: Any) -> Any:
     if options:
         raise ValueError(f"{name} is a function: options of a {column} need a dataclass")
     return choice
+
+
+def as_spec_would(column: str, choice: Any) -> Any:
+    """An object in a column of a method, its fields checked and converted as those of a spec.
+
+    Raises `ValueError` for a field that does not fit, and for a class where an object is wanted.
+    """
+    if column not in (*KNOWN, *SETTINGS) or column == "advantage":
+        return choice
+    if isinstance(choice, type):
+        name = choice.__name__
+        raise ValueError(f"{column} is the class {name}: make one, {column}={name}(…)")
+    if not is_dataclass(choice):
+        return choice
+    made_by: type = type(choice)
+    names = [name for name in option_names(made_by) or () if hasattr(choice, name)]
+    given = {name: getattr(choice, name) for name in names}
+    fitted = checked(made_by, given, f"{column} {made_by.__name__}")
+    return choice if fitted == given else made_by(**fitted)
 
 
 def settings(choice: Any) -> dict[str, Any]:
@@ -144,12 +161,6 @@ def find(name: str, known: Known, where: str) -> Any:
     )
 
 
-def meant(name: str, known: Collection[str]) -> str:
-    """The near misses among the known names, as a question."""
-    near = get_close_matches(name, known, n=2)
-    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
-
-
 def imported(path: str) -> Any:
     """The object at "package.module:name"; `ValueError` where there is none."""
     try:
@@ -158,15 +169,18 @@ def imported(path: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def name_in(known: Known, choice: Any) -> str:
-    """The name under which `find` gives this function or class again.
+def name_in(column: str, choice: Any) -> str:
+    """The name under which `find` gives this function or class again in a column.
 
     Raises `ValueError` for a lambda, a function inside a function, and an object without a name.
     """
     name = getattr(choice, "__name__", "")
-    if name and known.get(name) is choice:
+    if name and KNOWN[column].get(name) is choice:
         return name
-    path = name_of(choice)
+    try:
+        path = name_of(choice)
+    except ValueError as error:
+        raise ValueError(f"{column}: {error}") from None
     # a notebook's cell that runs again makes a new object of the same name, and that is meant
     if choice.__module__ == "__main__":
         return path
@@ -175,7 +189,9 @@ def name_in(known: Known, choice: Any) -> str:
             return path
     except ValueError:
         pass
-    raise ValueError(f"{path} is another object: define {choice!r} at the top of a module")
+    raise ValueError(
+        f"{column}: {path} is another object: define {choice!r} at the top of a module"
+    )
 
 
 def plain(value: Any, where: str) -> Any:
@@ -187,64 +203,3 @@ def plain(value: Any, where: str) -> Any:
     if isinstance(value, tuple | list):
         return [plain(item, where) for item in value]
     raise ValueError(f"{where} is a {type(value).__name__}: only numbers, text and lists of them")
-
-
-def checked(target: Any, options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Options of a function or class as its annotations want them, checked by pydantic.
-
-    Raises `ValueError` for the first that is unknown, missing or of the wrong kind; `where` names
-    what they are options of.
-    """
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    owner, prefix = (f"{where} {target.__name__}", f"{where}.") if where else ("", "")
-    try:
-        return dict(options_of(target).validate_python(options))
-    except ValidationError as error:
-        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    name, said, names = str(first["loc"][0]), first["msg"], option_names(target) or []
-    if first["type"] == "extra_forbidden":
-        there = ", ".join(names) or "no options at all"
-        raise ValueError(f"{owner} has no {name!r}{meant(name, names)}: it has {there}")
-    if first["type"] == "missing" and len(first["loc"]) == 1:
-        raise ValueError(f"{owner} is missing {name!r}: it has {', '.join(names)}")
-    raise ValueError(f"{prefix}{name}: {said[0].lower()}{said[1:]}, got {options[name]!r}")
-
-
-@cache
-def options_of(target: Any) -> Any:
-    """The pydantic `TypeAdapter` of a target's options; of a class's none may be missing."""
-    hints, names = hints_of(target), option_names(target)
-    given = {name: hints.get(name, Any) for name in names or ()}
-    for name, hint in given.items():
-        if {int, float} & {hint, *get_args(hint)}:
-            given[name] = Annotated[hint, NO_FLAG]
-    if inspect.isclass(target):
-        for name, parameter in inspect.signature(target).parameters.items():
-            if parameter.default is parameter.empty:
-                given[name] = Required[given[name]]
-    make: Any = TypedDict
-    shape = make("Options", given, total=False)
-    shape.__pydantic_config__ = ConfigDict(
-        extra="allow" if names is None else "forbid", arbitrary_types_allowed=True
-    )
-    return TypeAdapter(shape)
-
-
-def option_names(target: Any) -> list[str] | None:
-    """Parameters that are not inputs of an estimator; None where it takes any keyword."""
-    parameters = list(inspect.signature(target).parameters.values())
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    if inspect.isclass(target):
-        return [p.name for p in parameters]
-    if needs_of(target) is UNDECLARED:  # rewards and groups, whatever they are called
-        return [p.name for p in parameters[2:]]
-    return [p.name for p in parameters if p.name not in (*needs_of(target).inputs, "groups")]
-
-
-def hints_of(target: Any) -> dict[str, Any]:
-    """Annotations; none where one names what cannot be found from here."""
-    try:
-        return get_type_hints(target, include_extras=True)
-    except (NameError, TypeError):
-        return {}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rlbook.objectives.estimators import describe
 from rlbook.objectives.method import Method
 from rlbook.objectives.methods import METHODS
-from rlbook.objectives.prompts import PromptFilter
+from rlbook.objectives.prompts import Filter, PromptFilter
 from rlbook.objectives.trust_regions import NoTrustRegion
 
 __all__ = ["method_table", "method_table_markdown", "method_text"]
@@ -53,10 +53,10 @@ def row_text(method: Method) -> dict[str, str]:
     }
 
 
-def filter_text(prompts: PromptFilter | None) -> str:
+def filter_text(prompts: Filter | None) -> str:
     """Which prompts learn, in words."""
-    if prompts is None:
-        return "all"
+    if not isinstance(prompts, PromptFilter):
+        return "all" if prompts is None else describe(prompts)
     return f"differ by {prompts.by}" + (", resampled" if prompts.resample else "")
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rlbook.objectives.ratios import sequence_ratio, token_ratio
-from rlbook.objectives.shapes import zero_masked
+from rlbook.objectives.shapes import check_result, zero_masked
 
 __all__ = ["Tokens"]
 
@@ -56,7 +56,9 @@ class Tokens:
         if isinstance(ratio, str) and ratio not in RATIOS:
             raise ValueError(f"unknown ratio {ratio!r}; choose from {', '.join(RATIOS)}")
         choice = RATIOS[ratio] if isinstance(ratio, str) else ratio
-        return replace(tokens, ratio=choice(tokens).detach())
+        chosen = choice(tokens)
+        check_result(f"ratio {getattr(choice, '__name__', type(choice).__name__)}", chosen, logp)
+        return replace(tokens, ratio=chosen.detach())
 
     @property
     def token_ratio(self) -> Float[Tensor, "*shape"]:

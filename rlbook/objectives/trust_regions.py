@@ -21,6 +21,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rlbook.objectives.divergences import binary_divergence
+from rlbook.objectives.options import Choice
+from rlbook.objectives.shapes import check_result
 from rlbook.objectives.tokens import Tokens
 
 __all__ = ["DivergenceMask", "NoTrustRegion", "RatioClip", "TrustRegion", "WeightClip"]
@@ -47,6 +49,7 @@ class TrustRegion(Protocol):
     """What weighs tokens: `weigh(tokens)` gives (weight, keep), (N, T) each.
 
     A `loss(tokens)` (N, T) beside it states the value that its paper gives them, for the log alone.
+    `needs_ratio` beside it are the ratios of a row it makes sense with; without it, every one.
     """
 
     def weigh(self, tokens: Tokens) -> Weights:
@@ -57,8 +60,19 @@ Region = TrustRegion | Callable[[Tokens], Weights]
 
 
 def weigh(region: Region, tokens: Tokens) -> Weights:
-    """The weights that a region, an object or a function, gives; 0 for tokens it does not keep."""
-    weight, keep = (region.weigh if isinstance(region, TrustRegion) else region)(tokens)
+    """The weights that a region, an object or a function, gives; 0 for tokens it does not keep.
+
+    Raises `ValueError` naming a region that gives anything but two tensors (N, T).
+    """
+    given = (region.weigh if isinstance(region, TrustRegion) else region)(tokens)
+    name = f"trust region {getattr(region, '__name__', type(region).__name__)}"
+    if not (isinstance(given, tuple) and len(given) == 2):
+        raise ValueError(
+            f"{name} returned {type(given).__name__}: return Weights(weight, keep), (N, T) each"
+        )
+    weight, keep = given
+    check_result(f"{name}: weight", weight, tokens.logp)
+    check_result(f"{name}: keep", keep, tokens.mask)
     return Weights(torch.where(keep, weight, 0.0).detach(), keep)
 
 
@@ -88,7 +102,7 @@ class NoTrustRegion:
 
 
 @dataclass(frozen=True)
-class RatioClip:
+class RatioClip(Choice):
     """PPO's clip: −min(ρA, clip(ρ, 1−low, 1+high) A), the minimum for both signs of A.
 
     Its gradient is a mask: 0 for tokens with A > 0 and ρ > 1+high, or A < 0 and ρ < 1−low.
@@ -101,6 +115,7 @@ class RatioClip:
     dual: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.low < 0 or self.high < 0:
             raise ValueError(f"low and high are distances from 1, got {self.low} and {self.high}")
         if self.dual is not None and self.dual <= 1:
@@ -126,7 +141,7 @@ class RatioClip:
 
 
 @dataclass(frozen=True)
-class WeightClip:
+class WeightClip(Choice):
     """CISPO: clip the importance weight, not the gradient: −sg(clip(ρ, min, max)) A log π.
 
     Every token keeps a gradient. `min` and `max` are *absolute* bounds of the weight. The same
@@ -139,6 +154,7 @@ class WeightClip:
     min: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.min <= 1 <= self.max:
             raise ValueError(
                 f"bounds of the weight must enclose 1, got min={self.min}, max={self.max}: "
@@ -151,7 +167,7 @@ class WeightClip:
 
 
 @dataclass(frozen=True)
-class DivergenceMask:
+class DivergenceMask(Choice):
     """DPPO: stop a token that moves away from π_old where the *distributions* already differ.
 
     Masked iff (A > 0, ρ > 1, D > high) or (A < 0, ρ < 1, D > low); weight min(ρ, cap) on the rest.
@@ -169,8 +185,7 @@ class DivergenceMask:
     top_k: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("tv", "kl"):
-            raise ValueError(f'kind must be "tv" or "kl", got {self.kind!r}')
+        super().__post_init__()
         if self.low < 0 or self.high < 0:
             raise ValueError(f"low and high are divergences ≥ 0, got {self.low} and {self.high}")
         if self.top_k is not None and self.top_k < 1:

@@ -202,8 +202,7 @@ class Pipeline:
         written = await self.generator.complete(prompt, size)
         answers = rollouts_of(tokenizer, [problem], [prompt], written, size, first_group=ticket)
         rollouts = judged(answers, self.task, self.rewards)
-        only = self.method.prompt_filter
-        if only and only.resample and not select_groups(rollouts, self.method):
+        if self.method.resamples and not select_groups(rollouts, self.method):
             self.pacing.refund(ticket)  # nothing to learn: another is asked in its place
             self.leave(rollouts)
         else:

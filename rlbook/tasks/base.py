@@ -26,13 +26,13 @@ class Verdict:
     """What a verifier says about one completion.
 
     `answer` is the text the verifier took as the answer, None if it found none that counts;
-    `reason` is one machine word, listed by each task ("ok" and "wrong" are common to all).
+    `reason` is one machine word, listed by each task ("ok" and "wrong" are common to all of ours).
     """
 
     correct: bool
-    format_ok: bool
-    answer: str | None
-    reason: str
+    format_ok: bool = True
+    answer: str | None = None
+    reason: str = ""
 
 
 @runtime_checkable

@@ -4,8 +4,8 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 
-from rlbook.importing import import_name
-from rlbook.tasks.base import HeldOut, Problem, Task
+from rlbook.importing import check_call, import_name
+from rlbook.tasks.base import HeldOut, Problem, Task, Verdict
 from rlbook.tasks.habits import HabitsTask
 from rlbook.tasks.sums import SumsTask
 
@@ -73,14 +73,43 @@ def made(name: str) -> Task:
 
 
 def checked(name: str, task: object) -> Task:
-    """The task itself, if it has what every task has."""
-    if isinstance(task, Task):
-        return task
+    """The task itself, if it has what every task has; else `ValueError` naming what it lacks."""
     missing = [member for member in _MEMBERS if not hasattr(task, member)]
+    if isinstance(task, type):
+        raise ValueError(f"task {name!r} is a class: make one, {task.__name__}()")
+    if not isinstance(task, Task):
+        raise ValueError(
+            f"task {name!r} has no {', '.join(missing)}: a task has {', '.join(_MEMBERS)} "
+            "(rlbook.tasks.Task)"
+        )
+    check_call(f"task {name!r}: sample", task.sample, ("seed", "n", "levels"))
+    check_call(f"task {name!r}: verify", task.verify, ("problem", "completion", "finished"))
+    return task
+
+
+def sampled(task: Task, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+    """`task.sample(seed, n, levels)`; `ValueError` unless these are `n` problems."""
+    problems = task.sample(seed, n, levels)
+    if isinstance(problems, Sequence) and all(isinstance(p, Problem) for p in problems):
+        if len(problems) == n:
+            return list(problems)
+        what = f"{len(problems)} problems"
+    else:
+        what = f"{problems!r:.60}"
     raise ValueError(
-        f"task {name!r} has no {', '.join(missing)}: a task has {', '.join(_MEMBERS)} "
-        "(rlbook.tasks.Task)"
+        f"task {task.name!r}: sample returned {what}: return {n} × Problem(id, prompt, answer)"
     )
+
+
+def verdict_of(task: Task, problem: Problem, completion: str, finished: bool = True) -> Verdict:
+    """`task.verify(problem, completion, finished)`; `ValueError` unless that is a verdict."""
+    verdict = task.verify(problem, completion, finished)
+    if not isinstance(verdict, Verdict):
+        raise ValueError(
+            f"task {task.name!r}: verify returned {verdict!r:.60} for an answer to {problem.id}: "
+            "return Verdict(correct=True) or Verdict(correct=False)"
+        )
+    return verdict
 
 
 def held_out_problems(task: Task, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
@@ -92,4 +121,4 @@ def held_out_problems(task: Task, n: int, levels: Sequence[int] | None = None) -
     """
     if isinstance(task, HeldOut):
         return task.held_out(n, levels)
-    return task.sample(HELD_OUT_SEED, n, levels)
+    return sampled(task, HELD_OUT_SEED, n, levels)

@@ -1,12 +1,12 @@
 """Which groups a method learns from, and how long a run may go on without any."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from rlbook.grouping import group_by
-from rlbook.objectives import Method
+from rlbook.objectives import Method, PromptFilter
+from rlbook.objectives.estimators import describe
 from rlbook.training.batch import Rollout
 from rlbook.training.rewards import Reward, VerifierReward, reward_name
 
@@ -18,13 +18,19 @@ SILENT_STEPS = 5  # a run that stands still for so long stops
 def select_groups(rollouts: Sequence[Rollout], method: Method) -> list[Rollout]:
     """The rollouts of the groups that pass the method's prompt filter; all of them without one.
 
-    A group passes if its completions `differ` in what the filter names. Chapters 08 and 16.
+    Raises `ValueError` for a filter that does not say True or False. Chapters 08 and 16.
     """
     if method.prompt_filter is None:
         return list(rollouts)
-    by, groups = method.prompt_filter.by, group_by(rollouts, lambda r: r.group)
-    passed = {group for group, members in groups.items() if differ(members, by)}
-    return [r for r in rollouts if r.group in passed]
+    passed = {}
+    for group, members in group_by(rollouts, lambda r: r.group).items():
+        said = passed[group] = method.prompt_filter(members)
+        if said not in (True, False):
+            raise ValueError(
+                f"prompt filter {describe(method.prompt_filter)} returned {said!r:.60} for the "
+                f"answers to {members[0].problem.id}: return True for a group to learn from"
+            )
+    return [r for r in rollouts if passed[r.group]]
 
 
 @dataclass
@@ -47,21 +53,18 @@ class Patience:
 
 
 def why_silent(rollouts: Sequence[Rollout], method: Method, reward: Reward) -> str:
-    """Why the method's prompt filter leaves nothing of these rollouts, and what to do about it."""
-    assert method.prompt_filter is not None
-    by, name = method.prompt_filter.by, reward_name(reward)
-    right, own = sum(r.correct for r in rollouts), not isinstance(reward, VerifierReward)
-    found = (
-        f"{right} of {len(rollouts)} answers are right and no prompt has both kinds"
-        if by == "correct"
-        else f"{name} gives all answers to a prompt the same"
-    )
+    """Why nothing is left of these rollouts to learn from, and what to do about it."""
+    only, name = method.prompt_filter, reward_name(reward)
+    if only is None or not rollouts:
+        return "there are no rollouts: hand `learn` those of `collect`"
+    which = f"by {getattr(only, 'by', describe(only))}"
+    found = f"{name} gives all answers to a prompt the same"
     fix = "choose other data.levels, or raise rollout.max_new_tokens or rollout.group_size"
-    if by == "correct" and own:
-        fix = f'let prompts be chosen by {name}: prompt_filter=PromptFilter(by="reward")'
-    return f"the prompt filter of {method.name}, by {by}, leaves nothing to learn: {found}; {fix}"
-
-
-def differ(rollouts: Iterable[Rollout], by: Literal["correct", "reward"]) -> bool:
-    """Whether these completions differ in correctness, or in their rewards."""
-    return len({getattr(rollout, by) for rollout in rollouts}) > 1
+    if not isinstance(only, PromptFilter):
+        found = f"it says False of every prompt ({len(rollouts)} answers)"
+    elif only.by == "correct":
+        right = sum(r.correct for r in rollouts)
+        found = f"{right} of {len(rollouts)} answers are right and no prompt has both kinds"
+        if not isinstance(reward, VerifierReward):
+            fix = f'let prompts be chosen by {name}: prompt_filter=PromptFilter(by="reward")'
+    return f"the prompt filter of {method.name}, {which}, leaves nothing to learn: {found}; {fix}"

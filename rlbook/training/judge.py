@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlbook.policy import Completion
 from rlbook.tasks import Problem, Task, Verdict
+from rlbook.tasks.registry import verdict_of
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import text_of
 from rlbook.training.engine import checked_completions
@@ -56,7 +57,7 @@ def judged(
 ) -> list[Rollout]:
     """The same rollouts, each with the task's verdict, then with all rewards."""
     for rollout in rollouts:
-        verdict = task.verify(rollout.problem, rollout.text, not rollout.truncated)
+        verdict = verdict_of(task, rollout.problem, rollout.text, not rollout.truncated)
         take_verdict(rollout, verdict)
     give_rewards(rollouts, rewards)
     return rollouts

@@ -89,11 +89,10 @@ import torch
 from torch import Tensor
 
 from rlbook.grouping import group_by, mean
-from rlbook.objectives import Loss, kl_estimate, summarize
+from rlbook.objectives import Loss, PromptFilter, kl_estimate, summarize
 from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.policy import TokenStats
 from rlbook.training.batch import Rollout, TrainBatch
-from rlbook.training.filter import differ
 
 GAPS = "mismatch", "mismatch_max", "mismatch_kl", "mismatch_correlation"
 BEFORE_UPDATES = (*GAPS, "surprise", "surprise_z", "kl_ref")
@@ -146,7 +145,7 @@ def rollout_metrics(
 def uniform_share(rollouts: Sequence[Rollout], by: Literal["correct", "reward"]) -> float:
     """Share of groups whose completions do not differ in `by`: those that a filter drops."""
     groups = group_by(rollouts, lambda r: r.group).values()
-    return mean(not differ(group, by) for group in groups)
+    return mean(not PromptFilter(by)(group) for group in groups)
 
 
 def batch_metrics(rollouts: Sequence[Rollout], batch: TrainBatch) -> dict[str, float]:

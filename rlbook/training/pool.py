@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlbook.tasks import HeldOut, Problem, Task, held_out_problems
+from rlbook.tasks.registry import sampled
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig, derive_seed
 
@@ -131,8 +132,8 @@ def training_problems(task: Task, config: RunConfig) -> list[Problem]:
     """
     data, prompts = config.data, config.rollout.prompts
     if data.pool is not None:
-        problems = task.sample(config.seed, data.pool, data.levels)
+        problems = sampled(task, config.seed, data.pool, data.levels)
     else:
         seeds = [derive_seed(config.seed, step, "prompts", 0) for step in range(config.steps)]
-        problems = [p for seed in seeds for p in task.sample(seed, prompts, data.levels)]
+        problems = [p for seed in seeds for p in sampled(task, seed, prompts, data.levels)]
     return list({p.id: p for p in problems}.values())

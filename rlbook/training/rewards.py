@@ -98,7 +98,16 @@ def give_rewards(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None
     for rollout in rollouts:
         rollout.rewards, rollout.token_rewards = {}, {}
     for reward in rewards:
-        parts, source = reward(rollouts), reward_name(reward)
+        source = reward_name(reward)
+        try:
+            parts = reward(rollouts)
+        except AttributeError as error:
+            if error.obj is not rollouts:
+                raise
+            raise ValueError(
+                f"reward {source} takes the list of rollouts for one ({error}): it is called with "
+                "all of them, return {part: [value for r in rollouts]}"
+            ) from error
         if not isinstance(parts, Mapping):
             raise ValueError(
                 f"reward {source} returned {parts!r}: return {{part: one value per rollout}}, "

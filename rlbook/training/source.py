@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import Sampler, end_ids
 from rlbook.tasks import Problem, Task
+from rlbook.tasks.registry import sampled
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.engine import Engine
@@ -90,9 +91,8 @@ class RolloutSource:
         at most `MAX_ROUNDS` rounds; what it will not use is returned as well.
         """
         path = (self.config.seed, step) if seed is None else (seed,)
-        again = self.method.prompt_filter and self.method.prompt_filter.resample
         rollouts: list[Rollout] = []
-        for number in range(MAX_ROUNDS if again else 1):
+        for number in range(MAX_ROUNDS if self.method.resamples else 1):
             problems = self.problems(step, derive_seed(*path, "prompts", number))
             noise, first = derive_seed(*path, "rollouts", number), number * len(problems)
             rollouts += self.sample(problems, seed=noise, first_group=first)
@@ -114,7 +114,7 @@ class RolloutSource:
         """Prompts of a step: the pool's next, or new ones from the task. (A curriculum may look at
         the step.)"""
         count, levels = self.config.rollout.prompts, self.config.data.levels
-        return self.pool.draw(count) if self.pool else self.task.sample(seed, count, levels)
+        return self.pool.draw(count) if self.pool else sampled(self.task, seed, count, levels)
 
     def sample(
         self, problems: Sequence[Problem], n: int | None = None, **how: Any

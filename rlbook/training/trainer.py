@@ -19,6 +19,7 @@ from rlbook.training.learner import Learner
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.resume import described, saved_run
 from rlbook.training.rewards import Reward, rewards_of
+from rlbook.training.seams import check_given, measured
 from rlbook.training.source import RolloutSource
 
 __all__ = ["Trainer"]
@@ -40,8 +41,8 @@ class Trainer:
         for metrics in Trainer(RunConfig(method="grpo")):
             print(metrics["step"], metrics["accuracy"])
 
-    Raises `ValueError` for a method that cannot be saved; its first step, for evaluations that
-    nobody makes.
+    Raises `ValueError` for a method that cannot be saved, and for an object that is not what it
+    stands for; its first step, for evaluations that nobody makes.
     """
 
     source_class, learner_class = RolloutSource, Learner  # for trainers that do these otherwise
@@ -56,6 +57,7 @@ class Trainer:
         engine: Engine | None = None,
         evaluate: Callable[["Trainer"], dict[str, Any]] | None = None,
     ):
+        check_given(policy, task, reward, engine, evaluate)
         config.method.to_dict()  # what cannot be saved fails now, not hours later
         self.config, self.method, self.measure = config, config.resolved_method, evaluate
         self.given = {"policy": policy, "task": task, "reward": reward, "engine": engine}
@@ -94,7 +96,7 @@ class Trainer:
         if self.step % self.config.rollout.sync_every == 0:
             self.sync()
         if self.measure and every and self.step % every == 0:
-            metrics["heldout"] = self.measure(self)["pass@1"]
+            metrics["heldout"] = measured(self.measure, self)
         self.patience.note(rollouts, used)
         return {"step": self.step, **metrics}
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import chain, islice, zip_longest
 
 from rlbook.grouping import mean
+from rlbook.objectives.table import filter_text
 from rlbook.scale.batch_log import end_log, log_end, newest_state, write_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
@@ -21,7 +22,6 @@ COUNTED = (
     *("rejected", "late", "failed_requests", "refused_requests"),
     *("verify_timeouts", "verify_errors"),
 )
-SPREAD = {"correct": "both right and wrong answers", "reward": "answers of different reward"}
 Finished = tuple[list[Rollout], float, float]  # a group, the seconds it took, when it was there
 
 
@@ -134,10 +134,9 @@ class Batches:
     def accept(self, ticket: int, rollouts: list[Rollout], seconds: float) -> None:
         """Keep a group that took `seconds`, unless it is too old or a filter rejects it."""
         oldest = min(version for rollout in rollouts for version in rollout.versions)
-        only = self.method.prompt_filter
         if not self.pacing.finish(ticket, oldest):
             self.leave(ticket, rollouts, "late")
-        elif only and only.resample and not select_groups(rollouts, self.method):
+        elif self.method.resamples and not select_groups(rollouts, self.method):
             self.reject(ticket, rollouts)
         else:
             self.finished[ticket] = rollouts, seconds, time.monotonic()
@@ -237,9 +236,9 @@ class Batches:
         """
         reason, groups, rollout = self.exhausted, len(self.silent), self.config.rollout
         hopeless = groups >= self.config.launch.silent_batches * rollout.prompts
-        if hopeless and self.method.prompt_filter:
+        if hopeless and (only := self.method.prompt_filter):
             reason = (
-                f"no prompt of {groups} in a row had {SPREAD[self.method.prompt_filter.by]}: "
+                f"no prompt of {groups} in a row passed the filter ({filter_text(only)}): "
                 f"accuracy {mean(self.silent):.3f} over {groups * rollout.group_size:,} answers; "
                 f"read some in {self.layout.log('samples')}, choose another task or data.levels, "
                 "or raise rollout.max_new_tokens"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rlbook.tasks.base import Problem, Task
-from rlbook.tasks.registry import get_task
+from rlbook.tasks.registry import get_task, verdict_of
 from rlbook.tasks.sandbox import bounded
 from rlbook.tasks.sandbox.bounded import Row
 
@@ -63,7 +63,7 @@ def gym_dataset(name: str, seed: int, size: int, **settings: Any) -> "Procedural
 def score_task(request: Row) -> Row:
     """A task's verdict on one completion."""
     task, problem = local_task(request["task"]), Problem(**request["problem"])
-    return asdict(task.verify(problem, request["completion"], request["finished"]))
+    return asdict(verdict_of(task, problem, request["completion"], request["finished"]))
 
 
 @lru_cache

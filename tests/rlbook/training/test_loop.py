@@ -77,7 +77,7 @@ def test_the_loop_is_the_trainer_bit_for_bit(method, little_policy, parity):
         (replace(RLOO, format_bonus=0.1), "shaped rewards"),
         (replace(RLOO, selection=TopEntropy(0.2)), "a selection of tokens"),
         (replace(RLOO, entropy_bonus=0.1), "the entropies of its tokens"),
-        (replace(RLOO, likelihood=0.1), "which answers are right"),
+        (replace(RLOO, likelihood=0.1, aggregation="token_mean"), "which answers are right"),
         (replace(RLOO, advantage=partial(EMABaseline, decay=0.5)), "an estimator that remembers"),
         (replace(RLOO, advantage=first_token_only), "rewards per token"),
         (

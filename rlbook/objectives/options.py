@@ -1,0 +1,94 @@
+"""What a choice is made with: its options, by name and kind, from a file or as an object."""
+
+import inspect
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import cache
+from typing import Annotated, Any, Required, cast, get_args, get_type_hints
+
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from rlbook.objectives.estimators import UNDECLARED, needs_of
+
+NO_FLAG = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
+
+
+class Choice:
+    """Base of the frozen dataclasses a row is made of: fields are checked as those of a file are.
+
+    Raises `ValueError` naming class, field and what it wants.
+    """
+
+    def __post_init__(self) -> None:
+        given = {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
+        for name, value in checked(type(self), given, type(self).__name__).items():
+            object.__setattr__(self, name, value)
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """The near misses among the known names, as a question."""
+    near = get_close_matches(name, known, n=2)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+
+
+def checked(target: Any, options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Options of a function or class as its annotations want them, checked by pydantic.
+
+    Raises `ValueError` for the first that is unknown, missing or of the wrong kind; `where` names
+    what they are options of.
+    """
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    owner, prefix = (f"{where} {target.__name__}", f"{where}.") if where else ("", "")
+    try:
+        return dict(options_of(target).validate_python(options))
+    except ValidationError as error:
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    name, said, names = str(first["loc"][0]), first["msg"], option_names(target) or []
+    if first["type"] == "extra_forbidden":
+        there = ", ".join(names) or "no options at all"
+        raise ValueError(f"{owner} has no {name!r}{meant(name, names)}: it has {there}")
+    if first["type"] == "missing" and len(first["loc"]) == 1:
+        raise ValueError(f"{owner} is missing {name!r}: it has {', '.join(names)}")
+    raise ValueError(f"{prefix}{name}: {said[0].lower()}{said[1:]}, got {options[name]!r}")
+
+
+@cache
+def options_of(target: Any) -> Any:
+    """The pydantic `TypeAdapter` of a target's options; of a class's none may be missing."""
+    hints, names = hints_of(target), option_names(target)
+    given = {name: hints.get(name, Any) for name in names or ()}
+    for name, hint in given.items():
+        if {int, float} & {hint, *get_args(hint)}:
+            given[name] = Annotated[hint, NO_FLAG]
+    if inspect.isclass(target):
+        for name, parameter in inspect.signature(target).parameters.items():
+            if parameter.default is parameter.empty:
+                given[name] = Required[given[name]]
+    make: Any = TypedDict
+    shape = make("Options", given, total=False)
+    shape.__pydantic_config__ = ConfigDict(
+        extra="allow" if names is None else "forbid", arbitrary_types_allowed=True
+    )
+    return TypeAdapter(shape)
+
+
+def option_names(target: Any) -> list[str] | None:
+    """Parameters that are not inputs of an estimator; None where it takes any keyword."""
+    parameters = list(inspect.signature(target).parameters.values())
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    if inspect.isclass(target):
+        return [p.name for p in parameters]
+    if needs_of(target) is UNDECLARED:  # rewards and groups, whatever they are called
+        return [p.name for p in parameters[2:]]
+    return [p.name for p in parameters if p.name not in (*needs_of(target).inputs, "groups")]
+
+
+def hints_of(target: Any) -> dict[str, Any]:
+    """Annotations; none where one names what cannot be found from here."""
+    try:
+        return get_type_hints(target, include_extras=True)
+    except (NameError, TypeError):
+        return {}
