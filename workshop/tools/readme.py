@@ -1,7 +1,8 @@
 """The README's picture, from a training run, and the tables of speed, from the benchmarks.
 
 `python -m workshop.tools.readme` writes `data/results/eight_answers.png`, and what stands between
-the two marks in README.md (three figures) and in workshop/bench/README.md (all of them).
+the two marks in README.md (three figures) and in workshop/bench/README.md (all of them), where it
+also writes what readers wait for.
 """
 
 import json
@@ -22,9 +23,13 @@ from rlbook.training.rollouts import Rollout, collect_rollouts
 from rlbook.viz.style import use_style
 from workshop.bench.plots import learning_gap
 from workshop.shared.evidence import load_results
+from workshop.tools.runner import recorded_times
 
 README, BENCH = ROOT / "README.md", ROOT / "workshop/bench/README.md"
 BEGIN, END = "<!-- performance: python -m workshop.tools.readme -->", "<!-- end of performance -->"
+
+WAIT = "<!-- waiting: python -m workshop.tools.readme -->"
+END_OF_WAIT, LONGEST = "<!-- end of waiting -->", 20
 
 SUM, ANSWER = "37+8-5+9=?", "49"
 STEPS, SEED = 60, 4
@@ -187,12 +192,31 @@ def with_performance(page: Path) -> str:
     return "\n".join([f"{head}{BEGIN}", "", *lines, "", measured_on(parts), "", f"{END}{tail}"])
 
 
+def with_waiting(page: str) -> str:
+    """The page with the longest cells of the chapters, from `chapter_times.json`."""
+    head, rest = page.split(WAIT)
+    _, tail = rest.split(END_OF_WAIT)
+    cells = [
+        (*seconds, f"{name[:2]}, *{cell.partition(' ')[2]}*")
+        for name, entry in recorded_times().items()
+        for cell, seconds in entry.get("cells", {}).items()
+        if "/" not in name
+    ]
+    longest = sorted(cells, key=lambda row: row[1], reverse=True)[:LONGEST]
+    lines = ["| chapter and section | one core | two | eight |", "|---|---|---|---|"]
+    lines += [
+        f"| {cell} | {one:.0f} s | {two:.0f} | {eight:.0f} |" for one, two, eight, cell in longest
+    ]
+    return "\n".join([f"{head}{WAIT}", "", *lines, "", f"{END_OF_WAIT}{tail}"])
+
+
 def main() -> list[Path]:
     """Draw README's figure and write its table anew; the files written."""
     picture = data_dir() / "results" / "eight_answers.png"
     eight_answers_figure(*eight_answers()).savefig(picture, dpi=120, metadata={"Software": None})
     for page in PAGES:
         page.write_text(with_performance(page))
+    BENCH.write_text(with_waiting(BENCH.read_text()))
     return [picture, *PAGES]
 
 

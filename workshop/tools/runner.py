@@ -40,8 +40,9 @@ def chapters() -> list[Path]:
 def build(paths: Sequence[str | Path] = (), timeout: int = 300) -> bool:
     """Execute notebooks in place (default: the whole book), one line each; True if all is well.
 
-    Writes each wall time, with the machine it was measured on, to
-    `data/results/chapter_times.json`. A notebook that fails keeps its old outputs.
+    Writes what each takes on an idle machine of two cores, and its long cells on 1, 2 and 8
+    (`workshop.shared.waiting`), to `data/results/chapter_times.json`, with the machine it was
+    measured on. A notebook that fails keeps its old outputs.
     """
     good = True
     for path in [Path(p).resolve() for p in paths] or chapters():
@@ -51,7 +52,7 @@ def build(paths: Sequence[str | Path] = (), timeout: int = 300) -> bool:
             print(f"{path.name:<32} FAILED\n{textwrap.indent(str(error).strip(), '    ')}")
             good = False
             continue
-        record_time(path, seconds, waits)
+        record_time(path, waits)
         wrong = problems(path)
         good &= not wrong
         size = path.stat().st_size / 1000
@@ -174,14 +175,14 @@ def recorded_times() -> dict[str, dict]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def record_time(path: Path, seconds: float, waits: dict[str, Any]) -> None:
-    """Note how long a notebook took, on what machine, and how long on an idle one."""
+def record_time(path: Path, waits: dict[str, Any]) -> None:
+    """Note how long a notebook takes, and which machine says so."""
     folder = ROOT / "chapters"
     if not path.is_relative_to(folder):
         return
     name = path.relative_to(folder).as_posix()
     facts = manifest(command=f"make book CHAPTERS=chapters/{name}")
-    times = {**recorded_times(), name: {"seconds": round(seconds, 1), **waits, **facts}}
+    times = {**recorded_times(), name: {**waits, **facts}}
     times = {key: times[key] for key in sorted(times) if (folder / key).is_file()}
     times_path().parent.mkdir(parents=True, exist_ok=True)
     times_path().write_text(json.dumps(times, indent=1) + "\n")

@@ -36,7 +36,8 @@ def test_long_cells_stand_under_their_heading(tmp_path):
         add(tmp_path / "notes", note)
     add(tmp_path / "notes", {"wall": 9, "own": 1.0, "others": 8.0})
     found = waiting(new_notebook(cells=cells), tmp_path / "notes")
-    assert found == {"idle": [9.5, 6.5, 6.5], "cells": {"4 1 · Two runs": [9.0, 6.0, 6.0]}}
+    long = {"4 1 · Two runs": [9.0, 6.0, 6.0]}
+    assert found == {"seconds": 6.5, "idle": [9.5, 6.5, 6.5], "cells": long}
 
 
 def test_runs_side_by_side_note_what_they_took(tmp_path, monkeypatch):
