@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.grouping import group_by, mean
 from rlbook.policy import Sampler, end_ids
 from rlbook.stats import bootstrap_interval, pass_at_k, pass_at_k_curve
-from rlbook.tasks import Problem, Task, held_out_problems
+from rlbook.tasks import AnyTask, Problem, held_out_problems
 from rlbook.tasks.registry import HELD_OUT_SEED
 from rlbook.training.batch import Rollout
 from rlbook.training.engine import Engine
@@ -28,7 +28,7 @@ CHUNK = 64  # training problems that are asked at a time
 
 def evaluate(
     policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
-    task: Task,
+    task: AnyTask,
     prompts: int = 96,
     n: int = 16,
     ks: Sequence[int] | None = None,
@@ -49,6 +49,8 @@ def evaluate_run(trainer: Trainer, **how: Any) -> dict[str, Any]:
         "n": config.evaluation.samples,
         "levels": config.data.levels,
         "max_new_tokens": config.rollout.max_new_tokens,
+        "max_turns": config.rollout.max_turns,
+        "turn_tokens": config.rollout.turn_tokens,
         "temperature": config.rollout.temperature,
     }
     return evaluate((trainer.model, trainer.tokenizer), trainer.task, **settings | how)
@@ -56,7 +58,7 @@ def evaluate_run(trainer: Trainer, **how: Any) -> dict[str, Any]:
 
 def held_out_rollouts(
     policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
-    task: Task,
+    task: AnyTask,
     prompts: int = 96,
     n: int = 16,
     levels: Sequence[int] | None = None,
@@ -73,7 +75,7 @@ def held_out_rollouts(
 
 def ask(
     policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
-    task: Task,
+    task: AnyTask,
     problems: Sequence[Problem],
     n: int,
     engine: Engine | None = None,
@@ -86,7 +88,7 @@ def ask(
 
 
 def summary(
-    rollouts: Sequence[Rollout], ks: Iterable[int] | None = None, task: Task | None = None
+    rollouts: Sequence[Rollout], ks: Iterable[int] | None = None, task: AnyTask | None = None
 ) -> dict[str, Any]:
     """What rollouts of held-out problems say of a policy.
 
@@ -143,7 +145,7 @@ def doubling(largest: int) -> list[int]:
 
 def difficulty_rows(
     policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
-    task: Task,
+    task: AnyTask,
     problems: Sequence[Problem],
     samples: int = 16,
     engine: Engine | None = None,

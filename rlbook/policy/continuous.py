@@ -26,6 +26,7 @@ class Row:
     max_new_tokens: int
     temperature: float
     random: Random
+    stop: frozenset[int] = frozenset()  # besides the sampler's own
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -38,7 +39,7 @@ class Row:
 
     def finish_reason(self, stop_ids: set[int]) -> Literal["stop", "length"] | None:
         """Why the completion has ended, None if it has not."""
-        if self.tokens[-1] in stop_ids:
+        if self.tokens[-1] in stop_ids or self.tokens[-1] in self.stop:
             return "stop"
         return "length" if len(self.tokens) == self.max_new_tokens else None
 
@@ -78,12 +79,19 @@ class ContinuousSampler:
         """Whether a step would do anything."""
         return bool(self._waiting or self._running)
 
-    def add(self, prompt: Sequence[int], max_new_tokens: int, temperature: float = 1.0) -> int:
+    def add(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        stop: Iterable[int] = (),
+    ) -> int:
         """Ask for a completion; returns its number. See `rlbook.policy.sample`."""
         check_request(self.model, [prompt], max_new_tokens, temperature)
         number, self._count = self._count, self._count + 1
         stream = Random(f"{self.seed}/{number}")
-        self._waiting.append(Row(number, list(prompt), max_new_tokens, temperature, stream))
+        row = Row(number, list(prompt), max_new_tokens, temperature, stream, frozenset(stop))
+        self._waiting.append(row)
         return number
 
     def cancel(self, numbers: Iterable[int]) -> None:

@@ -45,14 +45,18 @@ class Sampler:
         temperature: float = 1.0,
         seed: int | None = None,
         generator: torch.Generator | None = None,
+        stop: Sequence[int] = (),
     ) -> list[Completion]:
-        """`n` completions of each prompt, all those of the first prompt first. See `sample`."""
+        """`n` completions of each prompt, all those of the first prompt first. See `sample`.
+
+        `stop` are tokens that end these completions besides the engine's own.
+        """
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
         repeated = [prompt for prompt in prompts for _ in range(n)]
-        return sample(
-            self.model, repeated, max_new_tokens, self.eos_id, temperature, seed, generator
-        )
+        own = [self.eos_id] if isinstance(self.eos_id, int) else self.eos_id
+        ends = [*own, *stop]
+        return sample(self.model, repeated, max_new_tokens, ends, temperature, seed, generator)
 
 
 @torch.inference_mode()

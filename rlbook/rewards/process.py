@@ -122,29 +122,36 @@ def beside_siblings(
     Where no sibling stood there, less the mean final reward of the prompt's other answers; 0 for
     an answer that has no sibling at all.
     """
-    met: dict[Hashable, list[float]] = defaultdict(list)
-    final: dict[int, list[float]] = defaultdict(list)
-    for r, values, places in zip(rollouts, after, states, strict=True):
-        final[r.group].append(float(r.correct))
-        for step, (value, place) in enumerate(zip(values, places, strict=True)):
-            met[r.group, step, place].append(value)
-
-    def credit(r: Rollout, step: int, value: float, place: Hashable) -> float:
-        others = without(met[r.group, step, place], value)
-        others = others or without(final[r.group], float(r.correct))
-        return value - fmean(others) if others else 0.0
-
+    keys = [
+        [(r.group, step, place) for step, place in enumerate(places)]
+        for r, places in zip(rollouts, states, strict=True)
+    ]
+    final = of_others([[float(r.correct)] for r in rollouts], [[r.group] for r in rollouts])
     return [
-        [credit(r, j, *pair) for j, pair in enumerate(zip(values, places, strict=True))]
-        for r, values, places in zip(rollouts, after, states, strict=True)
+        [less(value, met or whole) for value, met in zip(values, others, strict=True)]
+        for values, others, (whole,) in zip(after, of_others(after, keys), final, strict=True)
     ]
 
 
-def without(values: Sequence[float], one: float) -> list[float]:
-    """The values but one of those equal to `one`."""
-    rest = list(values)
-    rest.remove(one)
-    return rest
+def of_others(values: PerStep, keys: Sequence[Sequence[Hashable]]) -> list[list[list[float]]]:
+    """For each value those of the *other* answers at an equal key, whatever their number.
+
+    An answer may be at one key several times; none of its own visits is among them, or it would be
+    compared with its own reward.
+    """
+    met: dict[Hashable, list[tuple[int, float]]] = defaultdict(list)
+    for owner, (row, places) in enumerate(zip(values, keys, strict=True)):
+        for value, key in zip(row, places, strict=True):
+            met[key].append((owner, value))
+    return [
+        [[value for other, value in met[key] if other != owner] for key in places]
+        for owner, places in enumerate(keys)
+    ]
+
+
+def less(value: float, others: Sequence[float]) -> float:
+    """A value less the mean of the others; 0 without any."""
+    return value - fmean(others) if others else 0.0
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,8 @@ class GenerateConfig(Section):
         "wait", description="a group about to get too old: the trainer waits, or it is dropped"
     )
     interruption: Interruption | None = Field(None, description="forced end of thought; none: null")
+    worlds: int = Field(16, ge=1, description="processes of an environment, a group in each")
+    turn_seconds: float = Field(30.0, gt=0, description="time limit of one answer of a world")
     verify_seconds: float = Field(5.0, gt=0, description="time limit of one verification")
     verifiers: int = Field(1, ge=1, description="verifier processes")
 

@@ -15,9 +15,10 @@ A batch makes the same weights as in the rooms; nobody evaluates, logs or saves.
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import count, pairwise
+from random import Random
 
 import aiohttp
 from safetensors.torch import save_file
@@ -32,15 +33,17 @@ from rlbook.scale.launch.processes import start_here
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import published
 from rlbook.scale.rollout.staleness import Pacing
-from rlbook.tasks import Problem, get_task, held_out_problems
+from rlbook.tasks import Environment, Problem, Task, get_task, held_out_problems
 from rlbook.training import Rollout, TrainBatch
-from rlbook.training.chat import encode
+from rlbook.training.chat import Dialect, encode
+from rlbook.training.config import derive_seed
+from rlbook.training.episodes import Ask, Episode, Limits, Turns, asked, cut_short, dialogue
 from rlbook.training.filter import select_groups
-from rlbook.training.judge import judged, rollouts_of
+from rlbook.training.judge import judged, rollouts_of, rollouts_of_turns, take_verdict
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.parallel import as_policy
 from rlbook.training.pool import training_pool
-from rlbook.training.rewards import rewards_of
+from rlbook.training.rewards import give_rewards, rewards_of
 
 PHASES = "wait_seconds", "train_seconds", "push_seconds"  # of an update
 Report = Callable[[list[Rollout], dict[str, float]], None]  # told of every batch and its row
@@ -48,7 +51,6 @@ ONLY = {  # settings of which nano knows one value
     "generate.count": 1,
     "generate.transport": "file",
     "generate.late": "wait",
-    "generate.interruption": None,
     "train.processes": 1,
     "train.dtype": "float32",
     "launch.engine": "local",
@@ -97,10 +99,13 @@ class Generator:
         async with self.session.post(route, json=body or {}) as reply:
             return await reply.json()
 
-    async def complete(self, prompt: list[int], n: int) -> list[Completion]:
+    async def complete(
+        self, prompt: list[int], n: int, room: int | None = None, stop: Sequence[int] = ()
+    ) -> list[Completion]:
         """`n` completions of a prompt: tokens, their log-probs, and which weights wrote each."""
         rollout, salt = self.config.rollout, str(self.version)  # no prompt is read by two versions
-        asked = sampling_params(n, rollout.max_new_tokens, rollout.temperature)
+        limit = room or rollout.max_new_tokens
+        asked = sampling_params(n, limit, rollout.temperature, stop)
         body = {"token_ids": prompt, "sampling_params": asked, "cache_salt": salt}
         reply = await self.post("/inference/v1/generate", body)
         return [
@@ -116,6 +121,10 @@ class Generator:
             )
             for choice in reply["choices"]
         ]
+
+    async def go_on(self, ask: Ask) -> Completion:
+        """An episode's next turn."""
+        return (await self.complete(ask.token_ids, 1, ask.room, ask.stop))[0]
 
     async def push(self, weights: dict[str, Tensor], version: int) -> None:
         """New weights between two tokens: what is being written is neither lost nor begun again.
@@ -197,11 +206,11 @@ class Pipeline:
 
     async def group(self, ticket: int, problem: Problem) -> None:
         """One prompt: have it answered, judge the answers, keep them or give the place back."""
-        tokenizer = self.learner.tokenizer
-        prompt, size = encode(tokenizer, problem), self.config.rollout.group_size
-        written = await self.generator.complete(prompt, size)
-        answers = rollouts_of(tokenizer, [problem], [prompt], written, size, first_group=ticket)
-        rollouts = judged(answers, self.task, self.rewards)
+        if isinstance(self.task, Environment):
+            rollouts = await self.played(self.task, ticket, problem)
+        else:
+            rollouts = await self.answered(self.task, ticket, problem)
+        give_rewards(rollouts, self.rewards)
         if self.method.resamples and not select_groups(rollouts, self.method):
             self.pacing.refund(ticket)  # nothing to learn: another is asked in its place
             self.leave(rollouts)
@@ -209,6 +218,45 @@ class Pipeline:
             self.pacing.finish(ticket, min(v for rollout in rollouts for v in rollout.versions))
             self.finished[ticket] = rollouts
         await self.look_again()
+
+    async def answered(self, task: Task, ticket: int, problem: Problem) -> list[Rollout]:
+        """A group of answers with the task's verdicts."""
+        tokenizer, n = self.learner.tokenizer, self.config.rollout.group_size
+        prompt = encode(tokenizer, problem)
+        if cut := self.config.generate.interruption:
+            limits = cut.limits(n, Random(derive_seed(self.config.seed, "interruption", ticket)))
+            turns = await self.together(
+                cut_short(tokenizer, prompt, thought, cut.text, cut.answer_tokens)
+                for thought in limits
+            )
+            written = [one.completion() for one in turns]
+        else:
+            written = await self.generator.complete(prompt, n)
+        rollouts = rollouts_of(tokenizer, [problem], [prompt], written, n, first_group=ticket)
+        return judged(rollouts, task, ())
+
+    async def played(self, world: Environment, ticket: int, problem: Problem) -> list[Rollout]:
+        """A group of episodes, side by side; their world answers in threads."""
+        rollout, tokenizer = self.config.rollout, self.learner.tokenizer
+        limits = Limits(rollout.max_new_tokens, rollout.max_turns, rollout.turn_tokens)
+        dialect, n = Dialect.of(tokenizer, world), rollout.group_size
+        luck = [derive_seed(self.config.seed, "world", ticket, i) for i in range(n)]
+        with ExitStack() as sessions:
+            begun = [world.begin(problem, seed) for seed in luck]
+            for session in begun:
+                sessions.callback(session.close)
+            episodes = [dialogue(problem, session, dialect, limits) for session in begun]
+            turns = await self.together(episodes)
+            rollouts = rollouts_of_turns(
+                tokenizer, world.name, [problem], turns, n, first_group=ticket
+            )
+            for one, session in zip(rollouts, begun, strict=True):
+                take_verdict(one, session.verdict())
+        return rollouts
+
+    async def together(self, episodes: Iterable[Episode]) -> list[Turns]:
+        """Episodes to their ends, side by side."""
+        return await asyncio.gather(*(asked(self.generator.go_on, one) for one in episodes))
 
     async def train(self, report: Report) -> None:
         """Wait for a batch, learn it, push; the generator goes on writing through all three."""

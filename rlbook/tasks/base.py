@@ -27,12 +27,14 @@ class Verdict:
 
     `answer` is the text the verifier took as the answer, None if it found none that counts;
     `reason` is one machine word, listed by each task ("ok" and "wrong" are common to all of ours).
+    `score` is what the answer is worth where that is more than right or wrong.
     """
 
     correct: bool
     format_ok: bool = True
     answer: str | None = None
     reason: str = ""
+    score: float | None = None
 
 
 @runtime_checkable

@@ -3,9 +3,11 @@
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from rlbook.importing import check_call, import_name
 from rlbook.tasks.base import HeldOut, Problem, Task, Verdict
+from rlbook.tasks.environment import AnyTask, Environment
 from rlbook.tasks.habits import HabitsTask
 from rlbook.tasks.sums import SumsTask
 
@@ -20,13 +22,14 @@ NAMES = (
     "<package.module>:<class>",
 )
 SMALL_WORLDS: dict[str, Callable[[], Task]] = {"sums": SumsTask, "habits": HabitsTask}
+FAMILIES = "reasoning_gym", "dataset", "benchmark"  # of tasks by what stands behind a colon
 HELD_OUT_SEED = 1_000_003  # training seeds stay small, so no training run draws from this one
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-_MEMBERS = ("name", "levels", "sample", "verify")
+_MEMBERS = ("name", "levels", "sample", "verify")  # an environment has `begin` for `verify`
 
 
-def get_task(name: str) -> Task:
+def get_task(name: str) -> AnyTask:
     """The task called `name`: "sums", "habits", a data set after a colon, or a class of yours.
 
     "reasoning_gym:<dataset>" is one of that library's data sets; "dataset:<source>" takes
@@ -57,7 +60,7 @@ def get_task(name: str) -> Task:
     raise ValueError(f"unknown task {name!r}: choose one of {', '.join(NAMES)}")
 
 
-def made(name: str) -> Task:
+def made(name: str) -> AnyTask:
     """The task that a class or function of the reader's makes."""
     try:
         make = import_name(name)
@@ -72,22 +75,25 @@ def made(name: str) -> Task:
     return checked(name, make())
 
 
-def checked(name: str, task: object) -> Task:
+def checked(name: str, task: object) -> AnyTask:
     """The task itself, if it has what every task has; else `ValueError` naming what it lacks."""
     missing = [member for member in _MEMBERS if not hasattr(task, member)]
     if isinstance(task, type):
         raise ValueError(f"task {name!r} is a class: make one, {task.__name__}()")
-    if not isinstance(task, Task):
+    if not isinstance(task, Task | Environment):
         raise ValueError(
             f"task {name!r} has no {', '.join(missing)}: a task has {', '.join(_MEMBERS)} "
-            "(rlbook.tasks.Task)"
+            "(rlbook.tasks.Task), an environment `begin` for `verify` (rlbook.tasks.Environment)"
         )
     check_call(f"task {name!r}: sample", task.sample, ("seed", "n", "levels"))
-    check_call(f"task {name!r}: verify", task.verify, ("problem", "completion", "finished"))
+    if isinstance(task, Environment):
+        check_call(f"environment {name!r}: begin", task.begin, ("problem", "seed"))
+    else:
+        check_call(f"task {name!r}: verify", task.verify, ("problem", "completion", "finished"))
     return task
 
 
-def sampled(task: Task, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+def sampled(task: AnyTask, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
     """`task.sample(seed, n, levels)`; `ValueError` unless these are `n` problems."""
     problems = task.sample(seed, n, levels)
     if isinstance(problems, Sequence) and all(isinstance(p, Problem) for p in problems):
@@ -112,7 +118,16 @@ def verdict_of(task: Task, problem: Problem, completion: str, finished: bool = T
     return verdict
 
 
-def held_out_problems(task: Task, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+@lru_cache
+def environment(name: str) -> Environment | None:
+    """The environment behind an import path; None for the name of a task."""
+    if name.partition(":")[0] in FAMILIES or not _IMPORT_PATH.fullmatch(name):
+        return None
+    task = get_task(name)
+    return task if isinstance(task, Environment) else None
+
+
+def held_out_problems(task: AnyTask, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
     """`n` problems to evaluate on, the only way to draw them, for every task.
 
     A task of finitely many problems gives those that it never trains on (`HeldOut`); one that

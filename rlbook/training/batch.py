@@ -23,7 +23,12 @@ class Rollout:
     reward by name, `token_rewards` those that come per token. `forced[t]` marks a token that was
     put there, not sampled: it is context, never trained on. `answer` is what the verifier took as
     the answer (`Verdict.answer`), None if it found none that counts. `greedy_reward` is what the
-    greedy answer to the same prompt earned, where the method compares with it (ReMax).
+    greedy answer to the same prompt earned, where the method compares with it (ReMax). `score` is
+    `Verdict.score`.
+
+    An answer in several turns says of each token its turn (`turn_of`), where the world stood before
+    each turn and at the end (`places`), what the world paid for each turn (`earned`, None from one
+    that pays at the end), and how long it took the world to answer.
     """
 
     problem: Problem
@@ -40,7 +45,12 @@ class Rollout:
     token_rewards: dict[str, list[float]] = field(default_factory=dict)
     forced: list[bool] | None = None
     answer: str | None = None
+    score: float | None = None
     greedy_reward: float | None = None
+    turn_of: list[int] | None = None
+    places: list[str | None] | None = None
+    earned: list[float] | None = None
+    world_seconds: float = field(default=0.0, compare=False)
 
     @property
     def reward(self) -> float:
@@ -51,6 +61,21 @@ class Rollout:
     def length(self) -> int:
         """Completion length in tokens, the EOS included."""
         return len(self.token_ids)
+
+    @property
+    def worth(self) -> float:
+        """The verifier's score, or 1 for a right answer and 0 for any other."""
+        return float(self.correct) if self.score is None else self.score
+
+    @property
+    def turns(self) -> list[int]:
+        """The turn of each token; an answer without turns has one."""
+        return self.turn_of or [0] * self.length
+
+    @property
+    def turn_count(self) -> int:
+        """How many turns it has."""
+        return self.turns[-1] + 1
 
     @property
     def truncated(self) -> bool:

@@ -77,6 +77,8 @@ class RolloutConfig(Section):
     prompts: int = Field(16, ge=1, description="prompts per step")
     group_size: int = Field(8, ge=1, description="completions per prompt")
     max_new_tokens: int = Field(80, ge=1, description="completion limit in tokens")
+    max_turns: int = Field(64, ge=1, description="most turns of an episode with an environment")
+    turn_tokens: int | None = Field(None, ge=1, description="most tokens of one turn; none: null")
     temperature: float = Field(1.0, gt=0, description="of sampling and of every log-probability")
     sync_every: int = Field(1, ge=1, description="steps between weight syncs to the sampler")
 

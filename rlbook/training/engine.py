@@ -14,7 +14,8 @@ class Engine(Protocol):
     """Anything that completes token prompts: the built-in sampler, or a vLLM server.
 
     One with weights of its own has a method `load_weights(model)` too; it is called with the
-    policy to sample from.
+    policy to sample from. An environment whose turns end with tokens of its own hands them over
+    as `stop`, besides the engine's.
     """
 
     def generate(

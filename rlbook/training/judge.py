@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from transformers import PreTrainedTokenizerBase
 
 from rlbook.policy import Completion
-from rlbook.tasks import Problem, Task, Verdict
+from rlbook.tasks import AnyTask, Problem, Task, Verdict
 from rlbook.tasks.registry import verdict_of
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import text_of
 from rlbook.training.engine import checked_completions
+from rlbook.training.episodes import Turns
 from rlbook.training.rewards import Reward, VerifierReward, give_rewards
 
 
@@ -52,6 +53,38 @@ def rollouts_of(
     ]
 
 
+def rollouts_of_turns(
+    tokenizer: PreTrainedTokenizerBase,
+    world: str,
+    problems: Sequence[Problem],
+    episodes: Sequence[Turns],
+    n: int,
+    *,
+    version: int = 0,
+    first_group: int = 0,
+) -> list[Rollout]:
+    """`rollouts_of` for episodes of a `world`.
+
+    Raises `ValueError` naming the world for episodes of one problem that begin with different
+    prompts, and for one that pays for some of its turns.
+    """
+    groups = [episodes[i * n : (i + 1) * n] for i in range(len(problems))]
+    for problem, group in zip(problems, groups, strict=True):
+        if any(one.prompt_ids != group[0].prompt_ids for one in group):
+            raise ValueError(
+                f"{world}: episodes of {problem.id} begin with different prompts, and a group is "
+                "compared: what all of them share stands in the problem, `seed` is each one's luck"
+            )
+    prompts, written = [group[0].prompt_ids for group in groups], [e.completion() for e in episodes]
+    rollouts = rollouts_of(
+        tokenizer, problems, prompts, written, n, version=version, first_group=first_group
+    )
+    for rollout, one in zip(rollouts, episodes, strict=True):
+        rollout.turn_of, rollout.places = one.turn_of, one.places
+        rollout.earned, rollout.world_seconds = one.paid(world), one.world_seconds
+    return rollouts
+
+
 def judged(
     rollouts: list[Rollout], task: Task, rewards: Sequence[Reward] = (VerifierReward(),)
 ) -> list[Rollout]:
@@ -66,10 +99,15 @@ def judged(
 def take_verdict(rollout: Rollout, verdict: Verdict) -> None:
     """Write a verifier's word on a rollout into it."""
     rollout.correct, rollout.format_ok = verdict.correct, verdict.format_ok
-    rollout.answer = verdict.answer
+    rollout.answer, rollout.score = verdict.answer, verdict.score
+    if rollout.earned is not None and verdict.score is not None:
+        raise ValueError(
+            f"an episode of {rollout.problem.id} was paid for its turns, and once more at its end "
+            f"(score {verdict.score:g}): a world pays with `Reply.reward` or `Verdict.score`"
+        )
 
 
-def labeller(task: Task) -> Callable[[Rollout], str] | None:
+def labeller(task: AnyTask) -> Callable[[Rollout], str] | None:
     """The task's own name for a kind of answer (`Task.label`), for a rollout; None without one."""
     label = getattr(task, "label", None)
     return label and (lambda r: label(r.problem, r.text, not r.truncated))

@@ -19,6 +19,7 @@ TOKEN_FIELDS = {
     "logps": torch.float32,
     "versions": torch.int64,
     "forced": torch.bool,
+    "turn_of": torch.int32,
 }
 TOKEN_REWARDS = "token_rewards."  # and the name of the part
 
@@ -40,6 +41,7 @@ def pack_tokens(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
         "logps": [r.logps for r in rollouts],
         "versions": [r.versions for r in rollouts],
         "forced": [r.forced or [False] * r.length for r in rollouts],
+        "turn_of": [r.turns for r in rollouts],
     }
     tensors = {
         name: torch.tensor(list(chain.from_iterable(column)), dtype=TOKEN_FIELDS[name])
@@ -94,6 +96,7 @@ def load_rollouts(folder: Path) -> list[Rollout]:
     for i, row in enumerate(document["rollouts"]):
         tokens: dict[str, Any] = {name: column[i] for name, column in columns.items()}
         tokens["forced"] = tokens["forced"] if any(tokens["forced"]) else None
+        tokens["turn_of"] = tokens["turn_of"] if row["places"] else None
         problem = problems[row.pop("problem")]
         row["token_rewards"] = {part: dense[part][i] for part in row["token_rewards"]}
         rollouts.append(Rollout(problem=problem, prompt_ids=prompts[i], **tokens, **row))

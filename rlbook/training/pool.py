@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlbook.tasks import HeldOut, Problem, Task, held_out_problems
+from rlbook.tasks import AnyTask, HeldOut, Problem, held_out_problems
 from rlbook.tasks.registry import sampled
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig, derive_seed
@@ -98,7 +98,7 @@ class InOrder(PromptPool):
         return list(self.problems)
 
 
-def prompt_pool(task: Task, config: RunConfig) -> PromptPool | None:
+def prompt_pool(task: AnyTask, config: RunConfig) -> PromptPool | None:
     """The `training_pool` of a run that asks for one; None: new problems in every step."""
     if config.data.pool is None:
         return None
@@ -108,7 +108,7 @@ def prompt_pool(task: Task, config: RunConfig) -> PromptPool | None:
     return training_pool(task, config, held_out)
 
 
-def training_pool(task: Task, config: RunConfig, held_out: Sequence[Problem]) -> PromptPool:
+def training_pool(task: AnyTask, config: RunConfig, held_out: Sequence[Problem]) -> PromptPool:
     """The run's training problems, without those it is evaluated on.
 
     Raises `ValueError` if there are no others.
@@ -124,7 +124,7 @@ def training_pool(task: Task, config: RunConfig, held_out: Sequence[Problem]) ->
     return (InOrder if data.pool is None else PromptPool)(fresh, config.seed, data.retire_at)
 
 
-def training_problems(task: Task, config: RunConfig) -> list[Problem]:
+def training_problems(task: AnyTask, config: RunConfig) -> list[Problem]:
     """The different problems that training draws from: `data.pool` of them.
 
     Without it, those that `Trainer` asks, step by step; what filters cost beyond them is made up

@@ -32,17 +32,41 @@ class Reward(Protocol):
 
 @dataclass(frozen=True)
 class VerifierReward:
-    """One value for a right answer, one for any other, and a bonus for the required format."""
+    """One value for a right answer, one for any other, and a bonus for the required format.
+
+    A verifier's own score counts in their place, and what a world paid for the turns of an episode
+    stands on the last token that the policy wrote in each of them (part "turns").
+    """
 
     right: float = 1.0
     wrong: float = 0.0
     format_bonus: float = 0.0
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
-        parts = {"answer": [self.right if r.correct else self.wrong for r in rollouts]}
+    def of_whole(self, rollout: Rollout) -> float:
+        """What the whole answer earns; one whose turns were paid has earned it already."""
+        if rollout.earned is not None:
+            return 0.0
+        if rollout.score is not None:
+            return rollout.score
+        return self.right if rollout.correct else self.wrong
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, Part]:
+        parts: dict[str, Part] = {"answer": [self.of_whole(r) for r in rollouts]}
+        if any(r.earned for r in rollouts):
+            parts["turns"] = [by_turn(r) for r in rollouts]
         if self.format_bonus:
             parts["format"] = [self.format_bonus * r.format_ok for r in rollouts]
         return parts
+
+
+def by_turn(rollout: Rollout) -> list[float]:
+    """What each turn was paid, on the last token that the policy wrote in it; 0 elsewhere."""
+    forced = rollout.forced or [False] * rollout.length
+    last = {turn: t for t, turn in enumerate(rollout.turns) if not forced[t]}
+    values = [0.0] * rollout.length
+    for turn, value in enumerate(rollout.earned or ()):
+        values[last[turn]] = value
+    return values
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
 """From prompts to verified and rewarded rollouts, and to those that a method learns from."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from transformers import PreTrainedTokenizerBase
 
-from rlbook.tasks import Problem, Task
+from rlbook.tasks import AnyTask, Environment, Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.chat import encode
+from rlbook.training.chat import Dialect, encode
+from rlbook.training.config import derive_seed
 from rlbook.training.engine import Engine
-from rlbook.training.judge import judged, rollouts_of
-from rlbook.training.rewards import Reward, VerifierReward
+from rlbook.training.episodes import Limits, dialogue, in_batches, written
+from rlbook.training.judge import judged, rollouts_of, rollouts_of_turns, take_verdict
+from rlbook.training.rewards import Reward, VerifierReward, give_rewards
 
 __all__ = ["collect_rollouts"]
 
@@ -17,11 +20,13 @@ __all__ = ["collect_rollouts"]
 def collect_rollouts(
     engine: Engine,
     tokenizer: PreTrainedTokenizerBase,
-    task: Task,
+    task: AnyTask,
     problems: Sequence[Problem],
     n: int,
     *,
     max_new_tokens: int = 80,
+    max_turns: int = 64,
+    turn_tokens: int | None = None,
     temperature: float = 1.0,
     seed: int = 0,
     version: int = 0,
@@ -30,8 +35,25 @@ def collect_rollouts(
 ) -> list[Rollout]:
     """`n` verified and rewarded completions of each problem; groups count from `first_group`.
 
-    `version` is the number of updates the engine's weights have taken.
+    `version` is the number of updates the engine's weights have taken. In an environment a
+    completion is an episode: `max_new_tokens` bounds all of it, what the world says included.
     """
+    if isinstance(task, Environment):
+        limits = Limits(max_new_tokens, max_turns, turn_tokens)
+        rollouts = played(
+            engine,
+            tokenizer,
+            task,
+            problems,
+            n,
+            limits,
+            temperature=temperature,
+            seed=seed,
+            version=version,
+            first_group=first_group,
+        )
+        give_rewards(rollouts, rewards)
+        return rollouts
     prompts = [encode(tokenizer, p) for p in problems]
     completions = engine.generate(
         prompts, n=n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
@@ -47,3 +69,37 @@ def collect_rollouts(
         engine=type(engine).__name__,
     )
     return judged(rollouts, task, rewards)
+
+
+def played(
+    engine: Engine,
+    tokenizer: PreTrainedTokenizerBase,
+    world: Environment,
+    problems: Sequence[Problem],
+    n: int,
+    limits: Limits,
+    *,
+    temperature: float,
+    seed: int,
+    version: int = 0,
+    first_group: int = 0,
+) -> list[Rollout]:
+    """`n` judged episodes of each problem, all of them played at once, not rewarded yet."""
+    dialect = Dialect.of(tokenizer, world)
+    asked = [problem for problem in problems for _ in range(n)]
+    with ExitStack() as open_sessions:
+        sessions = []
+        for number, problem in enumerate(asked):
+            sessions.append(world.begin(problem, derive_seed(seed, "world", number)))
+            open_sessions.callback(sessions[-1].close)
+        episodes = [
+            dialogue(problem, session, dialect, limits)
+            for problem, session in zip(asked, sessions, strict=True)
+        ]
+        turns = written(in_batches(engine, temperature, seed), episodes)
+        rollouts = rollouts_of_turns(
+            tokenizer, world.name, problems, turns, n, version=version, first_group=first_group
+        )
+        for rollout, session in zip(rollouts, sessions, strict=True):
+            take_verdict(rollout, session.verdict())
+    return rollouts

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import Sampler, end_ids
-from rlbook.tasks import Problem, Task
+from rlbook.tasks import AnyTask, Problem
 from rlbook.tasks.registry import sampled
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig, derive_seed
@@ -64,7 +64,7 @@ class RolloutSource:
     def __init__(
         self,
         config: RunConfig,
-        task: Task,
+        task: AnyTask,
         rewards: Sequence[Reward],
         policy: tuple[PreTrainedModel, PreTrainedTokenizerBase],
         engine: Engine | None = None,
@@ -123,6 +123,8 @@ class RolloutSource:
         rollout = self.config.rollout
         defaults: dict[str, Any] = {
             "max_new_tokens": rollout.max_new_tokens,
+            "max_turns": rollout.max_turns,
+            "turn_tokens": rollout.turn_tokens,
             "temperature": rollout.temperature,
             "version": self.version,
             "rewards": self.rewards,

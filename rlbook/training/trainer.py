@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import load_policy
-from rlbook.tasks import Problem, Task, get_task
+from rlbook.tasks import AnyTask, Problem, get_task
 from rlbook.training.batch import Rollout
 from rlbook.training.checkpoint import load_checkpoint, save_checkpoint
 from rlbook.training.config import RunConfig
@@ -52,7 +52,7 @@ class Trainer:
         config: RunConfig,
         policy: Policy | None = None,
         *,
-        task: Task | None = None,
+        task: AnyTask | None = None,
         reward: Reward | None = None,
         engine: Engine | None = None,
         evaluate: Callable[["Trainer"], dict[str, Any]] | None = None,

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -11,29 +11,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.policy import Completion, Sampler
 from rlbook.tasks.arithmetic import value_of
 from rlbook.training.chat import decode
+from rlbook.training.episodes import Ask, Episode, Turns, cut, written
 
 __all__ = ["Calculator", "Unmasked"]
 
 SLIPS = (-10, -2, -1, 1, 2, 10)
 MAX_CALLS = 16
 CALL_TOKENS = 16  # no call is longer
-
-
-@dataclass
-class Turns:
-    """A completion in the making: what the policy wrote and what the tool put in between."""
-
-    prompt: list[int]
-    token_ids: list[int] = field(default_factory=list)
-    logps: list[float] = field(default_factory=list)
-    forced: list[bool] = field(default_factory=list)
-    finish_reason: Literal["", "stop", "length"] = ""
-
-    def write(self, token_ids: Sequence[int], logps: Sequence[float], forced: bool) -> None:
-        """Add tokens: the policy's own, or `forced` ones, which the tool wrote."""
-        self.token_ids += token_ids
-        self.logps += logps
-        self.forced += [forced] * len(token_ids)
 
 
 class Calculator:
@@ -68,41 +52,41 @@ class Calculator:
 
         A prompt that ends with a call is answered by the tool first.
         """
-        all_turns = [Turns(list(prompt)) for prompt in prompts for _ in range(n)]
         noise = torch.Generator().manual_seed(seed)
-        for turns in all_turns:
-            if turns.prompt[-1] == self.call:
-                self.answer(turns, max_new_tokens, noise)
-        for _ in range(MAX_CALLS):
-            open_turns = [t for t in all_turns if not t.finish_reason]
-            if not open_turns:
-                break
-            left = [max_new_tokens - len(t.token_ids) for t in open_turns]
-            written = self.sampler.generate(
-                [t.prompt + t.token_ids for t in open_turns],
-                max_new_tokens=max(left),
+
+        def complete(asks: Sequence[Ask]) -> list[Completion]:
+            room = max(ask.room for ask in asks)
+            drawn = self.sampler.generate(
+                [ask.token_ids for ask in asks],
+                max_new_tokens=room,
                 temperature=temperature,
                 generator=noise,
             )
-            for turns, one, room in zip(open_turns, written, left, strict=True):
-                self.take_turn(turns, one, room, noise)
-        return [finished(t) for t in all_turns]
+            return [cut(one, ask.room) for one, ask in zip(drawn, asks, strict=True)]
 
-    def take_turn(self, turns: Turns, one: Completion, room: int, noise: torch.Generator) -> None:
-        """Add what the policy wrote, and the tool's answer if it called."""
-        turns.write(one.token_ids[:room], one.logps[:room], forced=False)
-        if len(one.token_ids) > room or one.finish_reason == "length":
-            turns.finish_reason = "length"
-        elif one.token_ids[-1] != self.call:
-            turns.finish_reason = "stop"
-        else:
-            self.answer(turns, room - len(one.token_ids), noise)
+        episodes = [
+            self.calls(list(prompt), max_new_tokens, noise) for prompt in prompts for _ in range(n)
+        ]
+        return [turns.completion() for turns in written(complete, episodes)]
 
-    def answer(self, turns: Turns, room: int, noise: torch.Generator) -> None:
-        """Add the tool's answer to the call that ends these turns, as far as there is room."""
-        said = self.result(turns.prompt + turns.token_ids, noise)[:room]
-        turns.write(said, [0.0] * len(said), forced=True)
-        turns.finish_reason = "" if len(said) < room else "length"
+    def calls(self, prompt: list[int], room: int, noise: torch.Generator) -> Episode:
+        """The policy writes up to a call, the tool answers, the policy goes on."""
+        turns = Turns(prompt)
+        for call in range(MAX_CALLS + 1):
+            if turns.context[-1] == self.call:
+                said = self.result(turns.context, noise)
+                turns.put(call, said[: room - len(turns.token_ids)])
+                turns.finish_reason = "length"  # unless the policy writes more
+            elif call:
+                return turns
+            left = room - len(turns.token_ids)
+            if left == 0 or call == MAX_CALLS:
+                return turns
+            one = yield Ask(turns.context, left)
+            turns.write(call, one)
+            if one.finish_reason == "length":
+                return turns
+        return turns
 
     def result(self, token_ids: Sequence[int], noise: torch.Generator) -> list[int]:
         """Tokens of the result of the call that ends these tokens."""
@@ -114,13 +98,6 @@ class Calculator:
             off = SLIPS[int(slip * len(SLIPS))] if luck < self.wrong else 0
             said = str(value + off)
         return cast(list[int], self.tokenizer(f"{said};", add_special_tokens=False).input_ids)
-
-
-def finished(turns: Turns) -> Completion:
-    """The turns as one completion."""
-    return Completion(
-        turns.token_ids, turns.logps, turns.finish_reason or "length", forced=turns.forced
-    )
 
 
 @dataclass(frozen=True)

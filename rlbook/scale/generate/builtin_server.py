@@ -127,7 +127,7 @@ class Server:
         with refusing():
             body = Generation.model_validate_json(await request.read())
         asked = body.sampling_params
-        wanted = body.token_ids, asked.max_tokens, asked.temperature
+        wanted = body.token_ids, asked.max_tokens, asked.temperature, asked.stop_token_ids
         async with self.between_steps:
             with refusing():
                 numbers = [self.sampler.add(*wanted) for _ in range(asked.n)]

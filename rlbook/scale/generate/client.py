@@ -3,8 +3,9 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,14 @@ class GeneratorClient:
             self.url = published(self.where) or self.url
 
     async def complete_at(
-        self, version: int, prompt: list[int], n: int, *, max_new_tokens: int, temperature: float
+        self,
+        version: int,
+        prompt: list[int],
+        n: int,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        stop: Sequence[int] = (),
     ) -> list[Completion]:
         """`n` completions of one prompt, sampled from softmax(logits / temperature), untruncated.
 
@@ -81,7 +89,7 @@ class GeneratorClient:
         body = {
             "token_ids": prompt,
             "cache_salt": weight_label(self.run_id, version),
-            "sampling_params": sampling_params(n, max_new_tokens, temperature),
+            "sampling_params": sampling_params(n, max_new_tokens, temperature, stop),
         }
         reply = await self._ask("/inference/v1/generate", body)
         try:
@@ -196,6 +204,27 @@ def clients_of(config: ScaleConfig, layout: Layout) -> list[GeneratorClient]:
     return [client(f"generator{i}") for i in range(generate.count)]
 
 
+@dataclass
+class Stay:
+    """Where an episode is written, and the version under which its past is cached there.
+
+    With `keep` a cache that is older than the weights is read on, as `generate.kv: keep` has it.
+    """
+
+    keep: bool
+    client: GeneratorClient | None = None
+    version: int = -1
+
+    def at(
+        self, free: GeneratorClient, versions: Mapping[GeneratorClient, int]
+    ) -> tuple[GeneratorClient, int]:
+        """The server of the last turn while it is in use, or the one that is free."""
+        client = self.client if self.client and self.client in versions else free
+        if client is not self.client or not self.keep:
+            self.client, self.version = client, versions[client]
+        return client, self.version
+
+
 class HTTPEngine:
     """Several generators as one: a request goes to the least busy with this run's weights.
 
@@ -231,14 +260,23 @@ class HTTPEngine:
         await asyncio.gather(*map(watch_one, self.clients))
 
     async def complete(
-        self, prompt: list[int], n: int, max_new_tokens: int, temperature: float, again: bool = True
+        self,
+        prompt: list[int],
+        n: int,
+        max_new_tokens: int,
+        temperature: float,
+        stop: Sequence[int] = (),
+        stay: Stay | None = None,
+        again: bool = True,
     ) -> list[Completion]:
         """`n` completions of one prompt, each a request of its own; all to one server.
 
-        It keeps the prompt's keys and values for all of them. A server that fails is not in use
-        until it is heard again. A request that fails is made `again`, once; its siblings are not.
+        It keeps the prompt's keys and values for all of them; with `stay`, an episode's next turn
+        comes back to them. `stop` are tokens that end a completion besides the EOS. A server that
+        fails is not in use until it is heard again. A request that fails is made `again`, once; its
+        siblings are not.
         """
-        limits: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        limits: Any = {"max_new_tokens": max_new_tokens, "temperature": temperature, "stop": stop}
         asked = 1 if temperature == 0 else n  # greedy ones are all alike
         if not self.versions:
             await self.look()  # they may have just been updated
@@ -246,6 +284,8 @@ class HTTPEngine:
             servers = ", ".join(client.url for client in self.clients)
             raise GenerationFailed(f"no generator has weights of this run: {servers}")
         client, version = min(self.versions.items(), key=lambda pair: pair[0].running)
+        if stay:
+            client, version = stay.at(client, self.versions)
 
         async def ask() -> Completion:
             try:
@@ -254,7 +294,7 @@ class HTTPEngine:
                 client.held = None
                 if not again:
                     raise
-                return (await self.complete(prompt, 1, **limits, again=False))[0]
+                return (await self.complete(prompt, 1, **limits, stay=stay, again=False))[0]
 
         client.running += asked
         try:

@@ -78,11 +78,17 @@ class Sampling(BaseModel, extra="forbid", strict=True):
     logprobs: Literal[0] = 0
     detokenize: Literal[False] = False
     skip_special_tokens: Literal[False] = False
+    stop_token_ids: list[int] = []
 
 
-def sampling_params(n: int, max_new_tokens: int, temperature: float) -> dict:
-    """`Sampling` in a request."""
-    return Sampling(n=n, max_tokens=max_new_tokens, temperature=temperature).model_dump()
+def sampling_params(
+    n: int, max_new_tokens: int, temperature: float, stop: Iterable[int] = ()
+) -> dict:
+    """`Sampling` in a request; `stop` are tokens that end a completion besides the EOS."""
+    asked = Sampling(
+        n=n, max_tokens=max_new_tokens, temperature=temperature, stop_token_ids=list(stop)
+    )
+    return asked.model_dump()
 
 
 def reload_request(folder: str) -> dict:

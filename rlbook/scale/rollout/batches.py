@@ -12,7 +12,7 @@ from rlbook.scale.batch_log import end_log, log_end, newest_state, write_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.staleness import Pacing
-from rlbook.tasks import Problem, Task
+from rlbook.tasks import AnyTask, Problem
 from rlbook.training import PromptPool, Rollout, RunLog
 from rlbook.training.filter import select_groups
 from rlbook.training.judge import labeller
@@ -20,7 +20,7 @@ from rlbook.training.metrics import rollout_metrics
 
 COUNTED = (
     *("rejected", "late", "failed_requests", "refused_requests"),
-    *("verify_timeouts", "verify_errors"),
+    *("verify_timeouts", "verify_errors", "world_failures"),
 )
 Finished = tuple[list[Rollout], float, float]  # a group, the seconds it took, when it was there
 
@@ -72,7 +72,12 @@ class Batches:
     """
 
     def __init__(
-        self, layout: Layout, config: ScaleConfig, pool: PromptPool, counters: Counters, task: Task
+        self,
+        layout: Layout,
+        config: ScaleConfig,
+        pool: PromptPool,
+        counters: Counters,
+        task: AnyTask,
     ):
         self.layout, self.config, self.pool, self.counters = layout, config, pool, counters
         self.method, self.label = config.method, labeller(task)

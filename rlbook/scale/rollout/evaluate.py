@@ -25,7 +25,7 @@ from rlbook.scale.generate.protocol import GenerationFailed, pause_after
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import say
 from rlbook.scale.rollout.groups import GroupSampler
-from rlbook.tasks import Problem, Task, get_task, held_out_problems
+from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
 from rlbook.training import Rollout, RunLog
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ SILENT_SECONDS = 10.0  # without a generator, after which the last evaluation is
 class ProblemSet:
     """Problems and how they are asked; without a name, the run's own held-out ones."""
 
-    task: Task
+    task: AnyTask
     problems: Sequence[Problem]
     samples: int
     name: str | None = None

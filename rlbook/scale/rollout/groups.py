@@ -1,32 +1,28 @@
-"""One prompt becomes a group of rollouts: sampling, forced interruption, verdicts, rewards."""
+"""One prompt becomes a group of rollouts: sampling, episodes, verdicts, rewards."""
 
 import asyncio
-import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
 from rlbook.policy import Completion
-from rlbook.scale.config import Interruption, ScaleConfig
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.generate.client import HTTPEngine, Stay
 from rlbook.scale.generate.protocol import GenerationFailed, all_of
-from rlbook.tasks import Problem, Verdict
+from rlbook.scale.rollout.worlds import Worlds
+from rlbook.tasks import Environment, Problem, Verdict
+from rlbook.tasks.registry import environment
 from rlbook.tasks.sandbox.bounded import BoundedWorker
 from rlbook.training.batch import Rollout
-from rlbook.training.chat import decode, encode
+from rlbook.training.chat import Dialect, encode
 from rlbook.training.config import derive_seed
-from rlbook.training.judge import rollouts_of, take_verdict
+from rlbook.training.episodes import Ask, Limits, asked, cut_short, dialogue
+from rlbook.training.judge import rollouts_of, rollouts_of_turns, take_verdict
 from rlbook.training.rewards import give_rewards, rewards_of
-
-if TYPE_CHECKING:
-    from rlbook.scale.generate.client import HTTPEngine
-
-CLOSING_TAG = re.compile(r"</\w+>")
 
 
 class Verifiers:
@@ -81,11 +77,12 @@ class GroupSampler:
     Raises `GenerationFailed`, also if a verifier failed, or `RequestRefused`.
     """
 
-    engine: "HTTPEngine"
+    engine: HTTPEngine
     tokenizer: PreTrainedTokenizerBase
     verifiers: Verifiers
     config: ScaleConfig
     asking: Callable[[], AbstractContextManager] = nullcontext  # around every group
+    worlds: Worlds | None = None  # of a run with an environment
 
     def __post_init__(self) -> None:
         self.rewards = rewards_of(self.config)
@@ -118,47 +115,74 @@ class GroupSampler:
         """
         prompt, rollout = encode(self.tokenizer, problem), self.config.rollout
         usual = rollout.temperature if temperature is None else temperature
-        ask = partial(self.engine.complete, temperature=usual)
 
         async def judge(one: Rollout) -> None:
             verdict = await self.verifiers.verify(problem, one.text, not one.truncated, task)
             take_verdict(one, verdict)
 
         with self.asking():
+            if world := environment(task or self.config.data.task):
+                return await self.played(world, problem, group, n, usual, max_new_tokens)
             if (cut := self.config.generate.interruption) and not max_new_tokens:
                 limits = cut.limits(n, Random(derive_seed(self.config.seed, "interruption", group)))
-                written = await all_of(self.interrupted(ask, prompt, one, cut) for one in limits)
+                episodes = [
+                    cut_short(self.tokenizer, prompt, thought, cut.text, cut.answer_tokens)
+                    for thought in limits
+                ]
+                turns = await all_of(asked(self.asker(usual), one) for one in episodes)
+                written = [one.completion() for one in turns]
             else:
                 limit = max_new_tokens or rollout.max_new_tokens
-                written = await ask(prompt, n, max_new_tokens=limit)
+                written = await self.engine.complete(
+                    prompt, n, max_new_tokens=limit, temperature=usual
+                )
             rollouts = rollouts_of(
                 self.tokenizer, [problem], [prompt], written, n, first_group=group
             )
             await asyncio.gather(*map(judge, rollouts))
             return rollouts
 
-    async def interrupted(
-        self, ask: partial, prompt: list[int], limit: int, cut: Interruption
-    ) -> Completion:
-        """A thought, and if it runs out of tokens, its answer after the text that interrupts it.
+    async def played(
+        self,
+        world: Environment,
+        problem: Problem,
+        group: int,
+        n: int,
+        temperature: float,
+        max_new_tokens: int | None,
+    ) -> list[Rollout]:
+        """`n` judged episodes of a problem, side by side."""
+        assert self.worlds, "an orchestrator has processes for its environment"
+        rollout, name = self.config.rollout, self.config.data.task
+        limit = max_new_tokens or rollout.max_new_tokens
+        limits = Limits(limit, rollout.max_turns, rollout.turn_tokens)
+        dialect = Dialect.of(self.tokenizer, world)
+        luck = [derive_seed(self.config.seed, "world", group, i) for i in range(n)]
+        async with self.worlds.seats(name, problem, group, luck) as seats:
+            episodes = [dialogue(problem, seat, dialect, limits) for seat in seats]
+            turns = await all_of(
+                asked(self.asker(temperature), one, self.worlds.tell) for one in episodes
+            )
+            rollouts = rollouts_of_turns(
+                self.tokenizer, world.name, [problem], turns, n, first_group=group
+            )
+            for one, seat in zip(rollouts, seats, strict=True):
+                take_verdict(one, await self.worlds.verdict(seat))
+        return rollouts
 
-        A thought that has closed itself, with the marker that would be forced on it, is in its
-        answer already: it goes on without that text. Forced tokens carry log-probability 0 and the
-        version that read them.
-        """
-        (thought,) = await ask(prompt, 1, max_new_tokens=limit)
-        if thought.finish_reason == "stop":
-            return thought
-        marker = CLOSING_TAG.search(cut.text)
-        closed = marker and marker[0] in decode(self.tokenizer, thought.token_ids)
-        forced = [] if closed else self.tokenizer(cut.text, add_special_tokens=False).input_ids
-        context = prompt + thought.token_ids + forced
-        (answer,) = await ask(context, 1, max_new_tokens=cut.answer_tokens)
-        before, added, after = len(thought.token_ids), len(forced), len(answer.token_ids)
-        return Completion(
-            token_ids=thought.token_ids + forced + answer.token_ids,
-            logps=thought.logps + [0.0] * added + answer.logps,
-            finish_reason=answer.finish_reason,
-            versions=thought.versions + answer.versions[:1] * added + answer.versions,
-            forced=[False] * before + [True] * added + [False] * after if forced else None,
-        )
+    def asker(self, temperature: float) -> Callable[[Ask], Awaitable[Completion]]:
+        """Asks for one episode, whose turns stay on one server."""
+        stay = Stay(self.config.generate.kv == "keep")
+
+        async def ask(want: Ask) -> Completion:
+            (one,) = await self.engine.complete(
+                want.token_ids,
+                1,
+                max_new_tokens=want.room,
+                temperature=temperature,
+                stop=want.stop,
+                stay=stay,
+            )
+            return one
+
+        return ask

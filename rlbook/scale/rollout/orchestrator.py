@@ -21,6 +21,7 @@ from rlbook.scale.process import Heartbeat, die_with_parent, say
 from rlbook.scale.rollout.batches import Batches, Counters
 from rlbook.scale.rollout.evaluate import Evaluator, ProblemSet, named_set
 from rlbook.scale.rollout.groups import GroupSampler, Verifiers
+from rlbook.scale.rollout.worlds import Worlds
 from rlbook.tasks import get_task, held_out_problems
 from rlbook.training.pool import training_pool
 
@@ -115,7 +116,9 @@ async def orchestrate(layout: Layout) -> None:
     async with AsyncExitStack() as stack:
         stack.callback(verifiers.close)
         clients = [await stack.enter_async_context(client) for client in clients_of(config, layout)]
-        sampler = GroupSampler(HTTPEngine(clients), tokenizer, verifiers, config)
+        worlds = Worlds(generate.worlds, generate.turn_seconds, verifiers.events)
+        stack.callback(worlds.close)
+        sampler = GroupSampler(HTTPEngine(clients), tokenizer, verifiers, config, worlds=worlds)
         await Orchestrator(layout, sampler).run()
 
 

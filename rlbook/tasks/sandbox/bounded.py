@@ -27,8 +27,8 @@ class BoundedWorker:
     """A process that answers JSON requests one at a time and is replaced when it is late.
 
     `call(request, seconds)` returns the worker's answer or raises `TimeoutError` (it computed for
-    so long without an end) or `RuntimeError` (died, out of memory, stood still, or reported an
-    error). Thread-safe: calls queue.
+    so long without an end) or `RuntimeError` (died, out of memory, stood still for `waiting` more,
+    or reported an error). Thread-safe: calls queue.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class BoundedWorker:
         self._process: subprocess.Popen[bytes] | None = None
         self._loaded: set[tuple[str, str | None]] = set()  # scorers and tasks, by that process
 
-    def call(self, request: Row, seconds: float) -> Row:
+    def call(self, request: Row, seconds: float, waiting: float = WAITING_SECONDS) -> Row:
         """Send one request that may compute for `seconds`; loading its scorer is not counted."""
         if self.here:
             return self.here(request)
@@ -46,9 +46,10 @@ class BoundedWorker:
             if process is None or process.poll() is not None:
                 process = self._start()
             if (scorer := (request["scorer"], request.get("task"))) not in self._loaded:
-                self._exchange(process, {**request, "warm_up": True}, LOADING_SECONDS)
+                loading = {**request, "warm_up": True}
+                self._exchange(process, loading, LOADING_SECONDS, WAITING_SECONDS)
                 self._loaded.add(scorer)
-            reply = self._exchange(process, request, seconds)
+            reply = self._exchange(process, request, seconds, waiting)
         if "error" in reply:
             raise RuntimeError(reply["error"])
         return reply
@@ -78,16 +79,18 @@ class BoundedWorker:
         atexit.register(self.close)
         return process
 
-    def _exchange(self, process: subprocess.Popen[bytes], request: Row, seconds: float) -> Row:
+    def _exchange(
+        self, process: subprocess.Popen[bytes], request: Row, seconds: float, waiting: float
+    ) -> Row:
         """One line out, one line in. Its own limit, or a timer here, ends it and so the wait."""
         (to_worker, from_worker), late = pipes(process), threading.Event()
-        message = json.dumps({**request, "seconds": seconds}).encode() + b"\n"
+        message = json.dumps({**request, "seconds": seconds, "waiting": waiting}).encode() + b"\n"
 
         def kill() -> None:
             late.set()
             process.kill()
 
-        timer = threading.Timer(seconds + WAITING_SECONDS * bool(OUT_OF_TIME), kill)
+        timer = threading.Timer(seconds + waiting * bool(OUT_OF_TIME), kill)
         timer.start()
         try:
             to_worker.write(message)
@@ -106,7 +109,7 @@ class BoundedWorker:
         if OUT_OF_TIME and code == -OUT_OF_TIME:
             raise TimeoutError(f"scorer found no answer in {seconds:g} s")
         if late.is_set():
-            raise RuntimeError(f"scorer stood still for more than {WAITING_SECONDS:g} s")
+            raise RuntimeError(f"scorer stood still for more than {seconds + waiting:g} s")
         raise RuntimeError("scorer process died (out of memory?)")
 
 

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlbook.tasks.base import Problem, Task
+from rlbook.tasks.environment import AnyTask, Environment, Reply, Session, checked_reply
 from rlbook.tasks.registry import get_task, verdict_of
 from rlbook.tasks.sandbox import bounded
 from rlbook.tasks.sandbox.bounded import Row
@@ -62,20 +63,53 @@ def gym_dataset(name: str, seed: int, size: int, **settings: Any) -> "Procedural
 
 def score_task(request: Row) -> Row:
     """A task's verdict on one completion."""
-    task, problem = local_task(request["task"]), Problem(**request["problem"])
+    task, problem = cast(Task, local_task(request["task"])), Problem(**request["problem"])
     return asdict(verdict_of(task, problem, request["completion"], request["finished"]))
 
 
 @lru_cache
-def local_task(name: str) -> Task:
+def local_task(name: str) -> AnyTask:
     """A task that scores right here: this process is bounded already, it starts no other."""
     bounded.WORKER.here = lambda request: SCORERS[request["scorer"]][0](request)
     return get_task(name)
 
 
+SESSIONS: dict[int, Session] = {}  # of an environment, by number
+LONGEST_REPLY = 1_000_000  # characters
+
+
+def play(request: Row) -> Row:
+    """What a session of an environment answers: the first word opens it, `close` ends them all."""
+    verb, number = request["verb"], request["session"]
+    if verb == "close":
+        while SESSIONS:
+            SESSIONS.popitem()[1].close()
+        return {}
+    if verb == "open":
+        world = cast(Environment, local_task(request["task"]))
+        SESSIONS[number] = session = world.begin(Problem(**request["problem"]), request["seed"])
+        return row_of(checked_reply(session, session.open()))
+    if number not in SESSIONS:
+        raise ValueError(f"session {number} is gone: its process has been started anew")
+    session = SESSIONS[number]
+    if verb == "verdict":
+        return asdict(session.verdict())
+    return row_of(checked_reply(session, session.turn(request["text"], request["finished"])))
+
+
+def row_of(reply: Reply) -> Row:
+    """A reply as JSON; `ValueError` for one that is too long for any policy."""
+    if (size := sum(len(message.content) for message in reply.messages)) > LONGEST_REPLY:
+        raise ValueError(
+            f"the world said {size:,} characters; a reply has {LONGEST_REPLY:,} at most"
+        )
+    said = [asdict(message) for message in reply.messages]
+    return {"said": said, "done": reply.done, "reward": reply.reward, "place": reply.place}
+
+
 def load_task(request: Row) -> None:
     """Load a task and, by a first verdict, the libraries behind it."""
-    task = local_task(request["task"])
+    task = cast(Task, local_task(request["task"]))
     with contextlib.suppress(Exception):
         task.verify(Problem("", "", "1"), r"<answer>1</answer>\boxed{1}")
 
@@ -84,6 +118,7 @@ SCORERS: dict[str, tuple[Callable[[Row], Row], Callable[[Row], object]]] = {
     "math": (score_math, lambda request: importlib.import_module("math_verify")),
     "gym": (score_gym, lambda request: importlib.import_module("reasoning_gym")),
     "task": (score_task, load_task),
+    "world": (play, lambda request: local_task(request["task"])),
 }
 
 
@@ -94,7 +129,7 @@ def main() -> None:
     limit_memory(MEMORY_BYTES)
     for line in sys.stdin:
         request = json.loads(line)
-        with own_time_limit(request["seconds"]):
+        with own_time_limit(request["seconds"], request["waiting"]):
             reply = answer(request)
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
@@ -113,8 +148,8 @@ def answer(request: Row) -> Row:
 
 
 @contextlib.contextmanager
-def own_time_limit(seconds: float) -> Iterator[None]:
-    """End after so many seconds of work; after many more of none, if no caller is left to kill.
+def own_time_limit(seconds: float, waiting: float) -> Iterator[None]:
+    """End after so many seconds of work; `waiting` later if there is none, and no caller to kill.
 
     The signals' default action ends the process, in whatever code it hangs (not on Windows).
     """
@@ -122,7 +157,7 @@ def own_time_limit(seconds: float) -> Iterator[None]:
         yield
         return
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, seconds + bounded.WAITING_SECONDS + 2)
+    signal.setitimer(signal.ITIMER_REAL, seconds + waiting + 2)
     yield
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)

@@ -133,7 +133,7 @@ class FakeEngine:
         """The only one there is."""
         return self
 
-    async def complete(self, prompt, n, *, max_new_tokens, temperature):
+    async def complete(self, prompt, n, *, max_new_tokens, temperature, stop=(), stay=None):
         self.calls += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)

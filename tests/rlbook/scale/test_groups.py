@@ -17,7 +17,7 @@ class Interruptible:
         self.tokenizer, self.thought = tokenizer, tokenizer(thought, add_special_tokens=False)
         self.contexts = []
 
-    async def complete(self, prompt, n, *, max_new_tokens, temperature):
+    async def complete(self, prompt, n, *, max_new_tokens, temperature, stop=(), stay=None):
         self.contexts.append(self.tokenizer.decode(prompt, skip_special_tokens=True))
         assert n == 1
         if self.contexts[-1] == "1+3=?":
@@ -58,7 +58,7 @@ class Endless:
     def __init__(self, tokenizer):
         self.tokenizer, self.asked = tokenizer, []
 
-    async def complete(self, prompt, n, *, max_new_tokens, temperature):
+    async def complete(self, prompt, n, *, max_new_tokens, temperature, stop=(), stay=None):
         self.asked.append(max_new_tokens)
         tokens = [17] * max_new_tokens
         return [Completion(tokens, [-1.0] * len(tokens), "length", versions=[0] * len(tokens))] * n

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -11,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.policy import Completion, Sampler
 from rlbook.tasks.sums import terms_in
 from rlbook.training.chat import decode
+from rlbook.training.episodes import Ask, Episode, Turns, written
 
 __all__ = ["RoughSampler", "StartsLost", "rounded"]
 
@@ -35,22 +35,20 @@ class StartsLost:
         seed: int,
     ) -> list[Completion]:
         """`n` completions per prompt; the last half of them, rounded down, start lost."""
-        prefixes = [
+        starts = [
             self.lost_start(prompt) if i >= n - n // 2 else []
             for prompt in prompts
             for i in range(n)
         ]
-        asked = [
-            [*prompt, *prefix]
-            for prompt, prefix in zip(
-                [prompt for prompt in prompts for _ in range(n)], prefixes, strict=True
-            )
-        ]
-        longest = max(map(len, prefixes))
-        written = self.sampler.generate(
-            asked, n=1, max_new_tokens=max_new_tokens - longest, temperature=temperature, seed=seed
-        )
-        return [after(prefix, one) for prefix, one in zip(prefixes, written, strict=True)]
+        asked = [list(prompt) for prompt in prompts for _ in range(n)]
+        room = max_new_tokens - max(map(len, starts))
+
+        def complete(asks: Sequence[Ask]) -> list[Completion]:
+            contexts = [ask.token_ids for ask in asks]
+            return self.sampler.generate(contexts, 1, room, temperature, seed)
+
+        episodes = [begun(*pair, room) for pair in zip(asked, starts, strict=True)]
+        return [turns.completion() for turns in written(complete, episodes)]
 
     def lost_start(self, prompt: Sequence[int]) -> list[int]:
         """Token ids of the first step of a sum, stuck, and of the first "hmm "."""
@@ -59,16 +57,12 @@ class StartsLost:
         return cast(list[int], self.tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def after(prefix: list[int], completion: Completion) -> Completion:
-    """The completion behind forced tokens, which carry log-probability 0."""
-    if not prefix:
-        return completion
-    return replace(
-        completion,
-        token_ids=prefix + completion.token_ids,
-        logps=[0.0] * len(prefix) + completion.logps,
-        forced=[True] * len(prefix) + [False] * len(completion.token_ids),
-    )
+def begun(prompt: list[int], start: list[int], room: int) -> Episode:
+    """An answer whose first tokens are put there."""
+    turns = Turns(prompt)
+    turns.put(0, start)
+    turns.write(0, (yield Ask(turns.context, room)))
+    return turns
 
 
 class RoughSampler:
