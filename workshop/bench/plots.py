@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from rlbook.stats import t_interval
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, use_style
-from workshop.shared.arms import learning_curves
+from workshop.shared.evidence import learning_curves
 
 OTHERS = {"trl": "TRL", "generate": "model.generate", "plain": "all logits at once"}
 OURS = {"rlbook": "rlbook", "chunked": "chunked"}

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from workshop.shared.question import Question
+from workshop.shared.scorecard import Questions
 
 
 def live(results: pd.DataFrame, cooling: pd.DataFrame) -> dict[str, str]:
@@ -23,7 +24,7 @@ def live(results: pd.DataFrame, cooling: pd.DataFrame) -> dict[str, str]:
     return found
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="keeping what is right lifts single answers",
         row={

@@ -7,6 +7,7 @@ from rlbook.objectives import METHODS, Method
 from workshop.shared.design import Arm, Experiment, arm, vary
 from workshop.shared.experiments import FIVE
 from workshop.shared.question import Asked, Question
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import OWN, SUMS, Told, rung
 from workshop.shared.verdict import Claim
 
@@ -46,7 +47,7 @@ def a_mean(told: Told) -> Iterator[Claim]:
     yield told("a batch mean against no baseline", *how, "batch mean", "none, 0/1", null=None)
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="the score function estimates ∇J without bias",
         row={

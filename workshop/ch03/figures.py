@@ -19,10 +19,8 @@ from rlbook.stats.differences import paired_differences
 from rlbook.tasks import SumsTask
 from rlbook.training import Rollout, TrainBatch
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
-from workshop.shared.arms import colour_of
-from workshop.shared.evidence import by_arm
+from workshop.shared.evidence import WORTH, by_arm, colour_of
 from workshop.shared.explorer import Explorer, slider
-from workshop.shared.rates import WORTH
 from workshop.shared.texts import tint, token_texts
 from workshop.shared.worlds.gae_walk import Walk, gae_table
 

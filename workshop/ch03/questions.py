@@ -10,6 +10,7 @@ from workshop.ch03.figures import USES
 from workshop.shared.design import Arm, Experiment, arm, vary
 from workshop.shared.experiments import BATCH_MEAN_PPO
 from workshop.shared.question import Asked, Question
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import OWN, SUMS, Told, clip_where_nothing_is_rare, rung
 from workshop.shared.verdict import Claim
 
@@ -69,7 +70,7 @@ def live(ends: pd.Series, reach: pd.DataFrame) -> dict[str, str]:
     return {"alive": alive, "idle": idle, "twice": f"{with_clip:.2f}, without {without:.2f}"}
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="the clip is a mask: 5 of 16 tokens",
         row={
@@ -147,7 +148,10 @@ QUESTIONS = (
                 heading="Deeper: How do the seeds scatter, and are passes better than minibatches?",
                 says="chance alone does it once in ten times",
                 runs={
-                    "reuse": ["16 minibatches, no trust region", "4 passes of 4, no trust region"]
+                    "reuse": [
+                        "16 minibatches, no trust region",
+                        "4 passes of 4, no trust region",
+                    ]
                 },
             ),
         ),

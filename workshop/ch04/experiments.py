@@ -39,7 +39,7 @@ from workshop.bases.habits import written
 from workshop.ch04.best_of_n import best_of_n_mean
 from workshop.shared.design import Arm, arm, vary
 from workshop.shared.experiments import RLOO
-from workshop.shared.settings import HABITS
+from workshop.shared.worlds import HABITS
 
 LEVELS = (1, 2, 3, 4)  # of the others the base gives too few right answers to be compared
 NOISE = 0.1

@@ -15,8 +15,7 @@ from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
 from rlbook.viz.style import INK, MUTED, label_lines
 from workshop.ch04.preferences import best_of_n, kl_optimum
-from workshop.shared.arms import colour_of, learning_curves
-from workshop.shared.evidence import draw_families
+from workshop.shared.evidence import colour_of, draw_families, learning_curves
 
 PROXY, TRUTH = colour_of("1000 pairs"), "#0072B2"
 FAMILY_OF = dict(enumerate(FAMILIES, 1))

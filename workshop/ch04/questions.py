@@ -15,6 +15,7 @@ from workshop.ch04.experiments import (
 )
 from workshop.shared.design import Experiment
 from workshop.shared.question import Asked, Question
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import Told, there
 from workshop.shared.verdict import Claim
 
@@ -65,7 +66,7 @@ def new_pairs(told: Told) -> Iterator[Claim]:
                    "its own pairs, five times", "the base's pairs, five times")  # fmt: skip
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="pleasing a learned reward loses the truth",
         row={
@@ -117,7 +118,10 @@ QUESTIONS = (
                 claim="stopping early saves a part; half the rate: as deep, half as fast",
                 heading="Deeper: Is it the learning rate? Or does one only have to stop early?",
                 says="Stopping early is a leash in time.",
-                runs={"overoptimisation": ["1000 pairs"], "overoptimisation_slow": ["1000 pairs"]},
+                runs={
+                    "overoptimisation": ["1000 pairs"],
+                    "overoptimisation_slow": ["1000 pairs"],
+                },
             ),
         ),
     ),

@@ -21,8 +21,7 @@ from rlbook.stats.differences import paired_differences
 from rlbook.training import Rollout
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from workshop.bases.habits_card import majority
-from workshop.shared.arms import FAMILY_COLOURS, colour_of
-from workshop.shared.evidence import by_arm
+from workshop.shared.evidence import FAMILY_COLOURS, by_arm, colour_of
 from workshop.shared.explorer import Explorer, choice, slider
 
 SOLVE_RATES = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from workshop.shared.question import Asked, Question
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import ALL_LEVELS, OWN, SUMS, Told, rung, there
 from workshop.shared.verdict import Claim
 
@@ -33,7 +34,7 @@ def a_penalty(told: Told) -> Iterator[Claim]:
     yield told("a KL penalty", *HOW, "GRPO + KL", "GRPO")
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="siblings know a prompt at once",
         row={

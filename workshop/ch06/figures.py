@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from rlbook.viz.style import FAINT, INK, MUTED, label_lines, readable
-from workshop.shared.arms import colour_of
+from workshop.shared.evidence import colour_of
 from workshop.shared.explorer import Explorer, slider
 from workshop.shared.worlds.baseline_cost import cost
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from rlbook.objectives import METHODS
 from workshop.shared.design import Arm, Experiment, arm, vary
 from workshop.shared.question import Asked, Question
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import OWN, SUMS, Told, rung
 from workshop.shared.verdict import Claim
 
@@ -36,7 +37,7 @@ def many_prompts(told: Told) -> Iterator[Claim]:
     yield from rung(told, "128 prompts for 16 of eight", "REINFORCE++", "RLOO", null=None)
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="leave-one-out is unbiased; the group mean is too short",
         row={

@@ -11,6 +11,7 @@ from workshop.shared.design import Arm, Experiment, arm, sums_decisions, vary
 from workshop.shared.experiments import CENTRED, FEW, FIVE
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import Column
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import OWN, PASS, SUMS, Told, rung
 from workshop.shared.verdict import Claim
 from workshop.shared.worlds import LostIsWrong, StartsLost
@@ -82,7 +83,7 @@ def the_row(told: Told) -> Iterator[Claim]:
     yield from rung(told, "Dr. GRPO for GRPO", "Dr. GRPO", "GRPO", null=None)
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="the mean over each answer teaches lost answers to go on",
         row={
@@ -117,7 +118,12 @@ QUESTIONS = (
                 heading="7 · Evidence",
                 says="The order is the computed one",
                 runs={
-                    "lost_answers": ["mean per answer", "prompt mean", "token mean", "constant"],
+                    "lost_answers": [
+                        "mean per answer",
+                        "prompt mean",
+                        "token mean",
+                        "constant",
+                    ],
                     "lost_answers_control": ["mean per answer", "constant"],
                 },
             ),
@@ -155,7 +161,10 @@ QUESTIONS = (
                 claim="σ on plain sums",
                 heading="The case for σ",
                 says="difference -0.007 [-0.022, +0.008]; 0.021 would be found",
-                runs={"siblings": ["GRPO", "GRPO, no σ"], "ladder_habits": ["GRPO", "GRPO, no σ"]},
+                runs={
+                    "siblings": ["GRPO", "GRPO, no σ"],
+                    "ladder_habits": ["GRPO", "GRPO, no σ"],
+                },
             ),
         ),
     ),

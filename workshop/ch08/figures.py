@@ -25,7 +25,7 @@ from rlbook.stats import t_interval
 from rlbook.tasks import SumsTask
 from rlbook.training import TrainBatch, Trainer
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
-from workshop.shared.arms import ARM_COLOURS, learning_curves
+from workshop.shared.evidence import ARM_COLOURS, learning_curves
 from workshop.shared.explorer import Explorer, choice, slider
 from workshop.shared.worlds.batch_reuse import rare_token_world, reuse_batches
 

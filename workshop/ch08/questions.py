@@ -11,12 +11,12 @@ from rlbook.objectives import METHODS, Method, PromptFilter, RatioClip
 from rlbook.tasks import SumsTask, Task
 from rlbook.training import RunConfig, Trainer
 from workshop.ch08.figures import CLIPS, PAID, REGIONS, named
-from workshop.shared.arms import ARM_COLOURS
 from workshop.shared.design import Arm, Experiment, World, arm, sums_decisions, vary
-from workshop.shared.evidence import batches_until, load_results
+from workshop.shared.evidence import ARM_COLOURS, batches_until, load_results
 from workshop.shared.experiments import FEW, GRPO, ONCE
 from workshop.shared.question import Asked, Panel, Question
 from workshop.shared.runs import Column
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import (
     NOT_NAMED,
     OWN,
@@ -222,7 +222,7 @@ def silent_panels() -> Iterator[Panel]:
                 colours, (0.0, 9000.0))  # fmt: skip
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="ε_high lets a rare good token grow faster",
         row={
@@ -301,7 +301,10 @@ QUESTIONS = (
                 claim="the ramp gives up care",
                 heading="9 · Evidence",
                 says="with 80 tokens allowed its accuracy is a fifth of the cliff's",
-                runs={"tight_limit": ["ramp", "cliff"], "tight_limit_control": ["ramp", "cliff"]},
+                runs={
+                    "tight_limit": ["ramp", "cliff"],
+                    "tight_limit_control": ["ramp", "cliff"],
+                },
             ),
         ),
     ),

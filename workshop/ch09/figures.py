@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, readable
-from workshop.shared.arms import ARM_COLOURS, colour_of, compare_bars
+from workshop.shared.evidence import ARM_COLOURS, colour_of, compare_bars
 
 REGION_COLOURS = {
     "no region": ARM_COLOURS["no trust region"],

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from workshop.shared.question import Asked, Question
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import (
     HALF_TIME,
     OWN,
@@ -40,7 +41,7 @@ def whole_answers(told: Told) -> Iterator[Claim]:
     yield told("GSPO against DAPO", SUMS + OWN, "methods", "gspo", "dapo", null=None)
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="a clip silences the rare token that ought to grow",
         row={

@@ -15,8 +15,7 @@ from rlbook.objectives import group_normalize, leave_one_out, max_rl
 from rlbook.stats import bootstrap_interval, pass_at_k, t_interval
 from rlbook.training import Rollout
 from rlbook.viz.style import INK, MUTED, label_lines
-from workshop.shared.arms import colour_of, compare_bars, learning_curves
-from workshop.shared.evidence import batches_until
+from workshop.shared.evidence import batches_until, colour_of, compare_bars, learning_curves
 from workshop.shared.explorer import Explorer, slider
 from workshop.shared.live import LiveFigure
 from workshop.shared.worlds.strategy_mixture import (

@@ -6,13 +6,14 @@ from rlbook.policy import load_policy
 from rlbook.tasks.habits import FAMILIES
 from rlbook.training import RunConfig, Trainer
 from workshop.shared.design import Experiment, no_columns
+from workshop.shared.evidence import families, rules_by_family
 from workshop.shared.experiments import FEW, on_policy
-from workshop.shared.levels import families, rules_by_family
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import Column
-from workshop.shared.settings import HABITS
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import PASS, Told, rung, there
 from workshop.shared.verdict import Claim
+from workshop.shared.worlds import HABITS
 from workshop.shared.worlds.shared_choice import OpeningTask, shared_choice
 
 
@@ -67,7 +68,7 @@ def known_rules(told: Told) -> Iterator[Claim]:
     yield from on_the_way(told, "... and what is known pays meanwhile", 1)
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="where prompts share a choice MaxRL keeps pass@64 that RLOO gives up",
         row={

@@ -30,7 +30,7 @@ from rlbook.objectives import (
 from rlbook.stats import t_interval
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, METHOD_COLOURS, MUTED, label_lines, readable
 from workshop.ch11.mismatch_bandit import Anchor, BanditRun, mismatch_bandit
-from workshop.shared.arms import ARM_COLOURS, compare_bars, learning_curves
+from workshop.shared.evidence import ARM_COLOURS, compare_bars, learning_curves
 from workshop.shared.explorer import Explorer, choice, slider
 from workshop.shared.masks import MASKS, Mask
 

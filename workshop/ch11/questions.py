@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from workshop.shared.question import Asked, Question
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import Told, clip_where_nothing_is_rare, masks, rare, rung
 from workshop.shared.verdict import Claim
 
@@ -24,7 +25,7 @@ def rare_tokens(told: Told) -> Iterator[Claim]:
     yield from rare(told, *texts, "DPPO", "clip 0.2")
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="rounding alone sends rare tokens out of a ratio window",
         row={

@@ -25,7 +25,7 @@ from rlbook.objectives.selection import next_bonus
 from rlbook.policy import load_policy
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
 from workshop.shared.design import Arm, Experiment, World, arm, over_choices, vary
-from workshop.shared.settings import HABITS
+from workshop.shared.worlds import HABITS
 
 LITE = METHODS["lite_ppo"]
 FIVE = (0, 1, 2, 3, 4)

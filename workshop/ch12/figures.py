@@ -16,9 +16,14 @@ from rlbook.stats.differences import holm, paired_differences
 from rlbook.training import Rollout, Trainer
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
 from workshop.ch12.factorial import Factorial
-from workshop.shared.arms import colour_of
-from workshop.shared.evidence import at_each_rate, by_arm, draw_differences, load_results
-from workshop.shared.rates import short
+from workshop.shared.evidence import (
+    at_each_rate,
+    by_arm,
+    colour_of,
+    draw_differences,
+    load_results,
+    short,
+)
 from workshop.shared.worlds.strategy_mixture import estimator_weight
 
 Push = Callable[[Trainer, Method, Sequence[Rollout]], Float[Tensor, " P"]]

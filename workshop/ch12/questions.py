@@ -26,14 +26,14 @@ from workshop.ch12.experiments import (
     with_room,
 )
 from workshop.shared.design import Experiment, no_columns
-from workshop.shared.evidence import short
+from workshop.shared.evidence import families, short
 from workshop.shared.experiments import FEW, STEPS
-from workshop.shared.levels import families
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import HELD_OUT, Column, Load, Runs
-from workshop.shared.settings import HABITS
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import NOT_NAMED, OWN, PASS, SUMS, Told, rung, there
 from workshop.shared.verdict import Claim
+from workshop.shared.worlds import HABITS
 
 FACTORS = ("normalisation", "average", "clip", "overlong")
 ON_SUMS, TIGHT = "plain sums, own rates", "limit of 32 tokens, own rates"
@@ -156,7 +156,7 @@ def arms_of(told: Told, name: str) -> list[str]:
     return [arm for arm in told.load(f"{name}_eval").arm.unique() if arm != "LitePPO"]
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="batch σ instead of none",
         row={

@@ -11,9 +11,9 @@ from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
 from rlbook.training.metrics import rollout_metrics
 from workshop.ch13.self_confidence import EntropyInference, SelfCertainty
 from workshop.shared.design import Arm, arm, vary
+from workshop.shared.evidence import by_level, level_columns
 from workshop.shared.experiments import FEW, RLOO, bounded
-from workshop.shared.levels import by_level, level_columns
-from workshop.shared.settings import HABITS
+from workshop.shared.worlds import HABITS
 
 UNBOUNDED, CLIPPED = bounded("no trust region"), bounded("clip 0.2")
 ONE_UPDATE = {"prompts": 8, "group_size": 16, "minibatches": 1, "steps": 20}

@@ -16,7 +16,7 @@ from rlbook.tasks.habits import FAMILIES
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
 from workshop.ch13.majority_reward import CountReward, ascend, election
 from workshop.ch13.random_reward import clipping_bias, logit
-from workshop.shared.arms import ARM_COLOURS, compare_bars, learning_curves
+from workshop.shared.evidence import ARM_COLOURS, compare_bars, learning_curves
 from workshop.shared.explorer import Explorer, slider
 
 NAMES = {

@@ -31,14 +31,14 @@ from workshop.ch13.experiments import (
     spurious,
 )
 from workshop.shared.design import Experiment
-from workshop.shared.evidence import short
+from workshop.shared.evidence import family_rates, short
 from workshop.shared.experiments import FEW
-from workshop.shared.levels import family_rates
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import Column, Load, Runs, runs_of
-from workshop.shared.settings import HABITS
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import ALL_LEVELS, SUMS, Told, there
 from workshop.shared.verdict import Claim
+from workshop.shared.worlds import HABITS
 
 
 def against_the_cold(told: Told) -> Iterator[Claim]:
@@ -152,7 +152,7 @@ def form(told: Told) -> Iterator[Claim]:
                        **COMMON)  # fmt: skip
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="a vote lifts what the base says most often where that is right, and kills the "
         "rest (minus the verifier)",
@@ -338,7 +338,10 @@ QUESTIONS = (
                 claim="RL loses coverage, or discovers; 256 tries for two",
                 heading="9 · What is left of it",
                 says="RL loses coverage (256 tries, minus the base's)",
-                runs={"coverage": ["verifier", "majority vote"], "coverage_control": ["verifier"]},
+                runs={
+                    "coverage": ["verifier", "majority vote"],
+                    "coverage_control": ["verifier"],
+                },
             ),
         ),
     ),

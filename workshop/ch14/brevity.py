@@ -14,7 +14,7 @@ from rlbook.rewards import KimiLength, L1Max, LengthCost
 from rlbook.tasks import Problem, strategy_of
 from rlbook.training import PromptPool, Rollout, RunConfig, Trainer, derive_seed
 from rlbook.training.sft import Answer, sft, written_answer
-from workshop.ch14.selection import right_answers
+from workshop.ch14.experiments import right_answers
 from workshop.shared.design import Arm, arm, vary
 from workshop.shared.experiments import RLOO
 

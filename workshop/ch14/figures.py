@@ -14,7 +14,7 @@ from rlbook.tasks.habits import FAMILIES
 from rlbook.training import Rollout
 from rlbook.training.rewards import Reward
 from rlbook.viz.style import BAD, GOOD, MUTED, label_lines
-from workshop.shared.arms import ARM_COLOURS
+from workshop.shared.evidence import ARM_COLOURS
 from workshop.shared.texts import (
     WIDTH,
     TextPanel,

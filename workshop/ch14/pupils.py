@@ -14,7 +14,7 @@ from rlbook.training.sft import written_answer
 from workshop.ch14.experiments import SFT, Imitation, fine_tune, taught, worked_examples
 from workshop.shared.design import Arm, arm, vary
 from workshop.shared.experiments import RLOO
-from workshop.shared.settings import HABITS
+from workshop.shared.worlds import HABITS
 from workshop.shared.worlds.engines import StartsLost
 
 OPD = METHODS["opd"]

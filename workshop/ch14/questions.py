@@ -25,10 +25,11 @@ from workshop.ch14.experiments import (
 from workshop.ch14.pupils import arms, pupil, sampled
 from workshop.ch14.real_model import before_and_after, rewarded, to_the_line
 from workshop.shared.design import Experiment
+from workshop.shared.evidence import each_family
 from workshop.shared.experiments import FEW, STEPS
-from workshop.shared.levels import each_family
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import Column
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import HABITS, OWN, SUMS, Told, recorded, there
 from workshop.shared.verdict import Claim
 
@@ -122,7 +123,7 @@ def a_real_model(told: Told) -> Iterator[Claim]:
                    "format only", Column("after_*"), lr=lr, unit="of 8")  # fmt: skip
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="a price above what a token buys elects guesses, if it comes first",
         row={
@@ -205,7 +206,10 @@ QUESTIONS = (
                 "... and to a student of a sixth of the parameters?",
                 tuple(
                     students(
-                        "tiny-habits-small", rl=(6e-4, 1.2e-3), sft=(1e-3, 2e-3), opd=(1e-3, 2e-3)
+                        "tiny-habits-small",
+                        rl=(6e-4, 1.2e-3),
+                        sft=(1e-3, 2e-3),
+                        opd=(1e-3, 2e-3),
                     )
                 ),
                 chosen_by=None,

@@ -17,9 +17,9 @@ from rlbook.tasks import Task, get_task
 from rlbook.training import Engine, Reward, Rollout, RunConfig, Trainer
 from workshop.ch15.tools import Calculator, Unmasked
 from workshop.shared.design import Arm, World, arm, vary
+from workshop.shared.evidence import families
 from workshop.shared.experiments import FEW, RLOO
-from workshop.shared.levels import families
-from workshop.shared.settings import HABITS
+from workshop.shared.worlds import HABITS
 
 STEPWISE = replace(RLOO, advantage=token_credit)
 UNMASKED = replace(RLOO, name="unmasked")  # the tool's tokens are trained like one's own

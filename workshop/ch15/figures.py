@@ -30,8 +30,7 @@ from workshop.ch15.step_credit import (
     prefix_values,
     vine_moments,
 )
-from workshop.shared.arms import ARM_COLOURS
-from workshop.shared.evidence import short
+from workshop.shared.evidence import ARM_COLOURS, short
 from workshop.shared.texts import (
     WIDTH,
     TextPanel,

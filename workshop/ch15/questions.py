@@ -19,6 +19,7 @@ from workshop.shared.design import Experiment, arm, vary
 from workshop.shared.experiments import STEPS
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import Column
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import NOT_NAMED, Told, there
 from workshop.shared.verdict import Claim
 
@@ -79,7 +80,7 @@ def the_tools_tokens(told: Told) -> Iterator[Claim]:
                    unit="pass@1")  # fmt: skip
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="a judge of steps teaches more where right steps come to grief",
         row={

@@ -4,6 +4,7 @@ The gradient estimate of one answer is Σ_t c_t ∇log π(y_t | y_<t), with a cr
 mean and variance over all answers are sums: ways to give credit are compared without sampling.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -150,3 +151,57 @@ def vine_walk_variance(walk: Walk, k: int) -> Float[np.ndarray, " T"]:
             square = (value - walk.values[t]) ** 2 + noise + spread[t]
             variance[t] += chance * score**2 * (walk.visits[t] @ square)
     return variance - walk.true_gradient**2
+
+
+Array = Float[np.ndarray, " P"]
+Gains = Callable[[Sequence[float], float], Sequence[float]]
+
+
+def answers(again: Array, chance: float) -> list[tuple[float, int, float]]:
+    """(probability, places passed, reward) of every answer, the one that is cut off last."""
+    reach = np.cumprod([1.0, *again])
+    finished = [
+        (reach[place] * (1 - p) * of, place, reward)
+        for place, p in enumerate(again)
+        for reward, of in ((1.0, chance), (0.0, 1 - chance))
+    ]
+    return [*finished, (reach[-1], len(again), 0.0)]
+
+
+def true_values(again: Array, chance: float) -> Array:
+    """V before each place: what the answers that come there earn on average."""
+    told = answers(again, chance)
+    return np.array(
+        [
+            sum(p * r for p, passed, r in told if passed >= place)
+            / sum(p for p, passed, _ in told if passed >= place)
+            for place in range(len(again))
+        ]
+    )
+
+
+def climb(
+    gains: Gains,
+    worth: Callable[[Array], Array],
+    places: int = 8,
+    chance: float = 0.5,
+    updates: int = 60,
+    lr: float = 2.0,
+) -> list[float]:
+    """Mean number of steps before the first and after each exact update, credit by `gains`.
+
+    `worth` makes of the true values what the credit believes of a prefix.
+    """
+    logits = np.zeros(places)
+    path = []
+    for _ in range(updates + 1):
+        again = 1 / (1 + np.exp(-logits))
+        told = answers(again, chance)
+        path.append(float(sum(p * min(passed + 1, places) for p, passed, _ in told)))
+        u, slope = worth(true_values(again, chance)), np.zeros(places)
+        for p, passed, reward in told:
+            said = min(passed + 1, places)  # choices made: to go on, and to finish or be cut off
+            chose = np.arange(said) < passed  # True where the step was said again
+            slope[:said] += p * np.array(gains(list(u[:said]), reward)) * (chose - again[:said])
+        logits += lr * slope
+    return path

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import HALF, PIPELINE, Column
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import NOT_NAMED, SUMS, Told, masks, rung
 from workshop.shared.verdict import Claim
 
@@ -42,7 +43,7 @@ def the_row(told: Told) -> Iterator[Claim]:
     yield from rung(told, "ScaleRL for GRPO", "ScaleRL", "GRPO", null=None)
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="a part of the recipe, DAPO's clip for its loss",
         row={

@@ -1,11 +1,12 @@
 """Chapter 17: its questions, each with what is run, claimed, printed and asked of it."""
 
 from workshop.shared.question import Question
+from workshop.shared.scorecard import Questions
 
 AGED = "{{tokens up to {} updates old | plain sums, a pipeline, lr {}}}"
 
 
-QUESTIONS = (
+QUESTIONS = Questions(
     Question(
         claim="no trained token is more than K updates old",
         row={

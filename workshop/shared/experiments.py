@@ -15,8 +15,8 @@ from rlbook.objectives import (
     group_center,
 )
 from workshop.shared.design import Arm, Experiment, arm, vary, vary_methods
-from workshop.shared.levels import families, rules_by_family
-from workshop.shared.settings import HABITS, rare_decision, rare_opening
+from workshop.shared.evidence import families, rules_by_family
+from workshop.shared.worlds import HABITS, rare_decision, rare_opening
 
 BATCH_MEAN_PPO = replace(METHODS["ppo"], advantage=batch_mean_baseline)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from rlbook.objectives import FIELD, METHODS, EMABaseline, Method, RatioClip, group_center
 from workshop.shared.design import Arm, Experiment, arm, no_columns, vary
-from workshop.shared.levels import family_rates
-from workshop.shared.settings import HABITS
+from workshop.shared.evidence import family_rates
+from workshop.shared.worlds import HABITS
 
 ANSWERS = 2560
 COLUMNS = ("accuracy", "completions", "entropy", "clip_fraction", "grad_norm")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 import pandas as pd
 from IPython.display import Markdown
@@ -22,31 +23,37 @@ NAMED = re.compile(r"\{(?:(control|detectable): )?([^|{}]+?) \| ([^|{}]+?)\}")
 OF_THE_PAGE = re.compile(r"\{(\w+)\}")
 
 
-def scorecard(questions: Iterable[Question], **page: object) -> Markdown:
-    """What a chapter claims, and what became of it in each kind of evidence.
+class Questions(tuple[Question, ...]):
+    """The questions of a chapter, in the order of its scorecard."""
 
-    A row has the cells of `COLUMNS`; what was not looked at is shown as "–". `page` has the numbers
-    that the page's own cells have found, by the name that a row has in braces. Raises `ValueError`
-    for an unknown column, a number that is missing and one that no row has.
-    """
-    rows, wanted = rows_of(questions), set()
-    for row in rows:
-        if unknown := row.keys() - COLUMNS.keys():
-            raise ValueError(f"no column {sorted(unknown)}; a scorecard has {list(COLUMNS)}")
-        wanted |= {name for text in row.values() for name in OF_THE_PAGE.findall(text)}
-    if wanted != page.keys():
-        missing, idle = sorted(wanted - page.keys()), sorted(page.keys() - wanted)
-        raise ValueError(f"numbers of the page that rows name: missing {missing}, not named {idle}")
+    def __new__(cls, *questions: Question) -> Self:
+        return super().__new__(cls, questions)
 
-    def number(match: re.Match[str]) -> str:
-        return str(page[match[1]])
+    def scorecard(self, **page: object) -> Markdown:
+        """What the chapter claims, and what became of it in each kind of evidence.
 
-    filled = [
-        {key: OF_THE_PAGE.sub(number, text) for key, text in row.items()} for row in scored(rows)
-    ]
-    return Markdown(
-        markdown(list(COLUMNS.values()), [[r.get(key, "–") for key in COLUMNS] for r in filled])
-    )
+        A row has the cells of `COLUMNS`; what was not looked at is shown as "–". `page` has the
+        numbers that the page's own cells have found, by the name that a row has in braces: text, or
+        a difference with its interval. Raises `ValueError` for an unknown column, a number that is
+        missing and one that no row has.
+        """
+        rows, wanted = rows_of(self), set()
+        for row in rows:
+            if unknown := row.keys() - COLUMNS.keys():
+                raise ValueError(f"no column {sorted(unknown)}; a scorecard has {list(COLUMNS)}")
+            wanted |= {name for text in row.values() for name in OF_THE_PAGE.findall(text)}
+        if wanted != page.keys():
+            missing, idle = sorted(wanted - page.keys()), sorted(page.keys() - wanted)
+            raise ValueError(f"numbers of the page: rows miss {missing}, no row has {idle}")
+
+        def number(match: re.Match[str]) -> str:
+            found = page[match[1]]
+            return told(found) if isinstance(found, Mapping | pd.Series) else str(found)
+
+        cells = [
+            [OF_THE_PAGE.sub(number, row.get(key, "–")) for key in COLUMNS] for row in scored(rows)
+        ]
+        return Markdown(markdown(list(COLUMNS.values()), cells))
 
 
 def rows_of(questions: Iterable[Question]) -> list[dict[str, str]]:

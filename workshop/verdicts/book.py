@@ -6,13 +6,13 @@ from importlib import import_module
 from pathlib import Path
 
 from workshop.shared.evidence import load_results
-from workshop.shared.question import Question
 from workshop.shared.runs import Load
+from workshop.shared.scorecard import Questions
 from workshop.shared.told import Told
 from workshop.shared.verdict import Claim
 
 FOLDERS = sorted(path.parent.name for path in Path(__file__).parents[1].glob("ch*/questions.py"))
-QUESTIONS: dict[str, tuple[Question, ...]] = {
+QUESTIONS: dict[str, Questions] = {
     folder.removeprefix("ch"): import_module(f"workshop.{folder}.questions").QUESTIONS
     for folder in FOLDERS
 }

@@ -11,7 +11,7 @@ from rlbook.objectives import METHODS
 from rlbook.viz import METHOD_COLOURS, label_line, label_lines, use_style
 from rlbook.viz.style import CYCLE, luminance, readable, spread
 from workshop.experiments import EXPERIMENTS
-from workshop.shared.arms import colour_of
+from workshop.shared.evidence import colour_of
 
 PRESSING = (
     "rare_opening",

@@ -22,7 +22,6 @@ from workshop.ch01.figures import (
     temperature_explorer,
 )
 from workshop.ch01.questions import QUESTIONS, live
-from workshop.shared.scorecard import scorecard
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_the_scorecard_holds_what_the_runs_reached():
         columns=["world", "arm", "one sample", "greedy"],
     )
     cooling = pd.DataFrame({w: {0.0: 0.9, 0.25: 0.3, 1.0: 0.2} for w in ("sums", "habits")})
-    lines = scorecard(QUESTIONS, **live(results, cooling)).data.splitlines()
+    lines = QUESTIONS.scorecard(**live(results, cooling)).data.splitlines()
     _, _, keep, _, cooled, mode = (line.split(" | ") for line in lines)
     assert keep[2] == "0.20 → 0.50 [0.40, 0.60]"
     assert cooled[3] == "0.20 → 0.30, the best temperature"

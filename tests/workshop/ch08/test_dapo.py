@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from workshop.ch08.figures import named
 from workshop.ch08.questions import QUESTIONS
-from workshop.shared.arms import compare_bars
+from workshop.shared.evidence import compare_bars
 
 
 @pytest.fixture(scope="module")

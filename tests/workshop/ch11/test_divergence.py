@@ -19,7 +19,7 @@ from workshop.ch11.figures import (
     draw_weight,
     stopped,
 )
-from workshop.shared.atlas import mask_atlas
+from workshop.shared.masks import mask_atlas
 
 ADVANTAGES = (FOUR.rewards - 0.5)[:, None].expand(4, 8)
 TOKENS = tuple(x[FOUR.mask] for x in (FOUR.logp, FOUR.logp_old, ADVANTAGES))

@@ -7,10 +7,9 @@ import pytest
 from rlbook.policy.loading import SMOLLM2_PACKAGE
 from rlbook.tasks import HeldOut, get_task, held_out_problems
 from rlbook.training import RunConfig, Trainer
-from workshop.ch14.few_shot import EXAMPLE, HELD_OUT, LEVELS, SHOWN, problem_of
-from workshop.ch14.real_model import line_policy
+from workshop.ch14.real_model import EXAMPLE, HELD_OUT, LEVELS, SHOWN, line_policy, problem_of
 
-TASK = get_task("workshop.ch14.few_shot:FewShotSums")
+TASK = get_task("workshop.ch14.real_model:FewShotSums")
 
 
 def operands(problem):

@@ -6,7 +6,7 @@ import torch
 from rlbook.evaluation import pass_rates
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
-from workshop.ch14.selection import difficulty_window, learning_impact, right_answers
+from workshop.ch14.experiments import difficulty_window, learning_impact, right_answers
 
 
 def asked(problem, text, right):

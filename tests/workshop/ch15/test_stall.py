@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from workshop.ch15.checks import gains
-from workshop.ch15.stall import answers, climb, true_values
+from workshop.ch15.step_credit import answers, climb, true_values
 
 
 def expected_reward(logits, chance):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from rlbook.viz import METHOD_COLOURS
-from workshop.shared.arms import arm_colours, compare_bars, learning_curves
+from workshop.shared.evidence import arm_colours, compare_bars, learning_curves
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from rlbook.objectives import RatioClip, WeightClip
 from rlbook.viz.live import png_bytes
-from workshop.shared.atlas import finding, mask_atlas
-from workshop.shared.masks import MASKS, Mask
+from workshop.shared.masks import MASKS, Mask, finding, mask_atlas
 from workshop.tools.hygiene import MAX_IMAGE_BYTES
 from workshop.tools.runner import small_png
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from workshop.shared.evidence import load_results
-from workshop.shared.ladder import RUNGS, WORLDS, ladder, rungs
+from workshop.shared.evidence import RUNGS, WORLDS, ladder, load_results, rungs
 from workshop.shared.ladder_arms import rungs as rows_run
 
 

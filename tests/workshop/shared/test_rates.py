@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from workshop.shared.rates import draw_map, rates_table, short, usable
+from workshop.shared.evidence import draw_map, rates_table, short, usable
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from workshop.shared.question import Question
-from workshop.shared.scorecard import difference, load_ledger, scorecard
+from workshop.shared.scorecard import Questions, difference, load_ledger
 
 CLIP = Question(
     claim="a clip holds rare tokens back",
@@ -13,7 +13,7 @@ CLIP = Question(
 
 def test_a_question_is_a_line_with_a_dash_where_nothing_was_looked_at():
     silent = Question(claim="nobody sees this")
-    head, rule, line = scorecard([CLIP, silent]).data.splitlines()
+    head, rule, line = Questions(CLIP, silent).scorecard().data.splitlines()
     assert head.startswith("| claim | exact | trained where it presses |")
     assert set(rule) <= set("| -")
     assert line == "| a clip holds rare tokens back | 15 \\| 13 batches | – | – | DAPO |"
@@ -22,7 +22,7 @@ def test_a_question_is_a_line_with_a_dash_where_nothing_was_looked_at():
 def test_a_name_in_braces_is_a_difference_of_the_ledger_or_a_number_of_the_page():
     row = load_ledger().iloc[0]
     named = Question(claim="c", row={"control": f"{{{row.claim} | {row.world}}}, live {{found}}"})
-    line = scorecard([named], found=0.5).data.splitlines()[-1]
+    line = Questions(named).scorecard(found=0.5).data.splitlines()[-1]
     assert f"{difference(row)}, live 0.5 |" in line
 
 
@@ -30,10 +30,10 @@ def test_a_name_in_braces_is_a_difference_of_the_ledger_or_a_number_of_the_page(
     "row, page, message",
     [
         ({"proof": "yes"}, {}, r"no column \['proof'\]; a scorecard has \['claim', 'exact'"),
-        ({"exact": "{found}"}, {}, r"missing \['found'\], not named \[\]"),
-        ({"exact": "1"}, {"found": 1}, r"missing \[\], not named \['found'\]"),
+        ({"exact": "{found}"}, {}, r"rows miss \['found'\], no row has \[\]"),
+        ({"exact": "1"}, {"found": 1}, r"rows miss \[\], no row has \['found'\]"),
     ],
 )
 def test_what_a_row_or_a_page_lacks_is_named(row, page, message):
     with pytest.raises(ValueError, match=message):
-        scorecard([Question(claim="c", row=row)], **page)
+        Questions(Question(claim="c", row=row)).scorecard(**page)

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from rlbook.viz.style import BAD, GOOD, INK, METHOD_COLOURS, MUTED
-from workshop.shared.arms import ARM_COLOURS, FAMILY_COLOURS
+from workshop.shared.evidence import ARM_COLOURS, FAMILY_COLOURS
 from workshop.site.dark import PAPER, dark, dark_colour, dark_png, dark_svg, parsed
 
 INKS = sorted(

@@ -19,7 +19,7 @@ from rlbook.objectives import (
     group_normalize,
     weigh,
 )
-from workshop.shared.arms import colour_of
+from workshop.shared.evidence import colour_of
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from rlbook.exact.estimators import (
 from rlbook.exact.policies import EnumerablePolicy, FillerPolicy
 from rlbook.objectives import leave_one_out
 
+__all__ = ["bias_variance_table", "cost", "relative_noise"]
+
 
 def baseline_moments(
     policy: EnumerablePolicy,

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from rlbook.objectives import Region, Tokens, weigh
 
+__all__ = ["rare_token_world", "reuse_batches", "reuse_sampled"]
+
 
 @dataclass(frozen=True, eq=False)
 class ReuseRun:

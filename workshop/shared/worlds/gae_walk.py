@@ -13,6 +13,8 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int
 
+__all__ = ["Walk", "gae_table"]
+
 LAMBDAS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 

@@ -18,6 +18,8 @@ from rlbook.exact.estimators import Advantage, weighted_batches
 from rlbook.exact.policies import EnumerablePolicy, TokenTree
 from rlbook.objectives import Aggregation, Method, group_center, policy_loss
 
+__all__ = ["StopPolicy", "enumerated_update", "expected_update", "follow"]
+
 
 @dataclass(frozen=True, eq=False)
 class StopPolicy(EnumerablePolicy):

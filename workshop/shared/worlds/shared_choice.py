@@ -9,6 +9,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.tasks import Problem, SumsTask, Verdict
 
+__all__ = ["OpeningTask", "shared_choice"]
+
 OPENING = "<think>"
 
 

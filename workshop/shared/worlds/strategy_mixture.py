@@ -17,6 +17,14 @@ from torch import Tensor
 from rlbook.exact.estimators import Advantage
 from rlbook.exact.policies import EnumerablePolicy
 
+__all__ = [
+    "StrategyMixture",
+    "easy_and_hard",
+    "estimator_weight",
+    "likelihood_weight",
+    "truncated_log_likelihood",
+]
+
 Weight = Callable[[Float[Tensor, " P"]], Float[Tensor, " P"]]
 HARD_RATES = (0.3, 0.1, 0.1, 0.03, 0.03, 0.01, 0.01, 0.003)
 

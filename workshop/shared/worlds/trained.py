@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from rlbook.training import Rollout, RunConfig, Trainer
 from workshop.shared.design import sums_decisions
-from workshop.shared.worlds import RareOpening
+from workshop.shared.worlds.tasks import RareOpening
+
+__all__ = ["HABITS", "rare_decision", "rare_opening"]
 
 HABITS = {"policy": "tiny-habits", "task": "habits"}
 

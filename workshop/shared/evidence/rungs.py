@@ -7,7 +7,9 @@ from matplotlib.figure import Figure
 
 from rlbook.stats import t_interval
 from rlbook.viz.style import FAINT, INK, METHOD_COLOURS, MUTED
-from workshop.shared.evidence import load_results
+from workshop.shared.evidence.tables import load_results
+
+__all__ = ["RUNGS", "WORLDS", "ladder", "rungs"]
 
 RUNGS = {
     "02": ("REINFORCE", "REINFORCE, batch mean", "REINFORCE, moving average"),

@@ -9,8 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from rlbook.viz.style import BAD, GOOD, INK, MUTED
-from workshop.shared.arms import compare_bars
-from workshop.shared.evidence import short
+from workshop.shared.evidence.arms import compare_bars
+from workshop.shared.evidence.tables import short
+
+__all__ = ["WORTH", "draw_map", "map_figure", "rates_table", "usable"]
 
 WORTH = LinearSegmentedColormap.from_list("worth", [BAD, "#f7f7f7", GOOD])
 

@@ -16,7 +16,22 @@ from rlbook.stats.differences import paired_differences
 from rlbook.tasks.habits import FAMILIES
 from rlbook.viz.live import in_notebook
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED
-from workshop.shared.arms import FAMILY_COLOURS, learning_curves
+from workshop.shared.evidence.arms import FAMILY_COLOURS, learning_curves
+
+__all__ = [
+    "AGE_AND_ROUGHNESS",
+    "READ_MARK",
+    "at_each_rate",
+    "batches_until",
+    "by_arm",
+    "check_table",
+    "difference_table",
+    "draw_differences",
+    "draw_families",
+    "load_results",
+    "regions_by_world",
+    "short",
+]
 
 PARTS = (
     "_eval",

@@ -8,6 +8,15 @@ from rlbook.training import Rollout, Trainer
 from workshop.bases.habits_card import majority
 from workshop.bases.levels import evaluate_levels, level_groups
 
+__all__ = [
+    "by_level",
+    "each_family",
+    "families",
+    "family_rates",
+    "level_columns",
+    "rules_by_family",
+]
+
 
 def level_columns(
     trainer: Trainer, keys: Sequence[str], prompts: int, n: int, **how: Any

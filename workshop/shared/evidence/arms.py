@@ -11,6 +11,15 @@ from rlbook.objectives import METHODS
 from rlbook.stats import t_interval
 from rlbook.viz.style import CYCLE, METHOD_COLOURS, label_lines
 
+__all__ = [
+    "ARM_COLOURS",
+    "FAMILY_COLOURS",
+    "arm_colours",
+    "colour_of",
+    "compare_bars",
+    "learning_curves",
+]
+
 # Arms of the experiments: one that is a method's own choice has the colour of that method.
 ARM_COLOURS = {
     "no trust region": "#1b1b1b",
