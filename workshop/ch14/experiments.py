@@ -26,7 +26,6 @@ from rlbook.training import (
     VerifierReward,
     derive_seed,
 )
-from rlbook.training.batch import Rollout
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.sft import Answer, sft, written_answer
 from rlbook.training.source import RolloutSource

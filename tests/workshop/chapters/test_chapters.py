@@ -1,7 +1,10 @@
 """Every committed notebook is fit to be read, agrees with the package, and was fast enough."""
 
+import ast
 import re
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import pytest
@@ -11,6 +14,7 @@ from workshop.tools.hygiene import MAX_SECONDS
 
 FOLDER = Path(__file__).parents[3] / "chapters"
 CHAPTERS = sorted(FOLDER.glob("*.ipynb"))
+NUMBERED = [path for path in CHAPTERS if path.name[:2].isdigit()]
 SOLUTIONS = sorted(FOLDER.glob("solutions/*.ipynb"))
 EXERCISE = re.compile(r"^#{2,4} +Exercise +(\d+)", re.MULTILINE)
 
@@ -55,6 +59,23 @@ def test_exported_cell_equals_the_package(function, source):
     assert not difference, "\n" + difference
 
 
+def workshop_modules(path: Path) -> set[str]:
+    """The modules of the workshop from which a notebook imports."""
+    cells = (cell.source for cell in read(path).cells if cell.cell_type == "code")
+    code = re.sub(r"^\s*[%!].*", "pass", "\n".join(cells), flags=re.M)
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if str(node.module).startswith("workshop")]
+    named = [(node.module, alias.name) for node in ours for alias in node.names]
+    things = ((module, getattr(import_module(module), what)) for module, what in named)
+    return {one.__name__ if isinstance(one, ModuleType) else module for module, one in things}
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=name)
+def test_a_chapter_imports_few_files_of_the_workshop(path):
+    files = workshop_modules(path)
+    assert len(files) <= (11 if path.name.startswith("14") else 10), sorted(files)
+
+
 def test_exercises_have_solutions_and_numbers_of_their_own():
     asked = {path.stem: found for path in CHAPTERS if (found := exercises(path))}
     solved = {path.stem.removesuffix("_solutions"): exercises(path) for path in SOLUTIONS}
@@ -63,11 +84,11 @@ def test_exercises_have_solutions_and_numbers_of_their_own():
 
 
 def test_method_chapters_show_code_of_the_package():
-    methods = [path for path in CHAPTERS if path.name[:2].isdigit() and path.name[:2] > "01"]
+    methods = [path for path in NUMBERED if path.name[:2] > "01"]
     bare = [path.name for path in methods if not exported(read(path))]
     assert bare == [], "no cell is tagged export:rlbook.…"
 
 
 def test_chapter_numbers_are_unique():
-    numbers = [p.name[:2] for p in CHAPTERS if p.name[:2].isdigit()]
+    numbers = [path.name[:2] for path in NUMBERED]
     assert len(set(numbers)) == len(numbers)
