@@ -18,6 +18,12 @@ From the rollouts of a step (`rollout_metrics`)
     share_<strategy>    share of completions the task labels with that strategy
     entropy_level_<l>   mean of −log μ over sampled tokens of level l: its entropy, by sampling
     staleness           mean number of optimizer steps since a token's behaviour policy
+    turns               mean number of turns of an episode with an environment
+    world_tokens        tokens that the world said, per token that the policy wrote
+    ended_by_world      share of episodes that the world ended; a limit ended the others
+    world_seconds       mean seconds that the world took for an episode
+    places              distinct places where turns began; none where the world does not say
+    company             share of later turns that began where a sibling's did, by whatever road
     completions, tokens how many were sampled, those a prompt filter dropped included
     groups              prompts that these belong to
 
@@ -80,7 +86,7 @@ Others call them: TRL `sampling/sampling_logp_difference/mean|max`, `frac_reward
 `rollout_corr/k3_kl`, `training/rollout_actor_probs_pearson_corr`; see `rlbook.doctor`.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from statistics import StatisticsError, correlation
 from typing import Any, Literal
@@ -136,10 +142,33 @@ def rollout_metrics(
         metrics[f"accuracy_level_{level}"] = mean(r.correct for r in members)
         tokens = [t for r in members for t in zip(r.logps, r.forced or [0] * r.length, strict=True)]
         metrics[f"entropy_level_{level}"] = mean(-logp for logp, forced in tokens if not forced)
+    metrics |= episode_metrics([r for r in rollouts if r.turn_of])
     if label is not None:
         for name, members in sorted(group_by(rollouts, label).items()):
             metrics[f"share_{name}"] = len(members) / len(rollouts)
     return metrics
+
+
+def episode_metrics(episodes: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of answers in turns; none without any."""
+    if not episodes:
+        return {}
+    put_in = sum(sum(r.forced or ()) for r in episodes)
+    places = [
+        (r.group, turn, place)
+        for r in episodes
+        for turn, place in enumerate((r.places or [])[:-1])
+        if place is not None
+    ]
+    standing = Counter((group, place) for group, _, place in places)
+    return {
+        "turns": mean(r.turn_count for r in episodes),
+        "world_tokens": put_in / (sum(r.length for r in episodes) - put_in),
+        "ended_by_world": mean(not r.truncated for r in episodes),
+        "world_seconds": mean(r.world_seconds for r in episodes),
+        "places": len({place for *_, place in places}),
+        "company": mean(standing[group, place] > 1 for group, turn, place in places if turn),
+    }
 
 
 def uniform_share(rollouts: Sequence[Rollout], by: Literal["correct", "reward"]) -> float:

@@ -36,9 +36,12 @@ def test_the_map_names_every_room():
 
 
 def silent(node, of=""):
-    """Public functions, classes and methods without a docstring; a setter shares its getter's."""
+    """Public functions, classes and methods without a docstring; a setter shares its getter's, and
+    a session's methods those of `Session`."""
     for child in getattr(node, "body", ()):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if isinstance(node, ast.ClassDef) and "Session" in {ast.unparse(b) for b in node.bases}:
             continue
         setter = any(getattr(d, "attr", "") == "setter" for d in child.decorator_list)
         if not child.name.startswith("_") and not setter and not ast.get_docstring(child):

@@ -22,6 +22,7 @@ from rlbook.training.episodes import (
     single,
     written,
 )
+from rlbook.training.metrics import rollout_metrics
 from rlbook.training.packing import load_rollouts, save_rollouts
 
 
@@ -406,3 +407,15 @@ def test_a_world_is_learned(sums):
     )
     rows = list(Trainer(config, (model, tokenizer), task=world))
     assert fmean(r["accuracy"] for r in rows[-3:]) > fmean(r["accuracy"] for r in rows[:3]) + 0.2
+
+
+def test_metrics_of_episodes(sums):
+    _, tokenizer = sums
+    world = Echoes(3)
+    engine = Scripted(tokenizer, "1+2;", "37;", "0;")
+    rollouts = collect_rollouts(engine, tokenizer, world, world.sample(0, 1), 2)
+    row = rollout_metrics(rollouts, 0)
+    assert row["turns"] == 3 and row["ended_by_world"] == 1 and row["places"] == 3
+    assert row["world_tokens"] == pytest.approx(4 / 9)  # 2+ and 1+ for 1+2; 37; 0;
+    assert row["company"] == 1
+    assert "turns" not in rollout_metrics([replace(rollouts[0], turn_of=None)], 0)
