@@ -1,22 +1,24 @@
 r"""Questions and answers from a file, a folder or the Hugging Face hub as a task."""
 
 import hashlib
-import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
+from rlbook.tasks.answers import read as read_answer
 from rlbook.tasks.base import Problem, Verdict
-from rlbook.tasks.formats import boxed_answers
 from rlbook.tasks.math_answers import verify_math
+from rlbook.tasks.rows import READERS, flat, level_of, part_files, question_and_answer, rows_of
+from rlbook.tasks.values import unread
 
-QUESTION_FIELDS, ANSWER_FIELDS = ("question", "prompt", "problem"), ("answer", "solution")
 HELD_OUT_SPLITS = ("test", "validation")
+MAX_UNREADABLE = 0.05  # share of references that no answer can meet, before it is an error
 ONE_IN = 10  # questions held out where the data have no test part of their own
 
 TEMPLATE = "{question}\n\nReason step by step, then write the final answer in \\boxed{{}}.\n"
@@ -36,14 +38,19 @@ class DatasetTask:
 
     `source` is one of
 
-    - a JSONL file; a tenth of its questions is held out, chosen by their text alone;
-    - a folder with `train.jsonl` and, held out, `test.jsonl` or `validation.jsonl`;
+    - a file: JSONL, JSON, CSV (also with .gz) or parquet; a tenth of its questions is held out,
+      chosen by their text alone;
+    - a folder with `train.…` and, held out, `test.…` or `validation.…`, or one as the hub lays it
+      out (`data/train-00000-of-00002.parquet`);
     - `<hub id>[:<config>][:<split>]`, loaded with the `datasets` library; its test or validation
       part is held out.
 
-    A row has a `question` (or `prompt`, `problem`), an `answer` (or `solution`: its last box) and,
-    if there is one, a `level`. GSM8K's "… #### 42" means 42. Prompts ask for the answer in a box
-    and are a user's message where the tokenizer has a chat template.
+    A row has a question (`QUESTIONS` of `rlbook.tasks.rows`; a prompt may be messages), an answer
+    (`ANSWERS`; of a worked solution the last box, GSM8K's "… #### 42" means 42) and, if there is
+    one, a level. Prompts ask for the answer in a box and are a user's message where the tokenizer
+    has a chat template. A training question that differs from a held-out one in case, spaces or
+    punctuation is left out; so are, with a warning, references that no answer can meet, and more
+    than a twentieth of these is an error. `rlbook audit` tells all of it beforehand.
 
     Reasons of a verdict are those of `verify_math`, and ``bad_reference`` if the data set's own
     answer cannot be read. Raises `FileNotFoundError` for a missing source and `ValueError` naming
@@ -63,9 +70,17 @@ class DatasetTask:
     @cached_property
     def parts(self) -> tuple[list[Problem], list[Problem]]:
         """Problems to train on and problems held out, read at first use."""
-        train, held_out = read(self.source)
-        known = {p.id for p in held_out}
-        return [p for p in train if p.id not in known], held_out
+        found = read(self.source)
+        if "train" not in found:
+            raise FileNotFoundError(
+                f"{self.name} has no train.jsonl, only a part to evaluate on: use benchmark:…"
+            )
+        problems = readable(self.name, found["train"])
+        if "held out" not in found:
+            return divide(problems)
+        held_out = readable(self.name, found["held out"])
+        known = {likeness(p) for p in held_out}
+        return [p for p in problems if likeness(p) not in known], held_out
 
     def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
         """`n` different training problems; the first ones do not depend on `n`."""
@@ -114,8 +129,8 @@ class BenchmarkTask(DatasetTask):
     @cached_property
     def parts(self) -> tuple[list[Problem], list[Problem]]:
         """Nothing to train on, and everything."""
-        train, held_out = super().parts
-        return [], [*train, *held_out]
+        problems = [problem for part in read(self.source).values() for problem in part]
+        return [], readable(self.name, unique(problems))
 
 
 def find_source(text: str) -> Path | HubSource:
@@ -132,50 +147,25 @@ def find_source(text: str) -> Path | HubSource:
     return HubSource(hub, config or None, split or None)
 
 
-def read(source: Path | HubSource) -> tuple[list[Problem], list[Problem]]:
-    """The training part and the held-out part of a data set."""
-    return read_hub(source) if isinstance(source, HubSource) else read_folder(source)
+def read(source: Path | HubSource) -> dict[str, list[Problem]]:
+    """The problems of each part of a data set: "train" and, if there is one, "held out"."""
+    if isinstance(source, HubSource):
+        return read_hub(source)
+    files = {"train": [source]} if source.is_file() else part_files(source)
+    if not files:
+        found = ", ".join(sorted(p.name for p in source.iterdir())[:8]) or "nothing"
+        raise FileNotFoundError(
+            f"{source} has no train.jsonl (it has: {found}); looked for train, test, validation "
+            f"with {', '.join(READERS)} or .gz, also in its folder data"
+        )
+    return {
+        part: unique(problem_of(row, where) for path in paths for where, row in rows_of(path))
+        for part, paths in files.items()
+    }
 
 
-def read_folder(folder: Path) -> tuple[list[Problem], list[Problem]]:
-    """The two parts of a local file or folder."""
-    if folder.is_file():
-        return divide(read_problems(folder))
-    train = folder / "train.jsonl"
-    if not train.is_file():
-        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
-        raise FileNotFoundError(f"{folder} has no train.jsonl (it has: {found})")
-    tests = [folder / f"{name}.jsonl" for name in HELD_OUT_SPLITS]
-    test = next((path for path in tests if path.is_file()), None)
-    return (read_problems(train), read_problems(test)) if test else divide(read_problems(train))
-
-
-def read_problems(path: Path) -> list[Problem]:
-    """Problems of a JSONL file; blank lines are skipped."""
-    return unique(problem_of(row, where) for where, row in json_rows(path))
-
-
-def json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each row of a JSONL file with where it stands."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
-    for number, line in enumerate(lines, 1):
-        where = f"{path}, line {number}"
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{where}: not JSON ({error}): one object per line") from None
-        if not isinstance(row, dict):
-            raise ValueError(f'{where}: expected {{"question": …, "answer": …}}, got {line[:40]!r}')
-        yield where, row
-
-
-def read_hub(source: HubSource) -> tuple[list[Problem], list[Problem]]:
-    """The two parts of a data set on the hub."""
+def read_hub(source: HubSource) -> dict[str, list[Problem]]:
+    """The parts of a data set on the hub."""
     datasets = _require_datasets()
     try:
         splits = datasets.get_dataset_split_names(source.name, source.config)
@@ -197,53 +187,20 @@ def read_hub(source: HubSource) -> tuple[list[Problem], list[Problem]]:
         )
         for name, rows in load.items()
     }
-    return (parts[train], parts[test]) if test else divide(parts[train])
+    return {"train": parts[train]} | ({"held out": parts[test]} if test else {})
 
 
-def problem_of(row: dict[str, Any], where: str) -> Problem:
+def problem_of(row: object, where: str) -> Problem:
     """The problem in a row; `where` is for messages."""
-    question = field_of(row, QUESTION_FIELDS, where)
-    answer = final_answer(field_of(row, ANSWER_FIELDS, where))
-    if not answer:
-        raise ValueError(f"{where}: the answer is empty")
+    question, answer = question_and_answer(row, where)
+    level = next((value for name, value in flat(row).items() if name == "level"), None)
     return Problem(
         id=question_id(question),
         prompt=TEMPLATE.format(question=question),
         answer=answer,
-        level=level_of(row.get("level"), where),
+        level=level_of(level, where),
         meta={"chat": True, "source": where},
     )
-
-
-def field_of(row: dict[str, Any], names: Sequence[str], where: str) -> str:
-    """The first of these fields that a row has, as text."""
-    for name in names:
-        if isinstance(value := row.get(name), str | int | float) and (text := str(value).strip()):
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise ValueError(f"{where}: {name} has half a surrogate pair: write valid Unicode")
-            return text
-    raise ValueError(
-        f"{where}: no {names[0]} (text in {' or '.join(map(repr, names))}); it has "
-        f"{sorted(map(str, row))[:8]}: add the field or rename it"
-    )
-
-
-def final_answer(text: str) -> str:
-    r"""The reference: what follows GSM8K's "####", else the last `\boxed{…}`, else all of it."""
-    if "####" in text:
-        return text.rsplit("####", 1)[1].strip().replace(",", "")
-    boxes = boxed_answers(text)
-    return boxes[-1].strip() if boxes else text
-
-
-def level_of(value: object, where: str) -> int:
-    """A level as an integer: 3, "3" or "Level 3"; 0 if there is none."""
-    if value is None:
-        return 0
-    found = re.search(r"\d{1,9}", str(value))
-    if not found:
-        raise ValueError(f"{where}: level {value!r} has no number: use 1, 2, 3, …")
-    return int(found[0])
 
 
 def question_id(question: str) -> str:
@@ -257,6 +214,34 @@ def unique(problems: Iterable[Problem]) -> list[Problem]:
     for problem in problems:
         found.setdefault(problem.id, problem)
     return list(found.values())
+
+
+def likeness(problem: Problem) -> str:
+    """What near duplicates have in common: letters and digits of the question, without case."""
+    return re.sub(r"[\W_]+", "", problem.prompt.casefold())
+
+
+def readable(name: str, problems: list[Problem]) -> list[Problem]:
+    """The problems whose references an answer can be compared with.
+
+    The others are left out with a warning; `ValueError` if they are more than a twentieth.
+    """
+    faults = {p.id: fault for p in problems if (fault := next(unread(read_answer(p.answer)), None))}
+    if not faults:
+        return problems
+    shown = [
+        f"{p.answer[:60]!r} ({p.meta['source']}: {faults[p.id].why})"
+        for p in problems
+        if p.id in faults
+    ]
+    text = (
+        f"{name}: {len(faults)} of {len(problems)} references can be met by no answer: "
+        f"{'; '.join(shown[:3])}"
+    )
+    if len(faults) > MAX_UNREADABLE * len(problems):
+        raise ValueError(f"{text}: mend or drop these rows (`rlbook audit` lists them)")
+    warnings.warn(f"{text}; left out", stacklevel=2)
+    return [p for p in problems if p.id not in faults]
 
 
 def divide(problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:

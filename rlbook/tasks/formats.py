@@ -53,29 +53,51 @@ def tagged_answer(completion: str) -> tuple[str | None, str]:
     return before.split("<answer>")[1].strip(), ""
 
 
+BETWEEN_BOXES = re.compile(
+    r"[\s$}]*(?:,|;|and|or|\\text\{ ?(?:and|or) ?\})[\s$]*(?:and|or)?[\s$]*\\f?box(?:ed)?\s*\{?"
+)
+BOX = re.compile(r"\\f?box(?:ed)?\s*(?:\{|([A-Za-z0-9])(?![A-Za-z0-9]))")
+
+
 def boxed_answers(completion: str) -> list[str]:
-    r"""Contents of every closed top-level `\boxed{…}`, braces balanced, in order; linear time."""
-    answers, position = [], 0
-    while (start := completion.find("\\boxed{", position)) >= 0:
-        start += len("\\boxed{")
-        stop = _closing_brace(completion, start)
+    r"""Contents of every closed top-level `\boxed{…}`, braces balanced, in order; linear time.
+
+    `\fbox{…}`, `\boxed {…}` and, of one character, `\boxed 4` are boxes as well.
+    """
+    return [completion[start:stop] for start, stop in box_spans(completion)]
+
+
+def box_spans(completion: str) -> list[tuple[int, int]]:
+    """Where the contents of the boxes begin and end."""
+    spans: list[tuple[int, int]] = []
+    position = 0
+    while found := BOX.search(completion, position):
+        start, stop = found.span(1) if found[1] else (found.end(), closing(completion, found.end()))
         if stop < 0:
             break
-        answers.append(completion[start:stop])
-        position = stop + 1
-    return answers
+        spans.append((start, stop))
+        position = stop
+    return spans
 
 
-def _closing_brace(text: str, start: int) -> int:
-    """Index of the brace that closes the one before `start`, or -1; `\\{` and `\\}` are text."""
+def answer_in_boxes(text: str, boxes: list[tuple[int, int]]) -> str:
+    """The last box and those before it that only a comma, "and" or "or" keeps from it."""
+    chosen = [boxes[-1]]
+    for box in boxes[-2::-1]:
+        if not BETWEEN_BOXES.fullmatch(text, box[1], chosen[0][0]):
+            break
+        chosen.insert(0, box)
+    return ", ".join(text[slice(*box)].strip() for box in chosen)
+
+
+def closing(text: str, start: int, pair: str = "{}") -> int:
+    r"""Index of what closes the bracket before `start`, or -1; after a backslash it is text."""
     depth, i = 1, start
     while i < len(text):
         if text[i] == "\\":
             i += 1
-        elif text[i] == "{":
-            depth += 1
-        elif text[i] == "}":
-            depth -= 1
+        elif text[i] in pair:
+            depth += 1 if text[i] == pair[0] else -1
             if depth == 0:
                 return i
         i += 1

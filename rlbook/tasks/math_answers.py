@@ -1,9 +1,15 @@
-r"""Mathematical answers in `\boxed{…}`, compared by value with math-verify."""
+r"""Mathematical answers in `\boxed{…}`, compared by value: exactly, or with math-verify."""
+
+from fractions import Fraction
+from functools import lru_cache
 
 from rlbook.extras import require
+from rlbook.tasks.answers import read
 from rlbook.tasks.base import Verdict
-from rlbook.tasks.formats import boxed_answers
+from rlbook.tasks.compare import same
+from rlbook.tasks.formats import answer_in_boxes, box_spans
 from rlbook.tasks.sandbox.bounded import WORKER
+from rlbook.tasks.values import Group, Unreadable, Value, unread
 
 MAX_COMPLETION_CHARS, MAX_ANSWER_CHARS = 200_000, 1_000
 
@@ -17,14 +23,16 @@ def verify_math(
 ) -> Verdict:
     r"""Judge a completion whose answer is in `\boxed{…}` against a LaTeX reference.
 
-    `several` says what more than one box means: "last" takes the last one, "reject" none.
-    `format_ok` is True if exactly one box was closed. The comparison runs in a worker process
-    that is killed after `seconds`, so it is safe in any thread. `Verdict.reason` is one of
-    ``ok``, ``wrong``, ``truncated``, ``too_long``, ``no_answer``, ``two_answers``,
-    ``unparsable``, ``timeout``, ``error``.
+    Only what follows `</think>` counts, if there is one. `several` says what more than one box
+    means: "last" takes the last one, or all that stand beside it where the reference is several
+    values; "reject" none. `format_ok` is True if exactly one box was closed. Numbers, intervals,
+    sets, tuples, words are compared as such (`rlbook.tasks.compare`); for what is left math-verify
+    runs in a worker process that is killed after `seconds`, so it is safe in any thread.
+    `Verdict.reason` is one of ``ok``, ``wrong``, ``truncated``, ``too_long``, ``no_answer``,
+    ``two_answers``, ``unparsable``, ``timeout``, ``error``.
 
-    Raises `ImportError` if math-verify is missing and `ValueError` if it cannot read the
-    reference. Chapter 05.
+    Raises `ImportError` if math-verify is missing and `ValueError` if the reference cannot be read.
+    Chapter 05.
     """
     if several not in ("last", "reject"):
         raise ValueError(f"several must be 'last' or 'reject', got {several!r}")
@@ -33,28 +41,46 @@ def verify_math(
         return Verdict(False, False, None, "too_long")
     if not finished:
         return Verdict(False, False, None, "truncated")
-    answers = boxed_answers(completion)
-    if not answers or not answers[-1].strip():
+    completion = completion.rpartition("</think>")[2]
+    boxes = box_spans(completion)
+    if not boxes or not completion[slice(*boxes[-1])].strip():
         return Verdict(False, False, None, "no_answer")
-    if len(answers) > 1 and several == "reject":
+    if len(boxes) > 1 and several == "reject":
         return Verdict(False, False, None, "two_answers")
-    answer, format_ok = answers[-1].strip(), len(answers) == 1
+    meant = reference_of(reference)
+    answer = completion[slice(*boxes[-1])].strip()
+    if isinstance(meant, Group) and len(meant.items) > 1:
+        answer = answer_in_boxes(completion, boxes)
     if len(answer) > MAX_ANSWER_CHARS:
-        return Verdict(False, format_ok, None, "too_long")
-    correct, reason = _equal(answer, reference, seconds)
-    return Verdict(correct, format_ok, answer, reason)
+        return Verdict(False, len(boxes) == 1, None, "too_long")
+    reason = judge(read(answer), meant, seconds)
+    return Verdict(reason == "ok", len(boxes) == 1, answer, reason)
 
 
-def _equal(answer: str, reference: str, seconds: float) -> tuple[bool, str]:
-    request = {"scorer": "math", "answer": answer, "reference": reference}
+@lru_cache(maxsize=65_536)
+def reference_of(text: str) -> Value:
+    """The reference as a value; `ValueError` if there is none in it."""
+    value = read(text)
+    if problem := next(unread(value), None):
+        raise ValueError(f"cannot read the reference answer {text!r}: {problem.why}")
+    return value
+
+
+def judge(answer: Value, reference: Value, seconds: float) -> str:
+    """The reason of a verdict: ok, wrong, or why there could be no comparison."""
+    if isinstance(answer, Unreadable):
+        return "unparsable"
+
+    def ask(one: str, other: str, tolerance: Fraction | None) -> bool:
+        request = {"scorer": "math", "answer": one, "reference": other}
+        reply = WORKER.call(request | {"tolerance": tolerance and str(tolerance)}, seconds)
+        if not reply["reference_parsed"]:
+            raise ValueError(f"math-verify cannot read the reference answer {other!r}")
+        return bool(reply["correct"])
+
     try:
-        reply = WORKER.call(request, seconds)
+        return "ok" if same(answer, reference, ask) else "wrong"
     except TimeoutError:
-        return False, "timeout"
+        return "timeout"
     except RuntimeError:
-        return False, "error"
-    if not reply["reference_parsed"]:
-        raise ValueError(f"math-verify cannot read the reference answer {reference!r}")
-    if not reply["parsed"]:
-        return False, "unparsable"
-    return reply["correct"], "ok" if reply["correct"] else "wrong"
+        return "error"

@@ -31,7 +31,11 @@ EVALUATING_MODULES = (
 
 
 def score_math(request: Row) -> Row:
-    """Whether two LaTeX expressions are equal, judged by math-verify."""
+    """Whether two LaTeX expressions are equal, judged by math-verify.
+
+    Its numbers are rounded to places after the point, so 10^-20 would be 10^-21: two that it calls
+    equal have to agree in fifteen digits too, or within the `tolerance` of the request.
+    """
     import math_verify
 
     config = [math_verify.LatexExtractionConfig()]
@@ -39,8 +43,27 @@ def score_math(request: Row) -> Row:
         math_verify.parse(f"\\boxed{{{text}}}", config, parsing_timeout=None)
         for text in (request["answer"], request["reference"])
     )
-    equal = bool(reference) and math_verify.verify(reference, answer, timeout_seconds=None)
-    return {"parsed": bool(answer), "reference_parsed": bool(reference), "correct": bool(equal)}
+    parsed = {"parsed": bool(answer), "reference_parsed": bool(reference)}
+    if not answer or not reference:
+        return parsed | {"correct": False}
+    within = numbers_agree(answer[0], reference[0], request.get("tolerance"))
+    equal = within if request.get("tolerance") else within is not False
+    if equal and not request.get("tolerance"):
+        equal = math_verify.verify(reference, answer, timeout_seconds=None)
+    return parsed | {"correct": bool(equal)}
+
+
+def numbers_agree(a: Any, b: Any, tolerance: str | None) -> bool | None:
+    """Whether two numbers of SymPy are the same to fifteen digits; None if one is no number."""
+    from sympy import Expr, Integral, Limit, Rational, Sum
+
+    if not all(
+        isinstance(x, Expr) and x.is_number and not x.has(Integral, Limit, Sum) for x in (a, b)
+    ):
+        return None
+    gap, size = abs((a - b).evalf(30, maxn=400)), abs(b.evalf(30, maxn=400))
+    limit = Rational(tolerance) if tolerance else size * Rational(1, 10**15)
+    return bool(gap.is_finite and gap <= limit)
 
 
 def score_gym(request: Row) -> Row:

@@ -1,5 +1,7 @@
 r"""Data sets of questions and answers: sources, parts, references, hostile rows."""
 
+import contextlib
+import gzip
 import json
 import sys
 from types import SimpleNamespace
@@ -7,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlbook.tasks import Problem, get_task, held_out_problems
+from rlbook.tasks.dataset import problem_of
 from rlbook.training.chat import encode
 
 GSM8K = {
@@ -46,6 +49,93 @@ def test_answers_of_gsm8k_and_math_are_understood(tmp_path):
     assert task.verify(found[5], r"It is \boxed{0.7}").reason == "wrong"
     assert task.verify(found[0], "1072").reason == "no_answer"
     assert task.verify(found[0], r"\boxed{1072}", finished=False).reason == "truncated"
+
+
+HASHES = "#### Step 1\nadd\n#### Step 2\nso "
+TALK = [{"role": "system", "content": "Think."}, {"role": "user", "content": "q"}]
+SHAPES = {  # what is shipped, and the reference in it
+    "GSM8K": ({"question": "q", "answer": "a <<1+1=2>>2\n#### $70,000"}, "70000"),
+    "a pair after the mark": ({"question": "q", "answer": "x\n#### (1,2)"}, "(1,2)"),
+    "a remark after it": ({"question": "q", "answer": "x\n#### 42\n(see above)"}, "42"),
+    "headings": ({"problem": "q", "solution": HASHES + r"\boxed{42}."}, "42"),
+    "MATH, level unknown": ({"problem": "q", "level": "Level ?", "solution": r"\boxed 4"}, "4"),
+    "two boxes": ({"problem": "q", "solution": r"$\boxed{1}$ and $\boxed{2}$"}, "1, 2"),
+    "AIME": ({"ID": "2024-I-1", "Problem": "q", "Solution": "s", "Answer": 204}, "204"),
+    "DAPO, verl": ({"prompt": TALK, "reward_model": {"ground_truth": "34", "style": "rule"}}, "34"),
+    "Nemotron": ({"problem": "q", "expected_answer": "4"}, "4"),
+    "SimpleRL": ({"question": "q", "gt_answer": "4", "level": 3}, "4"),
+    "OpenRLHF": ({"input": "q", "label": "4"}, "4"),
+    "Open-Reasoner-Zero": (
+        [{"from": "human", "value": "q"}, {"from": "assistant", "ground_truth": {"value": "4"}}],
+        "4",
+    ),
+    "a small float": ({"question": "q", "answer": 1e-07}, "0.0000001"),
+    "a whole float": ({"question": "q", "answer": 12.0}, "12"),
+    "a sentence": ({"question": "q", "answer": "The answer is 4."}, "4"),
+    "null beside a solution": ({"question": "q", "answer": None, "solution": r"\boxed{13}"}, "13"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_as_they_are_shipped(name):
+    row, reference = SHAPES[name]
+    problem = problem_of(row, "here")
+    assert (problem.answer, problem.prompt.split("\n")[0]) == (reference, "q")
+
+
+def test_files_as_they_are_shipped(tmp_path):
+    rows = numbered(0, 3)
+    lines = "\n".join(map(json.dumps, rows))
+    files = {
+        "rows.json": json.dumps(rows),
+        "data.json": json.dumps({"data": rows}),
+        "lines.json": lines,
+        "rows.csv": "question,answer\n" + "\n".join(f"{r['question']},{r['answer']}" for r in rows),
+        "commas.jsonl": lines.replace("\n", ",\r\n"),
+        "rows.jsonl.gz": gzip.compress(lines.encode()),
+    }
+    with contextlib.suppress(ImportError):
+        from pyarrow import Table, parquet
+
+        parquet.write_table(Table.from_pylist(rows), tmp_path / "rows.parquet")
+        files["rows.parquet"] = (tmp_path / "rows.parquet").read_bytes()
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        found = get_task(f"benchmark:{tmp_path / name}").held_out(3)
+        assert sorted(p.answer for p in found) == ["1", "2", "3"], name
+
+
+def test_a_folder_as_the_hub_lays_it_out(tmp_path):
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        part = numbered(10 * number, 10 * number + 5)
+        write(tmp_path / f"data/train-0000{number}-of-00002.jsonl", part)
+    write(tmp_path / "data/test-00000-of-00001.jsonl", numbered(30, 33))
+    (tmp_path / "README.md").write_text("# A data set")
+    assert [len(part) for part in get_task(f"dataset:{tmp_path}").parts] == [10, 3]
+    (tmp_path / "only").mkdir()
+    write(tmp_path / "only/test.jsonl", numbered(0, 4))
+    assert len(get_task(f"benchmark:{tmp_path / 'only'}").parts[1]) == 4
+    with pytest.raises(FileNotFoundError, match="use benchmark"):
+        get_task(f"dataset:{tmp_path / 'only'}").sample(0, 1)
+
+
+def test_references_that_no_answer_can_meet_are_left_out_or_refused(tmp_path):
+    proof = {"problem": "Prove it.", "solution": "Clearly true."}
+    few, many = tmp_path / "few.jsonl", tmp_path / "many.jsonl"
+    with pytest.warns(UserWarning, match=r"1 of 41 references .*Clearly true.*line 41"):
+        train, held_out = get_task(f"dataset:{write(few, [*numbered(0, 40), proof])}").parts
+    assert len(train) + len(held_out) == 40
+    with pytest.raises(ValueError, match=r"1 of 5 references .*mend or drop these rows"):
+        get_task(f"dataset:{write(many, [*numbered(0, 4), proof])}").sample(0, 1)
+
+
+def test_near_duplicates_of_held_out_questions_are_not_trained_on(tmp_path):
+    write(
+        tmp_path / "train.jsonl", [{"question": t, "answer": "4"} for t in ("What is  2+2 ?", "b")]
+    )
+    write(tmp_path / "test.jsonl", [{"question": "what is 2+2", "answer": "4"}])
+    assert [p.prompt[0] for p in get_task(f"dataset:{tmp_path}").parts[0]] == ["b"]
 
 
 def test_sampling_is_a_pure_function_with_stable_prefixes(sums, tmp_path):
@@ -93,7 +183,10 @@ def test_levels_select(tmp_path):
 
 
 HOSTILE = {
-    "no answer": ({"question": "1+1?"}, r"line 2: no answer .*it has \['question'\].*rename"),
+    "no answer": (
+        {"question": "1+1?"},
+        r"line 2: no answer; looked for .*ground_truth.*it has question \(str\).*rename",
+    ),
     "no question": ({"answer": "2", "text": "1+1?"}, "line 2: no question"),
     "blank": ({"question": "  ", "answer": "2"}, "line 2: no question"),
     "list": ({"question": ["1+1?"], "answer": "2"}, "line 2: no question"),

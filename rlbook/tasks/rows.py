@@ -1,0 +1,221 @@
+r"""Rows of data sets as they are shipped: kinds of files, and where question and answer stand.
+
+GSM8K, MATH, AIME, DAPO and every file for verl, Nemotron, SimpleRL, Open-Reasoner-Zero, OpenRLHF.
+"""
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from rlbook.tasks.answers import read
+from rlbook.tasks.formats import answer_in_boxes, box_spans
+from rlbook.tasks.values import Unreadable, Word
+
+Row = dict[str, Any]
+
+QUESTIONS = ("question", "prompt", "problem", "query", "input", "instruction", "messages")
+ANSWERS = (
+    *("answer", "final_answer", "expected_answer", "gt_answer", "ground_truth"),
+    *("reward_model.ground_truth", "target", "label", "reference_answer", "solution"),
+)
+WORKED = ("solution",)  # holds a worked solution, not the answer alone
+PARTS = {"train": ("train",), "held out": ("test", "validation", "valid", "val", "dev", "eval")}
+SENTENCE = re.compile(r"(?i:answer)(?i: is|:| =)+\s*(.+?)\.?\s*$")
+
+
+def question_and_answer(row: object, where: str) -> tuple[str, str]:
+    """The two texts of a row; `ValueError` that says what was looked for and what stands there."""
+    row = flat(row)
+    question, _ = field_of(row, QUESTIONS, where)
+    answer, name = field_of(row, ANSWERS, where)
+    reference = final_answer(answer, worked=name in WORKED)
+    if not reference:
+        raise ValueError(f"{where}: the answer is empty")
+    return question, reference
+
+
+def flat(row: object) -> Row:
+    """A row by lower-case names; a conversation in a list by what its two sides are called."""
+    if isinstance(row, list):
+        human: Row = next((turn for turn in row if turn.get("from") in ("human", "user")), {})
+        other: Row = next((turn for turn in row if "ground_truth" in turn), {})
+        return {"question": human.get("value"), "answer": other.get("ground_truth")}
+    assert isinstance(row, dict)
+    small = {str(name).strip().lower(): value for name, value in row.items()}
+    lone = {k: v[0] for k, v in small.items() if k in ANSWERS and is_lone(v)}
+    inner = small.get("reward_model")
+    inner = inner if isinstance(inner, dict) else {}
+    return small | lone | {f"reward_model.{name}": value for name, value in inner.items()}
+
+
+def is_lone(value: object) -> bool:
+    """Whether an answer is in a list of its own."""
+    return isinstance(value, list) and len(value) == 1
+
+
+def field_of(row: Row, names: Sequence[str], where: str) -> tuple[str, str]:
+    """The first of these fields that holds a text, and its name."""
+    for name in names:
+        if text := text_of(row.get(name)):
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise ValueError(f"{where}: {name} has half a surrogate pair: write valid Unicode")
+            return text, name
+    found = ", ".join(f"{name} ({type(value).__name__})" for name, value in row.items())[:300]
+    raise ValueError(
+        f"{where}: no {names[0]}; looked for a text in {', '.join(names)}; it has {found}: "
+        "add the field or rename it"
+    )
+
+
+def text_of(value: object) -> str:
+    """Text, a number, one of them under "value", or the last thing that a user said."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else format(Decimal(repr(value)), "f")
+    if isinstance(value, str | int):
+        return str(value).strip()
+    if isinstance(value, dict):
+        return text_of(value.get("value"))
+    if not isinstance(value, list) or not value:
+        return ""
+    if all(isinstance(turn, dict) and "content" in turn for turn in value):
+        said = [turn["content"] for turn in value if turn.get("role", "user") == "user"]
+        return text_of(said[-1] if said else None)
+    return ""
+
+
+def final_answer(text: str, worked: bool = False) -> str:
+    r"""The reference in an answer, or in a `worked` solution.
+
+    Boxes that follow everything else, else the line of a "####" that ends the text, else what "the
+    answer is", else all of it; of a worked solution without any of these, nothing that is in words.
+    """
+    before, mark, line = text.rpartition("####")
+    if mark and not box_spans(line) and not before.endswith("#"):
+        line, _, rest = line.partition("\n")
+        meant = line.strip()
+        if not rest.strip() or (meant and not isinstance(read(meant), Word | Unreadable)):
+            return unseparated(meant)
+    if boxes := box_spans(text):
+        return answer_in_boxes(text, boxes)
+    if found := SENTENCE.search(text):
+        text = found[1]
+    elif worked and isinstance(read(text), Word):
+        return f"{text} ####"  # a mark without an answer: unreadable
+    return unseparated(text.strip().rstrip("."))
+
+
+def unseparated(text: str) -> str:
+    """A number in thousands without its commas; every other comma separates something."""
+    number = re.fullmatch(r"(-?)\\?\$?(\d{1,3}(?:,\d{3})+(?:\.\d+)?)", text)
+    return number[1] + number[2].replace(",", "") if number else text
+
+
+def level_of(value: object, where: str) -> int:
+    """A level as an integer: 3, "3" or "Level 3"; 0 if there is none or it is "Level ?"."""
+    found = re.search(r"\d{1,9}", str(value))
+    if value is None or (not found and "?" in str(value)):
+        return 0
+    if not found:
+        raise ValueError(f"{where}: level {value!r} has no number: use 1, 2, 3, …")
+    return int(found[0])
+
+
+def part_files(folder: Path) -> dict[str, list[Path]]:
+    """The files of each part of a folder, or of its folder `data`, as the hub lays them out."""
+    known = [
+        p for p in sorted([*folder.glob("*"), *folder.glob("data/*")]) if kind_of(p) in READERS
+    ]
+    found = {
+        part: [p for p in known if re.split(r"[^a-z]", p.name.lower())[0] == name]
+        for part, names in PARTS.items()
+        for name in names[::-1]
+        if any(re.split(r"[^a-z]", p.name.lower())[0] == name for p in known)
+    }
+    return found or ({"train": known} if len(known) == 1 else {})
+
+
+def kind_of(path: Path) -> str:
+    """The kind of a file, by its name without ".gz"."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def rows_of(path: Path) -> Iterator[tuple[str, object]]:
+    """Each row of a file with where it stands."""
+    data = path.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        data = gzip.decompress(data)
+    if data[:4] == b"PAR1":
+        yield from parquet_rows(path, data)
+        return
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
+    yield from READERS.get(kind_of(path), json_lines)(path, text)
+
+
+def json_lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
+    """One object on each line; blank lines are skipped."""
+    for number, line in enumerate(text.split("\n"), 1):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.strip().rstrip(","))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"{where}: not JSON ({error}): one object per line") from None
+        if not isinstance(row, dict) and not (isinstance(row, list) and is_talk(row)):
+            raise ValueError(f'{where}: expected {{"question": …, "answer": …}}, got {line[:40]!r}')
+        yield where, row
+
+
+def is_talk(row: list[object]) -> bool:
+    """Whether a list is a conversation."""
+    return bool(row) and all(isinstance(turn, dict) for turn in row)
+
+
+def json_list(path: Path, text: str) -> Iterator[tuple[str, object]]:
+    """A list of objects, also under a name such as "data"; else one object on each line."""
+    try:
+        rows = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        rows = None
+    if isinstance(rows, dict):
+        rows = next((value for value in rows.values() if isinstance(value, list)), None)
+    if not isinstance(rows, list) or not all(isinstance(row, dict | list) for row in rows):
+        yield from json_lines(path, text)
+        return
+    yield from ((f"{path}, row {index}", row) for index, row in enumerate(rows))
+
+
+def table(path: Path, text: str) -> Iterator[tuple[str, object]]:
+    """Comma-separated values under a line of names."""
+    for number, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
+        yield f"{path}, line {number}", row
+
+
+def parquet_rows(path: Path, data: bytes) -> Iterator[tuple[str, object]]:
+    """The rows of a parquet file."""
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError(
+            f"{path} is parquet, which pyarrow reads: pip install -e '.[datasets]' (or give JSONL)"
+        ) from None
+    try:
+        rows = parquet.read_table(io.BytesIO(data)).to_pylist()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is no whole parquet file ({error}): fetch it again") from None
+    yield from ((f"{path}, row {index}", row) for index, row in enumerate(rows))
+
+
+READERS: dict[str, Callable[[Path, str], Iterator[tuple[str, object]]]] = {
+    **{".jsonl": json_lines, ".ndjson": json_lines, ".json": json_list, ".csv": table},
+    ".parquet": json_lines,  # never as text
+}
