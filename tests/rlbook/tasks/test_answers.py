@@ -106,7 +106,7 @@ def test_intervals_are_equal_where_their_members_are(low):
             for a, has_a, b, has_b in region.parts
         )
 
-    points = [low + Fraction(i, 2) for i in range(-1, 7)]
+    points = [low + Fraction(i, 4) for i in range(-1, 10)]
     texts = [
         f"{a}{low}, {low + 1}{b} \\cup {c}{start}, {low + 2}{d}"
         for a in "([" for b in ")]" for c in "([" for d in "])"

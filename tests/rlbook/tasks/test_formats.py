@@ -67,7 +67,7 @@ def test_r1_prompt_holds_the_question_once_and_ends_at_the_assistant():
         (r"\boxed{\boxed{3}}", [r"\boxed{3}"]),
         (r"\boxed{4", []),
         (r"\boxed{1}\boxed{4", ["1"]),
-        (r"\boxed 4", []),
+        (r"\boxed 4 or \boxed {5}", ["4", "5"]),
         ("boxed{4}", []),
         (r"\boxed{}", [""]),
         ("", []),
