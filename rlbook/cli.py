@@ -147,6 +147,7 @@ def passrate(words: Sequence[str]) -> None:
 def sampling(run: RunConfig) -> dict[str, Any]:
     """How a run samples."""
     return {
+        "chat": run.model.chat,
         "max_new_tokens": run.rollout.max_new_tokens,
         "temperature": run.rollout.temperature,
     }
@@ -317,7 +318,8 @@ def export(words: Sequence[str]) -> None:
     asked = parser.parse_args(words)
     from rlbook.training.checkpoint import export as write
 
-    print(f"wrote {write(asked.run, asked.folder)}")
+    print(f"wrote {write(asked.run, asked.folder)}; to put it on the hub, with an account there:")
+    print(f"  hf upload <your name>/{asked.folder.name} {asked.folder}")
 
 
 def doctor(words: Sequence[str]) -> None:

@@ -222,7 +222,7 @@ class Pipeline:
     async def answered(self, task: Task, ticket: int, problem: Problem) -> list[Rollout]:
         """A group of answers with the task's verdicts."""
         tokenizer, n = self.learner.tokenizer, self.config.rollout.group_size
-        prompt = encode(tokenizer, problem)
+        prompt = encode(tokenizer, problem, self.config.model.chat)
         if cut := self.config.generate.interruption:
             limits = cut.limits(n, Random(derive_seed(self.config.seed, "interruption", ticket)))
             turns = await self.together(
@@ -239,7 +239,8 @@ class Pipeline:
         """A group of episodes, side by side; their world answers in threads."""
         rollout, tokenizer = self.config.rollout, self.learner.tokenizer
         limits = Limits(rollout.max_new_tokens, rollout.max_turns, rollout.turn_tokens)
-        dialect, n = Dialect.of(tokenizer, world), rollout.group_size
+        dialect = Dialect.of(tokenizer, world, self.config.model.chat)
+        n = rollout.group_size
         luck = [derive_seed(self.config.seed, "world", ticket, i) for i in range(n)]
         with ExitStack() as sessions:
             begun = [world.begin(problem, seed) for seed in luck]

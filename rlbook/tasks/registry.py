@@ -9,6 +9,7 @@ from rlbook.importing import check_call, import_name
 from rlbook.tasks.base import HeldOut, Problem, Task, Verdict
 from rlbook.tasks.environment import AnyTask, Environment
 from rlbook.tasks.habits import HabitsTask
+from rlbook.tasks.mixture import MixtureTask, read_weights
 from rlbook.tasks.sums import SumsTask
 
 __all__ = ["get_task", "held_out_problems"]
@@ -34,7 +35,8 @@ def get_task(name: str) -> AnyTask:
 
     "reasoning_gym:<dataset>" is one of that library's data sets; "dataset:<source>" takes
     questions and answers from a JSONL file, a folder or the Hugging Face hub (`DatasetTask`);
-    "benchmark:<source>" is the same for evaluation alone (`BenchmarkTask`).
+    "benchmark:<source>" is the same for evaluation alone (`BenchmarkTask`). "mixture:<weights as
+    JSON>" draws from several (`MixtureTask`; in settings: `data.mixture`).
     "<package.module>:<class>" imports the module, from the working directory if need be, and calls
     the class (or function) without arguments for an object that is a `Task`.
     Raises `ValueError` for an unknown name or an object that is no task, and `ImportError` if a
@@ -55,6 +57,15 @@ def get_task(name: str) -> AnyTask:
         from rlbook.tasks.dataset import BenchmarkTask
 
         return BenchmarkTask(source)
+    if family == "mixture" and source:
+        weights, tasks = read_weights(name), {}
+        for one in weights:
+            if not isinstance(task := get_task(one), Task):
+                raise ValueError(
+                    f"data.mixture: {one!r} answers in several turns: train it by itself"
+                )
+            tasks[one] = task
+        return MixtureTask(weights, tasks, held_out_problems)
     if _IMPORT_PATH.fullmatch(name):
         return made(name)
     raise ValueError(f"unknown task {name!r}: choose one of {', '.join(NAMES)}")

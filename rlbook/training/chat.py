@@ -1,8 +1,9 @@
 """Between text and token ids: prompts, what stands between turns, what is read of an answer."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, cast
 
@@ -24,17 +25,26 @@ class Dialect:
 
     A problem with `meta["chat"]` is a conversation where the tokenizer has a chat template; every
     other text is taken as it is. `ends` are tokens that end a turn besides the tokenizer's EOS,
-    `tools` what the template offers to the policy.
+    `tools` what the template offers to the policy. `chat` is what a run says in `model.chat`:
+    `system` is the message before all; `examples`, pairs of a question and its answer, come before
+    the question, as turns or as lines; everything else is a variable of the template.
     """
 
     tokenizer: PreTrainedTokenizerBase
     ends: tuple[str, ...] = ()
     tools: list[dict[Any, Any] | Callable[..., Any]] | None = None
+    chat: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, world: Environment) -> "Dialect":
+    def of(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        world: Environment,
+        chat: Mapping[str, Any] | None = None,
+    ) -> "Dialect":
         """The dialect of a world: its `ends` and `tools`, if it has any."""
-        return cls(tokenizer, tuple(getattr(world, "ends", ())), getattr(world, "tools", None))
+        ends, tools = tuple(getattr(world, "ends", ())), getattr(world, "tools", None)
+        return cls(tokenizer, ends, tools, chat or {})
 
     @property
     def stop(self) -> tuple[int, ...]:
@@ -55,11 +65,36 @@ class Dialect:
         return bool(problem.meta.get("chat") and getattr(self.tokenizer, "chat_template", None))
 
     def prompt(self, problem: Problem, opening: Sequence[Message] = ()) -> list[int]:
-        """Token ids of a problem's prompt, and of what a world says before the first turn."""
+        """Token ids of a problem's prompt, and of what a world says before the first turn.
+
+        Raises `ValueError` for a setting in `chat` that nothing reads.
+        """
         text = problem.prompt + "".join(message.content for message in opening)
+        examples, system = self.chat.get("examples", ()), self.chat.get("system")
+        if unread := self.unread(problem):
+            raise ValueError(
+                f"model.chat.{unread[0]}: no chat template reads it here: leave it out"
+            )
         if not self.chats(problem):
-            return cast(list[int], self.tokenizer(text).input_ids)
-        return self.ids(self.rendered([{"role": "user", "content": text}]))
+            shown = "".join(f"{question}\n{answer}\n\n" for question, answer in examples)
+            return cast(list[int], self.tokenizer(shown + text).input_ids)
+        turns = [("system", system)] if system else []
+        for question, answer in examples:
+            turns += [("user", question), ("assistant", answer)]
+        said = [*turns, ("user", text)]
+        return self.ids(self.rendered([{"role": who, "content": what} for who, what in said]))
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What `chat` says to the template itself."""
+        return {k: v for k, v in self.chat.items() if k not in ("system", "examples")}
+
+    def unread(self, problem: Problem) -> list[str]:
+        """Settings of `chat` that have no effect on this problem's prompt."""
+        if not self.chats(problem):
+            return [name for name in self.chat if name != "examples"]
+        template = str(self.tokenizer.chat_template)
+        return [name for name in self.variables if not re.search(rf"\b{name}\b", template)]
 
     def between(self, problem: Problem, messages: Sequence[Message]) -> list[int]:
         """Token ids from behind a turn's end token to the beginning of the next turn.
@@ -111,8 +146,9 @@ class Dialect:
 
     def rendered(self, messages: Sequence[dict[str, Any]]) -> str:
         """The template's text of a conversation, up to where the policy goes on."""
+        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
         text = self.tokenizer.apply_chat_template(
-            list(messages), tools=self.tools, tokenize=False, add_generation_prompt=True
+            list(messages), tools=self.tools, **how, **self.variables
         )
         return cast(str, text)
 
@@ -150,9 +186,11 @@ def given(message: Message, content: Any) -> dict[str, Any]:
     return row | ({"tool_call_id": CALL} if message.role == "tool" else {})
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> list[int]:
-    """Token ids of a problem's prompt, see `Dialect`."""
-    return Dialect(tokenizer).prompt(problem)
+def encode(
+    tokenizer: PreTrainedTokenizerBase, problem: Problem, chat: Mapping[str, Any] | None = None
+) -> list[int]:
+    """Token ids of a problem's prompt, see `Dialect`; `chat` is a run's `model.chat`."""
+    return Dialect(tokenizer, chat=chat or {}).prompt(problem)
 
 
 def text_of(tokenizer: PreTrainedTokenizerBase, completion: Completion) -> str:

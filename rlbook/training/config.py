@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from rlbook.objectives import METHODS, Method
+from rlbook.tasks.mixture import mixture_name
 from rlbook.training.sinks import SinkName
 from rlbook.verbs import read_settings
 
@@ -51,6 +52,16 @@ class ModelConfig(Section):
 
     policy: str = Field("tiny", description='"tiny", "smollm2-135m", a model folder, a hub name')
     device: str = Field("cpu", description='"cpu", "cuda", "cuda:0", …')
+    chat: dict[str, Any] = Field(
+        {}, description="system, examples: [[question, answer]], settings of the chat template"
+    )
+
+    @model_validator(mode="after")
+    def _examples(self) -> Self:
+        for pair in self.chat.get("examples", ()):
+            if not (isinstance(pair, Sequence) and [type(part) for part in pair] == [str, str]):
+                raise ValueError(f"chat.examples: write pairs [question, answer], not {pair!r}")
+        return self
 
 
 class DataConfig(Section):
@@ -62,6 +73,10 @@ class DataConfig(Section):
     reward: str | None = Field(
         None, description='"package.module:function" of rollouts; the verifier\'s word if absent'
     )
+    mixture: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
+        None, description="several tasks by weight, {task: weight}, instead of `task`"
+    )
+    rewards: dict[str, str] = Field({}, description="of a mixture: a reward by task, as `reward`")
     levels: tuple[int, ...] | None = Field(None, description="difficulty levels; all if absent")
     pool: int | None = Field(
         None, ge=1, description="distinct problems, met again every epoch; endless if absent"
@@ -69,6 +84,14 @@ class DataConfig(Section):
     retire_at: float | None = Field(
         None, gt=0, le=1, description="pass rate at which a problem leaves the pool (ScaleRL: 0.9)"
     )
+
+    @model_validator(mode="after")
+    def _mixed(self) -> Self:
+        if strangers := self.rewards.keys() - (self.mixture or {}).keys():
+            raise ValueError(f"rewards: {sorted(strangers)[0]!r} is not in data.mixture")
+        if self.mixture:
+            object.__setattr__(self, "task", mixture_name(self.mixture))  # frozen
+        return self
 
 
 class RolloutConfig(Section):

@@ -16,6 +16,7 @@ From the rollouts of a step (`rollout_metrics`)
     equal_rewards       share of groups whose completions all earned the same reward
     all_right_or_wrong  share of groups whose completions are all right or all wrong
     share_<strategy>    share of completions the task labels with that strategy
+    accuracy_<task>, reward_<task>   of a mixture's problems, task by task
     entropy_level_<l>   mean of −log μ over sampled tokens of level l: its entropy, by sampling
     staleness           mean number of optimizer steps since a token's behaviour policy
     turns               mean number of turns of an episode with an environment
@@ -143,6 +144,10 @@ def rollout_metrics(
         tokens = [t for r in members for t in zip(r.logps, r.forced or [0] * r.length, strict=True)]
         metrics[f"entropy_level_{level}"] = mean(-logp for logp, forced in tokens if not forced)
     metrics |= episode_metrics([r for r in rollouts if r.turn_of])
+    mixed = [r for r in rollouts if "mixture" in r.problem.meta]
+    for task, members in sorted(group_by(mixed, lambda r: str(r.problem.meta["mixture"])).items()):
+        metrics[f"accuracy_{task}"] = mean(r.correct for r in members)
+        metrics[f"reward_{task}"] = mean(r.reward for r in members)
     if label is not None:
         for name, members in sorted(group_by(rollouts, label).items()):
             metrics[f"share_{name}"] = len(members) / len(rollouts)

@@ -82,6 +82,36 @@ class OverlongPenalty:
         return {"overlong": overlong_penalty(lengths, self.limit, cache).tolist()}
 
 
+@dataclass(frozen=True)
+class RewardByTask:
+    """Each task's own reward in a mixture, the usual one where a task has none.
+
+    All of them give one part, the sum of theirs.
+    """
+
+    usual: Reward
+    of: Mapping[str, Reward]
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+        values, sources = (
+            [0.0] * len(rollouts),
+            [str(r.problem.meta.get("mixture")) for r in rollouts],
+        )
+        for source in dict.fromkeys(sources):
+            places = [place for place, one in enumerate(sources) if one == source]
+            reward = self.of.get(source, self.usual)
+            parts = reward([rollouts[place] for place in places])
+            for part, given in parts.items():
+                if len(given) != len(places) or any(isinstance(v, Sequence) for v in given):
+                    raise ValueError(
+                        f"reward {reward_name(reward)}: part {part!r} of a mixture is not one "
+                        "number per rollout"
+                    )
+                for place, value in zip(places, given, strict=True):
+                    values[place] += float(cast(float, value))
+        return {"answer": values}
+
+
 def verifier_reward(method: Method) -> VerifierReward:
     """What the method gives for the verifier's word."""
     wrong, right = method.reward_values
@@ -97,6 +127,8 @@ def rewards_of(config: RunConfig, own: Reward | None = None) -> tuple[Reward, ..
     method, name = config.method, config.data.reward
     if own is None:
         own = get_reward(name) if name else verifier_reward(method)
+        if by_task := config.data.rewards:
+            own = RewardByTask(own, {task: get_reward(one) for task, one in by_task.items()})
     if method.reward_shaping != "overlong":
         return (own,)
     return own, OverlongPenalty(config.rollout.max_new_tokens, method.overlong_cache)

@@ -1,7 +1,8 @@
 """From prompts to verified and rewarded rollouts, and to those that a method learns from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -32,9 +33,11 @@ def collect_rollouts(
     version: int = 0,
     first_group: int = 0,
     rewards: Sequence[Reward] = (VerifierReward(),),
+    chat: Mapping[str, Any] | None = None,
 ) -> list[Rollout]:
     """`n` verified and rewarded completions of each problem; groups count from `first_group`.
 
+    `chat` says how a prompt is put, as `model.chat` of a run (`rlbook.training.chat.Dialect`).
     `version` is the number of updates the engine's weights have taken. In an environment a
     completion is an episode: `max_new_tokens` bounds all of it, what the world says included.
     """
@@ -51,10 +54,11 @@ def collect_rollouts(
             seed=seed,
             version=version,
             first_group=first_group,
+            chat=chat,
         )
         give_rewards(rollouts, rewards)
         return rollouts
-    prompts = [encode(tokenizer, p) for p in problems]
+    prompts = [encode(tokenizer, p, chat) for p in problems]
     completions = engine.generate(
         prompts, n=n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
     )
@@ -83,9 +87,10 @@ def played(
     seed: int,
     version: int = 0,
     first_group: int = 0,
+    chat: Mapping[str, Any] | None = None,
 ) -> list[Rollout]:
     """`n` judged episodes of each problem, all of them played at once, not rewarded yet."""
-    dialect = Dialect.of(tokenizer, world)
+    dialect = Dialect.of(tokenizer, world, chat)
     asked = [problem for problem in problems for _ in range(n)]
     with ExitStack() as open_sessions:
         sessions = []

@@ -128,6 +128,7 @@ class RolloutSource:
             "temperature": rollout.temperature,
             "version": self.version,
             "rewards": self.rewards,
+            "chat": self.config.model.chat,
         }
         n, how = n or rollout.group_size, defaults | how
         return collect_rollouts(self.engine, self.tokenizer, self.task, problems, n, **how)

@@ -116,7 +116,7 @@ def measured(config: ScaleConfig, problems: Sequence[Problem]) -> Prompts:
             f"model.policy {config.model.policy!r}: no tokenizer at hand to measure prompts with: "
             "set budget.prompt_tokens to their mean and longest length"
         ) from None
-    lengths = [len(encode(tokenizer, problem)) for problem in problems]
+    lengths = [len(encode(tokenizer, one, config.model.chat)) for one in problems]
     return Prompts(sum(lengths) / len(lengths), max(lengths))
 
 

@@ -113,7 +113,8 @@ class GroupSampler:
 
         `task` judges the answers. A `max_new_tokens` of its own is a limit without interruption.
         """
-        prompt, rollout = encode(self.tokenizer, problem), self.config.rollout
+        rollout = self.config.rollout
+        prompt = encode(self.tokenizer, problem, self.config.model.chat)
         usual = rollout.temperature if temperature is None else temperature
 
         async def judge(one: Rollout) -> None:
@@ -156,7 +157,7 @@ class GroupSampler:
         rollout, name = self.config.rollout, self.config.data.task
         limit = max_new_tokens or rollout.max_new_tokens
         limits = Limits(limit, rollout.max_turns, rollout.turn_tokens)
-        dialect = Dialect.of(self.tokenizer, world)
+        dialect = Dialect.of(self.tokenizer, world, self.config.model.chat)
         luck = [derive_seed(self.config.seed, "world", group, i) for i in range(n)]
         async with self.worlds.seats(name, problem, group, luck) as seats:
             episodes = [dialogue(problem, seat, dialect, limits) for seat in seats]

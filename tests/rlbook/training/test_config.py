@@ -163,6 +163,8 @@ def test_a_dumped_run_is_loaded_as_itself(name, tmp_path):
         "levels": [2, 3],
         "pool": 40,
         "retire_at": 0.5,
+        "mixture": None,
+        "rewards": {},
     }
     assert document["method"]["name"] == name
 
