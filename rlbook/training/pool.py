@@ -1,10 +1,11 @@
 """A finite set of problems, and what a run remembers about each of them."""
 
 import random
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-from rlbook.tasks import AnyTask, HeldOut, Problem, held_out_problems
+from rlbook.tasks import AnyTask, Environment, HeldOut, Problem, held_out_problems
 from rlbook.tasks.registry import sampled
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig, derive_seed
@@ -108,14 +109,28 @@ def prompt_pool(task: AnyTask, config: RunConfig) -> PromptPool | None:
     return training_pool(task, config, held_out)
 
 
+def question(task: AnyTask, problem: Problem) -> Hashable:
+    """What is asked: the prompt, and the state of a world, which may stand in no prompt."""
+    state = problem.answer, repr(sorted(problem.meta.items()))
+    return (problem.prompt, *state) if isinstance(task, Environment) else problem.prompt
+
+
 def training_pool(task: AnyTask, config: RunConfig, held_out: Sequence[Problem]) -> PromptPool:
     """The run's training problems, without those it is evaluated on.
 
-    Raises `ValueError` if there are no others.
+    Raises `ValueError` if there are no others; an environment with so few beginnings is evaluated
+    on the same ones, with other luck, and that is said.
     """
-    data, kept = config.data, {problem.prompt for problem in held_out}
+    data, kept = config.data, {question(task, problem) for problem in held_out}
     problems = training_problems(task, config)
-    fresh = [p for p in problems if p.prompt not in kept]
+    fresh = [p for p in problems if question(task, p) not in kept]
+    if not fresh and isinstance(task, Environment):
+        warnings.warn(
+            f"all beginnings of {task.name} are evaluated and trained on: its episodes differ in "
+            "their luck only",
+            stacklevel=2,
+        )
+        fresh = problems
     if not fresh:
         raise ValueError(
             f"data.pool: all {len(problems)} training problems of {task.name} are held out for "

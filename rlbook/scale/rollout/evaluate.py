@@ -27,6 +27,7 @@ from rlbook.scale.process import say
 from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
 from rlbook.training import Rollout, RunLog
+from rlbook.training.pool import question
 
 if TYPE_CHECKING:
     from rlbook.scale.generate.client import GeneratorClient
@@ -167,10 +168,10 @@ def named_set(
     What it does not say is as for the run's own. `ValueError` names it if its task has too few.
     """
     task = get_task(settings.task)
-    known = {problem.prompt for problem in trained}
+    known = {question(task, problem) for problem in trained}
     try:
         problems = held_out_problems(task, settings.prompts, settings.levels)
-        if not (fresh := [problem for problem in problems if problem.prompt not in known]):
+        if not (fresh := [problem for problem in problems if question(task, problem) not in known]):
             raise ValueError(f"training asks all {len(problems)} of its problems: choose others")
     except ValueError as error:
         raise ValueError(f"evaluation.sets.{name}: {error}") from None

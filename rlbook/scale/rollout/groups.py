@@ -122,8 +122,9 @@ class GroupSampler:
             take_verdict(one, verdict)
 
         with self.asking():
-            if world := environment(task or self.config.data.task):
-                return await self.played(world, problem, group, n, usual, max_new_tokens)
+            name = task or self.config.data.task
+            if world := environment(name):
+                return await self.played(world, name, problem, group, n, usual, max_new_tokens)
             if (cut := self.config.generate.interruption) and not max_new_tokens:
                 limits = cut.limits(n, Random(derive_seed(self.config.seed, "interruption", group)))
                 episodes = [
@@ -146,6 +147,7 @@ class GroupSampler:
     async def played(
         self,
         world: Environment,
+        name: str,
         problem: Problem,
         group: int,
         n: int,
@@ -154,7 +156,7 @@ class GroupSampler:
     ) -> list[Rollout]:
         """`n` judged episodes of a problem, side by side."""
         assert self.worlds, "an orchestrator has processes for its environment"
-        rollout, name = self.config.rollout, self.config.data.task
+        rollout = self.config.rollout
         limit = max_new_tokens or rollout.max_new_tokens
         limits = Limits(limit, rollout.max_turns, rollout.turn_tokens)
         dialect = Dialect.of(self.tokenizer, world, self.config.model.chat)
