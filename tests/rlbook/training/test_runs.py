@@ -43,10 +43,12 @@ def equal(a, b):
 @needs_fork
 def test_trainers_end_as_they_would_one_after_the_other():
     here, beside = trainers(), trainers()
-    first = {name: list(map(without_times, run)) for name, run in here.items()}
-    found = side_by_side(beside, at_once=2).histories()
-    assert list(found) == list(first)
-    assert {name: list(map(without_times, rows)) for name, rows in found.items()} == first
+    made = side_by_side(here, at_once=1), side_by_side(beside, at_once=2)
+    first, found = (
+        [(name, *map(without_times, rows)) for name, rows in several.histories().items()]
+        for several in made
+    )
+    assert found == first
     for name, run in beside.items():
         assert (run.step, run.version) == (here[name].step, here[name].version)
         assert equal(run.state_dict(), here[name].state_dict())
