@@ -1,5 +1,6 @@
 """`rlbook rehearse`: three updates of a run and two deaths, before it is started in earnest."""
 
+import os
 import re
 import signal
 import time
@@ -23,14 +24,17 @@ from rlbook.scale.plan.budget import Budget
 
 UPDATES = 3
 VICTIMS = ("trainer", "generator0")  # killed once an update is made
+BUSY = 0.5  # share of the cores that others may keep busy where speeds are to be believed
 
 
 def rehearse(config: ScaleConfig, file: Path) -> int:
     """Make a run's first updates in a folder beside its own; 0 if it went on after both deaths.
 
-    Says what was measured beside the plan. If it went on, the settings' `file` gets the `budget`
-    that it should have; otherwise that is printed. The folder with all its logs stays.
+    Says what was measured beside the plan. If it went on, and on a machine that nobody else keeps
+    busy, the settings' `file` gets the `budget` that it should have; otherwise that is printed. The
+    folder with all its logs stays.
     """
+    others = kept_busy()
     name = time.strftime("rehearsal-%Y%m%d-%H%M%S")
     config = config.replace(
         run=str(config.folder.with_name(f"{config.folder.name}-{name}")),
@@ -58,12 +62,23 @@ def rehearse(config: ScaleConfig, file: Path) -> int:
     print(f"\n{table.to_string(float_format='{:.3g}'.format)}")
     dead = " and ".join(killer.killed) or "nobody, for the run was over too soon"
     print(f"\nkilled: {dead}; next update after {killer.lost:.0f} s")
-    if failed:
-        print(f"\nWhat the plan should know:\n\n{yaml.safe_dump({'budget': found})}")
+    if failed or others:
+        print(f"\nWhat the plan should know{others}:\n\n{yaml.safe_dump({'budget': found})}")
     else:
         replace_text(file, with_budget(file.read_text(), found))
         print(f"\nwrote what was measured into the budget of {file}")
     return int(failed)
+
+
+def kept_busy() -> str:
+    """That others keep this machine so busy that no speed measured here is the run's own."""
+    load, cores = os.getloadavg()[1], os.cpu_count() or 1
+    if load <= BUSY * cores:
+        return ""
+    return (
+        f", measured again: in the minutes before, others kept {load:.1f} of {cores} cores busy, "
+        "so these speeds are not written into the file"
+    )
 
 
 def with_budget(text: str, found: Mapping[str, float]) -> str:

@@ -46,11 +46,31 @@ def test_a_group_takes_as_long_as_its_longest_answer(tmp_path, monkeypatch):
     assert decode_seconds(Layout(tmp_path), 6.0) == pytest.approx(6 / 30)
 
 
+@pytest.mark.parametrize(("load", "written"), [(0.4, True), (17.0, False)])
+def test_the_speeds_of_a_machine_that_others_keep_busy_are_not_written(
+    load, written, tmp_path, monkeypatch, capsys
+):
+    file = Path(shutil.copy(ROOT / "configs/cpu-tiny.yaml", tmp_path / "own.yaml"))
+    before, module = file.read_text(), "rlbook.scale.launch.rehearse"
+    found = {"update_seconds": 9.0, "decode_seconds": 0.1, "push_gb": 2.0, "mean_tokens": 24}
+    killer = SimpleNamespace(killed=["trainer", "generator0"], lost=1.0)
+    monkeypatch.setattr(f"{module}.launch", lambda config, tick: None)
+    monkeypatch.setattr(f"{module}.Killer", lambda layout: killer)
+    monkeypatch.setattr(f"{module}.measured", lambda layout, budget: found)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, load, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert rehearse(load_config(file), file) == 0
+    assert (load_config(file).budget.update_seconds == 9.0) == written
+    said = capsys.readouterr().out
+    assert ("kept 17.0 of 2 cores busy" in said and file.read_text() == before) == (not written)
+
+
 @pytest.mark.slow
 def test_a_rehearsal_of_the_laptops_file(tmp_path, capsys, monkeypatch):
     words = [f"run={tmp_path / 'mine'}", "generate.engine=builtin", "rollout.prompts=4"]
     file = Path(shutil.copy(ROOT / "configs/cpu-tiny.yaml", tmp_path / "own.yaml"))
     before = load_config(file)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     assert VERBS["rehearse"]([str(file), *words]) == 0
     said = capsys.readouterr().out
     assert "trainer and generator0" in said and "measured" in said
