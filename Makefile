@@ -38,7 +38,7 @@ LAB_SETTINGS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "f
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
 .PHONY: help lab test test-code lint types unit portable slow test-chapters book site pdf bench setup setup-dev \
-	gpu vllm-cpu trl interop lock check-python check-port
+	gpu vllm-cpu trl interop worlds lock check-python check-port
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -142,6 +142,22 @@ $(VENV)-interop/.interop: requirements/interop.txt requirements/constraints.txt 
 	$(call new_venv,$(@D))
 	$(call install,$(@D),-c requirements/constraints.txt -e .[trl] pytest hypothesis beartype)
 	$(@D)/bin/python -m pip install --no-deps --ignore-requires-python -r $<
+	@touch $@
+
+# Two libraries of environments that no one environment can hold; the package itself from the clone.
+worlds: $(VENV)-openenv/.openenv $(VENV)-verifiers/.verifiers  ## worlds of openenv and of verifiers, played by their own wheels
+	@for room in openenv verifiers; do \
+		PYTHONPATH="$(CURDIR)" $(VENV)-$$room/bin/python -m pytest --noconftest -c /dev/null --rootdir=. \
+			tests/interop/test_worlds.py -q -rs -k $$room </dev/null || exit 1; done
+
+$(VENV)-openenv/.openenv:
+	$(call new_venv,$(@D))
+	$(@D)/bin/python -m pip install openenv==0.10.0 pytest
+	@touch $@
+
+$(VENV)-verifiers/.verifiers:
+	$(call new_venv,$(@D))
+	$(@D)/bin/python -m pip install verifiers==0.4.0 textarena==0.7.4 pytest
 	@touch $@
 
 lock: setup-dev $(VENV)-site/.site  ## write requirements/constraints.txt from what is installed in .venv and .venv-site
