@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parents[3] / "chapters"
 CHAPTERS = sorted(FOLDER.glob("*.ipynb"))
 NUMBERED = [path for path in CHAPTERS if path.name[:2].isdigit()]
 SOLUTIONS = sorted(FOLDER.glob("solutions/*.ipynb"))
+MAX_WAIT = 30  # seconds of a cell on two idle cores
 EXERCISE = re.compile(r"^#{2,4} +Exercise +(\d+)", re.MULTILINE)
 
 
@@ -51,6 +52,9 @@ def test_recorded_runs_were_fast_enough():
     assert notebooks - set(times) == set(), "no recorded time: make book CHAPTERS=chapters/…"
     slow = {each: times[each] for each in notebooks if times[each]["seconds"] > MAX_SECONDS}
     assert slow == {}
+    waits = {(each, cell): s for each in times for cell, s in times[each].get("cells", {}).items()}
+    assert len(waits) > 20 and all(one >= two >= eight for one, two, eight in waits.values())
+    assert {cell: s for cell, s in waits.items() if s[1] > MAX_WAIT} == {}
 
 
 @pytest.mark.parametrize(("function", "source"), exports())
