@@ -216,7 +216,8 @@ def scale(words: Sequence[str]) -> int:
     """Train asynchronously with generator servers, an orchestrator and FSDP2 trainers.
 
     `rlbook scale configs/cpu-tiny.yaml steps=20 generate.max_staleness=4`; a run's folder stands
-    for its settings.
+    for its settings. `rlbook scale model.policy=Qwen/Qwen3-0.6B data.task=dataset:openai/gsm8k:main
+    --gpus 1` plans a run, writes its file and asks whether to start it.
     """
     from rlbook.scale.config import ScaleConfig
     from rlbook.scale.config import load_config as load
@@ -233,10 +234,22 @@ def scale(words: Sequence[str]) -> int:
     parser.add_argument(
         "--rollback", type=int, help="go on from the checkpoint of this update, forget the rest"
     )
+    parser.add_argument("--gpus", type=int, help="write the file of a run on so many, then start")
+    parser.add_argument("--yes", action="store_true", help="with --gpus: start without asking")
     asked = parser.parse_intermixed_args(words)
     file, settings = file_and_settings(asked.words)
+    if file is None and asked.gpus:
+        from rlbook.scale.launch.write import write_file
+
+        file, settings = str(write_file(settings, asked.gpus)), []
+        print(f"wrote {file}; `rlbook scale {file}` starts it")
+        wanted = asked.yes or (sys.stdin.isatty() and input("start it now? [y/N] ") == "y")
+        if not wanted and not asked.dry_run:
+            return 0
     if file is None:
-        raise ValueError("name a file of settings (examples are in configs/), or a run's folder")
+        raise ValueError(
+            "name a file of settings (examples are in configs/), a run's folder, or --gpus N"
+        )
     config = load(file, settings)
     if asked.dry_run:
         from rlbook.scale.launch.dry_run import dry_run
