@@ -2,9 +2,9 @@
 
 | room | |
 |---|---|
-| `ch01` … `ch17` | of one chapter alone: figures, checks, claims, experiments, worlds |
+| `ch01` … `ch17` | of one chapter alone: its `questions`, `figures`, `checks` and worlds |
 | `appendices` | what the appendices draw and read |
-| `shared` | of several chapters: evidence, arms, claims, design, widgets, worlds |
+| `shared` | of several chapters: what a question is, evidence, worlds, masks, widgets |
 | `bases` | the making and measuring of the book's own base models |
 | `experiments` | the catalogue of all chapters' experiments, and running one |
 | `verdicts` | the ledger of all chapters' claims, and whether the pages say what it holds |
@@ -16,4 +16,5 @@
 | `tools` | execute the notebooks, keep them clean, hold them to the package |
 
 `python -m workshop` lists its commands. No chapter imports another one: see the contract.
+A new question of a chapter is one record in its `questions.py`: `shared/question.py` says of what.
 """
