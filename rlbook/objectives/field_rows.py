@@ -1,14 +1,15 @@
 """Rows that other trainers ship beside those of the book: what one choice makes of a row.
 
 `FIELD` goes by name wherever `METHODS` does ("method=glm5", `rlbook translate vespo --to trl`); the
-chapters draw and count `METHODS` alone. What a row leaves of its paper is in its note. Corrections
+chapters draw and count `METHODS` alone. What a row leaves of its paper is in its note. A row of
+`NEW` has a paper and golden values so far: no chapter tells it yet. Corrections
 of a whole answer are of two reports, [on TIS](https://fengyao.notion.site/off-policy-rl) and
 [on masks](https://richardli.xyz/rl-collapse).
 """
 
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 from rlbook.objectives import advantages as adv
 from rlbook.objectives.method import ROWS, Method
@@ -25,8 +26,20 @@ OFF_POLICY = "https://fengyao.notion.site/off-policy-rl"
 MISMATCH = "https://richardli.xyz/rl-collapse"
 
 
-def row(name: str, paper: str, base: Method, note: str = "", **choices: Any) -> Method:
+NEW: set[str] = set()
+
+
+def row(
+    name: str,
+    paper: str,
+    base: Method,
+    note: str = "",
+    status: Literal["told", "new"] = "told",
+    **choices: Any,
+) -> Method:
     """The base row under another name with these choices."""
+    if status == "new":
+        NEW.add(name)
     return replace(base, name=name, paper=paper, note=note, **choices)
 
 

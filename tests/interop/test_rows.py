@@ -31,6 +31,7 @@ from rlbook.objectives import (
     policy_loss,
     token_rewards,
 )
+from rlbook.objectives.field_rows import NEW
 from rlbook.objectives.shapes import expand_to_tokens
 
 N, T, GROUP = 16, 11, 4
@@ -303,7 +304,8 @@ KNOWN = [
 
 @pytest.mark.parametrize("to", GRADIENTS)
 def test_rows_without_a_word_are_these(to):
-    assert {row.name for row in ROWS.values() if not can_say(row, to)} == {*WITHOUT[to].split()}
+    unsaid = {name for name, row in ROWS.items() if not can_say(row, to)}
+    assert unsaid - NEW == {*WITHOUT[to].split()}
 
 
 @pytest.mark.parametrize(("to", "name"), SAID)

@@ -1,14 +1,20 @@
 """Every row: where it is told, whose loss has its gradient, what says it whole, its ladder.
 
-`PEERS` without prime-rl: their losses are compared by `make interop`.
+`PEERS` without prime-rl: their losses are compared by `make interop`. `python -m
+workshop.tools.rows` prints what rows lack: one that has `status="new"` may lack all of it.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+
+import nbformat
 
 from rlbook.interop import PEERS, translate
 from rlbook.objectives import FIELD, METHODS, Method
+from rlbook.objectives.field_rows import NEW
 from workshop.shared.evidence import load_results
 from workshop.shared.ladder_arms import BESIDE, rungs
+from workshop.tools.runner import chapters
 
 OF_THE_LOSS = {"trust region", "KL", "selection", "sampler correction", "entropy bonus"}
 OF_THE_LOSS |= {"likelihood"}
@@ -29,6 +35,15 @@ TOLD = {
     "16": "scalerl",
 }
 CHAPTER: Mapping[str, str] = {row: at for at, rows in TOLD.items() for row in rows.split()}
+SPOKEN = {  # where a chapter writes a row in another way
+    "mis": "MIS",
+    "tis": "TIS",
+    "icepop": "IcePop",
+    "geometric_mask": "geometric",
+    "sapo": "SAPO",
+}
+SPOKEN |= {"sequence_tis": "whole answer", "deepseek_v32": "DeepSeek-V3.2", "vespo": "VESPO"}
+SPOKEN |= {"topr": "TOPR", "clip_cov": "Clip-Cov", "kl_cov": "KL-Cov", "top_entropy": "TopEntropy"}
 EXACT_SAMPLER = "GRPO: the sampler is the policy there"
 NOT_ALONE = {  # why a row has no line of its own on the ladder
     **dict.fromkeys(("tis", "sequence_tis", "icepop", "mis", "geometric_mask"), EXACT_SAMPLER),
@@ -89,10 +104,44 @@ def matrix() -> list[dict[str, str]]:
         rows.append(
             {
                 "row": name,
-                "chapter": CHAPTER[name],
+                "chapter": CHAPTER.get(name, "none yet"),
                 "gradient equal in": ", ".join(gradient) or "none",
                 "said whole by settings of": ", ".join(whole) or "none",
                 "pass@1 on the ladder": learned.get(name) or NOT_ALONE.get(name, "not run"),
             }
         )
     return rows
+
+
+def missing(method: Method) -> list[str]:
+    """What the row lacks of what a row of the book has."""
+    name, lacks = method.name, []
+    if name not in CHAPTER:
+        lacks.append("a chapter that tells it: `TOLD`")
+    elif not named_in(CHAPTER[name], name):
+        lacks.append(f"its name in chapter {CHAPTER[name]}, or a spelling in `SPOKEN`")
+    if name not in NOT_ALONE.keys() | {row.name for row in on_some_rung()}:
+        lacks.append("a rung of the ladder with its runs (`BESIDE`), or a reason: `NOT_ALONE`")
+    if name in NEW:
+        unsaid = [to for to in PEERS if not same_gradient(method, to)]
+        lacks += [f"a loss in the settings of {to}, or its place in `WITHOUT`" for to in unsaid]
+    return lacks
+
+
+def on_some_rung() -> Iterator[Method]:
+    """The rows of the ladder's rungs and of those beside them, run or not."""
+    yield from (method for method, _ in (rungs(0.5) | dict(BESIDE)).values())
+
+
+def named_in(chapter: str, row: str) -> bool:
+    """Whether a chapter's notebook writes the name of the row."""
+    (path,) = (path for path in chapters() if path.match(f"chapters/{chapter}_*.ipynb"))
+    text = "\n".join(cell.source for cell in nbformat.read(path, 4).cells)
+    spelt = SPOKEN.get(row, "\0")
+    return spelt in text or re.search(rf'["` ]{row}["`\n]', text) is not None
+
+
+if __name__ == "__main__":
+    for name, method in (METHODS | FIELD).items():
+        for lack in missing(method):
+            print(f"{name}{' (new)' if name in NEW else ''}: {lack}")
