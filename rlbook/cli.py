@@ -1,4 +1,5 @@
-"""`rlbook VERB …`: train, eval, passrate, methods, translate, scale, rehearse, fit, export, doctor.
+"""`rlbook VERB …`: train, eval, passrate, methods, translate, scale, rehearse, fit, export, cut,
+doctor.
 
 Settings are words `section.field=value`, the same for every verb.
 """
@@ -150,6 +151,7 @@ def sampling(run: RunConfig) -> dict[str, Any]:
         "chat": run.model.chat,
         "max_new_tokens": run.rollout.max_new_tokens,
         "temperature": run.rollout.temperature,
+        "stop": run.rollout.stop,
     }
 
 
@@ -335,6 +337,41 @@ def export(words: Sequence[str]) -> None:
     print(f"  hf upload <your name>/{asked.folder.name} {asked.folder}")
 
 
+def cut(words: Sequence[str]) -> None:
+    """Write a policy with a smaller vocabulary: the first so many tokens of its byte pairs.
+
+    The policy answers 16 held-out problems of `data.task`; printed is the probability that it gives
+    to the tokens which stay, where it wrote these answers: `rlbook cut smollm2-135m 4096 small`.
+    """
+    parser = parser_of("rlbook cut", cut, settings_text(RunConfig))
+    parser.add_argument("policy")
+    parser.add_argument("tokens", type=int, help="tokens that stay")
+    parser.add_argument("folder", type=Path, help="folder to write, which must be new")
+    parser.add_argument("settings", nargs="*", metavar="section.field=value")
+    asked = parser.parse_intermixed_args(words)
+    import torch
+
+    from rlbook.evaluation import held_out_rollouts
+    from rlbook.policy import load_policy, set_threads
+    from rlbook.policy.loading import policy_folder
+    from rlbook.policy.vocabulary import cut_vocabulary, share_kept
+    from rlbook.tasks import get_task
+    from rlbook.training import collate
+
+    set_threads()
+    if asked.folder.exists():
+        raise FileExistsError(f"{asked.folder} exists: name a new folder, nothing is overwritten")
+    run = with_settings(RunConfig(), asked.settings)
+    kept = cut_vocabulary(policy_folder(asked.policy), asked.tokens, asked.folder)
+    whole, task = load_policy(asked.policy), get_task(run.data.task)
+    answers = collate(held_out_rollouts(whole, task, 16, 1, run.data.levels, **sampling(run)))
+    share = share_kept(whole[0], answers.ids, torch.tensor(kept))[:, :-1][answers.mask[:, 1:]]
+    print(f"wrote {asked.folder}, a policy of {len(kept)} tokens")
+    print(
+        f"their probability in answers to {task.name}: {share.mean():.4f}, least {share.min():.4f}"
+    )
+
+
 def doctor(words: Sequence[str]) -> None:
     """Say what ails a run, from its log: of this package, of TRL, of verl.
 
@@ -360,6 +397,7 @@ VERBS = {
     "rehearse": rehearse,
     "fit": fit,
     "export": export,
+    "cut": cut,
     "doctor": doctor,
 }
 

@@ -18,7 +18,7 @@ from rlbook.tasks import AnyTask, Problem, held_out_problems
 from rlbook.tasks.registry import HELD_OUT_SEED
 from rlbook.training.batch import Rollout
 from rlbook.training.engine import Engine
-from rlbook.training.judge import labeller
+from rlbook.training.judge import labeller, stop_of
 from rlbook.training.rollouts import collect_rollouts
 from rlbook.training.trainer import Trainer
 
@@ -52,6 +52,7 @@ def evaluate_run(trainer: Trainer, **how: Any) -> dict[str, Any]:
         "max_turns": config.rollout.max_turns,
         "turn_tokens": config.rollout.turn_tokens,
         "temperature": config.rollout.temperature,
+        "stop": config.rollout.stop,
     }
     return evaluate((trainer.model, trainer.tokenizer), trainer.task, **settings | how)
 
@@ -81,9 +82,14 @@ def ask(
     engine: Engine | None = None,
     **how: Any,
 ) -> list[Rollout]:
-    """`n` judged completions of each problem; a policy that is no engine's samples by itself."""
+    """`n` judged completions of each problem; a policy that is no engine's samples by itself.
+
+    Texts in `stop`, by default the task's, end a completion.
+    """
     model, tokenizer = policy
-    engine = engine or Sampler(model, end_ids(model, tokenizer))
+    if engine is None:
+        stop = stop_of(tokenizer, task, how.get("stop"))
+        engine = Sampler(model, end_ids(model, tokenizer), stop)
     return collect_rollouts(engine, tokenizer, task, problems, n, **how)
 
 

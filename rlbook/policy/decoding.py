@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -65,14 +65,37 @@ class Decoder:
     def prefill_once(
         self, prompts: Sequence[Sequence[int]]
     ) -> tuple[Float[Tensor, "R V"], Int[Tensor, " P"]]:
-        """Read the different prompts; each one's next logits, and the row that is each prompt's."""
+        """Read the different prompts; each one's next logits, and the row that is each prompt's.
+
+        A beginning that all of them have, such as worked examples, is read once if it is long.
+        """
         different, row_of = deduplicate(prompts)
+        row_of = row_of.to(self.model.device)
+        common = min(common_length(different), min(map(len, different)) - 1)
+        if len(different) > 1 and common >= BLOCK:
+            return self._read_behind(common, different), row_of
         ids, self.start = left_pad(different, self.model.device)
-        return self._forward(ids), row_of.to(ids.device)
+        return self._forward(ids)[:, -1], row_of
+
+    def _read_behind(self, common: int, prompts: list[list[int]]) -> Float[Tensor, "R V"]:
+        """Read the first `common` tokens in one row, and behind them what the prompts differ in."""
+        device, rows = self.model.device, len(prompts)
+        self.start = torch.zeros(1, dtype=torch.long, device=device)
+        self._forward(torch.tensor([prompts[0][:common]], device=device))
+        self.take(torch.zeros(rows, dtype=torch.long, device=device))
+        lengths = torch.tensor([len(prompt) - common for prompt in prompts], device=device)
+        width = int(lengths.max())
+        rest = [prompt[common:] + [0] * (common + width - len(prompt)) for prompt in prompts]
+        last, place = (lengths - 1).unique(return_inverse=True)
+        logits = self._forward(torch.tensor(rest, device=device), last)
+        self.start = width - lengths
+        for layer in self.layers:
+            layer.end_together(self.start)
+        return logits[torch.arange(rows, device=device), place]
 
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         """Append one token per sequence; logits of the next."""
-        return self._forward(token[:, None])
+        return self._forward(token[:, None])[:, -1]
 
     def take(self, rows: Int[Tensor, " B"]) -> None:
         """Go on with B rows; row i becomes what row rows[i] was. Those that stay cost nothing."""
@@ -90,18 +113,24 @@ class Decoder:
             layer.join(joining, columns)
         self.start = torch.cat(starts)
 
-    def _forward(self, ids: Int[Tensor, "B S"]) -> Float[Tensor, "B V"]:
+    def _forward(
+        self, ids: Int[Tensor, "B S"], wanted: Int[Tensor, " K"] | int = 1
+    ) -> Float[Tensor, "B K V"]:
+        """Append tokens; logits after those `wanted` by their place, or after the last so many."""
+        return cast(Tensor, self._through(self.model, ids, logits_to_keep=wanted).logits)
+
+    def _through(self, module: nn.Module, ids: Int[Tensor, "B S"], **more: Any) -> Any:
+        """What a module of the library says of tokens behind those in the cache."""
         begin = self.length
         position = torch.arange(begin + ids.shape[1], device=ids.device) - self.start[:, None]
-        output = self.model(
+        return module(
             input_ids=ids,
             attention_mask=position >= 0,
             position_ids=position[:, begin:].clamp(min=0),
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            **more,
         )
-        return cast(Tensor, output.logits[:, -1])
 
 
 class BufferedLayer(CacheLayerMixin):
@@ -171,6 +200,14 @@ class BufferedLayer(CacheLayerMixin):
             buffer[target, :, : self.length] = buffer[source, :, : self.length]
         self._hold(buffers, rows)
 
+    def end_together(self, free: Int[Tensor, " B"]) -> None:
+        """Move each row to the right by so many columns, over those at its end."""
+        columns = torch.arange(self.length, device=free.device)
+        source = (columns - free[:, None]).clamp(min=0)[:, None, :, None]
+        for held in (self.keys, self.values):
+            moved = held[:, :, : self.length]
+            moved.copy_(moved.gather(2, source.expand_as(moved)))
+
     def join(self, other: "BufferedLayer", columns: int) -> None:
         """Append another layer's rows, keeping the last `columns` columns of both."""
         keys = self._stacked(self.keys, other.keys, other.length, columns)
@@ -213,7 +250,8 @@ class LlamaDecoder(Decoder):
     """A `Decoder` of Llama models that takes its steps itself, written out below.
 
     Same weights and same arithmetic as the Hugging Face forward pass, without the general machinery
-    around it, which costs more than the arithmetic when a model is small.
+    around it, which costs more than the arithmetic when a model is small. In bfloat16, norms and
+    logits are computed in float32.
     """
 
     @staticmethod
@@ -225,7 +263,10 @@ class LlamaDecoder(Decoder):
             and config.hidden_act == "silu"
             and config.rope_parameters["rope_type"] == "default"
             and not (config.attention_bias or config.mlp_bias)
-            and model.dtype in (torch.float32, torch.float64)
+            and (
+                model.dtype in (torch.float32, torch.float64)
+                or (model.dtype == torch.bfloat16 and model.device.type == "cpu")
+            )
         )
 
     model: "LlamaForCausalLM"
@@ -234,6 +275,7 @@ class LlamaDecoder(Decoder):
         super().__init__(model)
         self.qkv: list[Tensor] = []  # these lists are one for all `fresh` copies
         self.gate_up: list[Tensor] = []
+        self.head: list[Tensor] = []  # one, float32 at least
         self.follow_weights()
 
     @torch.no_grad()
@@ -245,6 +287,8 @@ class LlamaDecoder(Decoder):
             for a in attention
         ]
         self.gate_up[:] = [torch.cat([m.gate_proj.weight, m.up_proj.weight]) for m in mlps]
+        head = self.model.lm_head.weight
+        self.head[:] = [head.to(torch.promote_types(head.dtype, torch.float32))]
 
     @property
     def blocks(self) -> "list[LlamaDecoderLayer]":
@@ -255,10 +299,10 @@ class LlamaDecoder(Decoder):
         """Append one token per sequence; logits of the next."""
         body = self.model.model
         position = (self.length - self.start)[:, None]
-        cos, sin = rotation(position * body.rotary_emb.inv_freq)
-        hidden_columns = self._hidden_columns()
-        root = cos.new_tensor(body.norm.variance_epsilon**0.5)
         x = body.embed_tokens(token)
+        cos, sin = (part.to(x.dtype) for part in rotation(position * body.rotary_emb.inv_freq))
+        hidden_columns = self._hidden_columns()
+        root = x.new_tensor(body.norm.variance_epsilon**0.5)
         weights = zip(self.blocks, self.qkv, self.gate_up, self.layers, strict=True)
         for block, qkv, gate_up, cache in weights:
             new = F.linear(norm(block.input_layernorm, x, root), qkv)
@@ -266,7 +310,18 @@ class LlamaDecoder(Decoder):
             x = torch.addmm(x, mixed, block.self_attn.o_proj.weight.T)
             gate, up = F.linear(norm(block.post_attention_layernorm, x, root), gate_up).chunk(2, -1)
             x = torch.addmm(x, F.silu(gate).mul_(up), block.mlp.down_proj.weight.T)
-        return F.linear(norm(body.norm, x, root), self.model.lm_head.weight)
+        return self._logits(norm(body.norm, x, root))
+
+    def _forward(
+        self, ids: Int[Tensor, "B S"], wanted: Int[Tensor, " K"] | int = 1
+    ) -> Float[Tensor, "B K V"]:
+        """As `Decoder` does, but for the head."""
+        hidden = self._through(self.model.model, ids).last_hidden_state
+        return self._logits(hidden[:, -wanted:] if isinstance(wanted, int) else hidden[:, wanted])
+
+    def _logits(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        head = self.head[0]
+        return F.linear(hidden.to(head.dtype), head)
 
     def _hidden_columns(self) -> Float[Tensor, "B_kv_heads 1 C"]:
         """0 where the cache holds a token, -inf at padding and at columns not yet written."""
@@ -324,7 +379,10 @@ def norm(
     """x w / √(|x|² / D + ε) with `root` = √ε, in half the calls of `F.rms_norm`.
 
     Folding w into the matrix behind it would save one more and no time that could be measured.
+    Below float32 it is `F.rms_norm`, which squares and sums in float32.
     """
+    if x.dtype.itemsize < 4:
+        return F.rms_norm(x, x.shape[-1:], weights.weight, weights.variance_epsilon)
     size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
     return cast(Tensor, (x / size.hypot_(root)).mul_(weights.weight))
 
@@ -336,6 +394,12 @@ def left_pad(
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
     return ids, torch.tensor([width - len(p) for p in prompts], device=device)
+
+
+def common_length(prompts: Sequence[list[int]]) -> int:
+    """How many tokens all of them begin with: those that the first and last in order share."""
+    pairs = enumerate(zip(min(prompts), max(prompts), strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(map(len, prompts)))
 
 
 def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], Int[Tensor, " N"]]:

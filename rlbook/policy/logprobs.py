@@ -242,18 +242,19 @@ class _ChunkedHead(torch.autograd.Function):
                 entropy[rows] = total.log() - z.mul_(shifted).sum(-1) / total
         ctx.save_for_backward(hidden, weight, targets, lse, entropy)
         ctx.chunk, ctx.how = chunk, (temperature, fp32)
+        ctx.head_learns = weight.requires_grad
         ctx.set_materialize_grads(False)
         return logp, entropy
 
     @staticmethod
     def backward(
         ctx: Any, grad_logp: Float[Tensor, " M"] | None, grad_entropy: Float[Tensor, " M"] | None
-    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "V D"], None, None, None, None, None]:
+    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "V D"] | None, None, None, None, None, None]:
         hidden, weight, targets, lse, entropy = ctx.saved_tensors
         head = _Head(hidden, weight, *ctx.how)
         buffer = head.buffer(ctx.chunk)
         grad_hidden = torch.zeros_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=buffer.dtype)
+        grad_weight = torch.zeros_like(weight, dtype=buffer.dtype) if ctx.head_learns else None
         grad_logp = torch.zeros_like(lse) if grad_logp is None else grad_logp
         for rows in head.slices(ctx.chunk):
             log_pi = head.logits(rows, buffer).sub_(lse[rows, None])
@@ -266,11 +267,14 @@ class _ChunkedHead(torch.autograd.Function):
                 grad_z.div_(head.temperature)
             grad_z = grad_z.to(hidden.dtype)
             grad_hidden[rows] = grad_z @ weight
+            if grad_weight is None:
+                continue
             if grad_z.dtype == grad_weight.dtype:
                 grad_weight.addmm_(grad_z.T, hidden[rows])
             else:
                 add_product(grad_weight, grad_z.T, hidden[rows])
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None, None
+        grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None, None, None
 
 
 def _before_each_target(

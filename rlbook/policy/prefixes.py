@@ -97,11 +97,11 @@ def last_states(
 def why_whole(body: nn.Module) -> str | None:
     """Why `last_states` computes whole rows with this body, None if it shares their prefixes.
 
-    It shares them in a Llama on the CPU in float32 or float64 whose modules are called as the
-    library calls them. Projections, norms and MLPs are called as modules of their own, token by
-    token, so that adapters which replace them (LoRA) stay in force. Dropout would be drawn once
-    for all who share a prefix, a hook would see another layout, and a layer that saves memory by
-    computing itself again is not called at all: such models keep the library's forward pass.
+    It shares them in a Llama on the CPU whose modules are called as the library calls them.
+    Projections, norms and MLPs are called as modules of their own, token by token, so that adapters
+    which replace them (LoRA) stay in force. Dropout would be drawn once for all who share a prefix,
+    a hook would see another layout, and a layer that saves memory by computing itself again is not
+    called at all: such models keep the library's forward pass.
     """
     if not isinstance(body, LlamaModel):
         return f"{type(body).__name__} is not a Llama"
@@ -121,7 +121,7 @@ def why_whole(body: nn.Module) -> str | None:
         "its attention is not sdpa": config._attn_implementation != "sdpa",
         "its angles depend on the longest row": rope.get("rope_type") not in STATIC_ROPE,
         "it is not on the CPU": body.device.type != "cpu",
-        "it is not float32 or float64": body.dtype not in (torch.float32, torch.float64),
+        "it is float16": body.dtype == torch.float16,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -132,15 +132,20 @@ def _blocks(body: LlamaModel) -> Iterable[LlamaDecoderLayer]:
 
 
 def _llama_states(body: LlamaModel, tree: PrefixTree) -> Float[Tensor, "M D"]:
-    """Last hidden state of every node; only attention sees rows."""
+    """Last hidden state of every node; only attention sees rows, in float32 at least.
+
+    In bfloat16 its backward pass would cost six times as much on a CPU, and the gradient of a
+    prefix would be a sum over rows that is rounded at every one of them.
+    """
     x = body.embed_tokens(tree.ids)
+    wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = (angles[0] for angles in body.rotary_emb(x, tree.position[None]))
     for block in _blocks(body):
         a, h = block.self_attn, block.input_layernorm(x)
         q, k, v = (p(h).unflatten(-1, (-1, a.head_dim)) for p in (a.q_proj, a.k_proj, a.v_proj))
         heads = [q.shape[1], k.shape[1], v.shape[1]]
         qkv = torch.cat([*apply_rotary_pos_emb(q, k, cos, sin), v], 1)
-        along = take(qkv, tree.paths).split([rows * width for rows, width in tree.blocks])
+        along = take(qkv.to(wide), tree.paths).split([rows * width for rows, width in tree.blocks])
         mixed = []
         for rows, shape in zip(along, tree.blocks, strict=True):
             q, k, v = rows.unflatten(0, shape).transpose(1, 2).split(heads, 1)
@@ -148,6 +153,6 @@ def _llama_states(body: LlamaModel, tree: PrefixTree) -> Float[Tensor, "M D"]:
                 q, k, v, is_causal=True, scale=a.scaling, enable_gqa=heads[0] > heads[1]
             )
             mixed.append(each.transpose(1, 2).flatten(0, 1))
-        x = x + a.o_proj(torch.cat(mixed).flatten(1)[tree.first])
+        x = x + a.o_proj(torch.cat(mixed).flatten(1)[tree.first].to(x.dtype))
         x = x + block.mlp(block.post_attention_layernorm(x))
     return cast(Tensor, body.norm(x))

@@ -1,17 +1,18 @@
 """Sample completions from the policy, with the log-probability of every token."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Literal, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy.decoding import decoder_for, fill_holes
 
-__all__ = ["Completion", "Sampler", "sample"]
+__all__ = ["Completion", "Sampler", "StopTexts", "sample", "stopping"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,63 @@ class Completion:
 
 
 @dataclass(frozen=True)
+class StopTexts:
+    """Texts that end a completion, however a tokenizer cuts them.
+
+    The token in which one is complete is the last of the completion; it may hold more than the text
+    (`rlbook.training.chat.text_of` cuts before it). Raises `ValueError` for an empty text.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    texts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if "" in self.texts:
+            raise ValueError("an empty stop text would end every completion: leave it out")
+
+    @cached_property
+    def closing(self) -> list[int]:
+        """Tokens that may complete a text: those that hold its last character, or part of it."""
+        last = {text[-1] for text in self.texts} | {"\N{REPLACEMENT CHARACTER}"}
+        words = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))])
+        return [i for i, word in enumerate(words) if last.intersection(word)]
+
+    def cut(self, one: Completion) -> Completion:
+        """The completion up to the token that completes a text: engines need not know of these."""
+        closing = set(self.closing)
+        for end in (t + 1 for t, token in enumerate(one.token_ids) if token in closing):
+            if self.reached(one.token_ids[:end]):
+                return replace(
+                    one,
+                    token_ids=one.token_ids[:end],
+                    logps=one.logps[:end],
+                    finish_reason="stop",
+                    forced=one.forced and one.forced[:end],
+                    versions=one.versions and one.versions[:end],
+                )
+        return one
+
+    def reached(self, token_ids: Sequence[int]) -> bool:
+        """Whether the last tokens complete a text: a token has a byte of it at least."""
+        longest = max(len(text.encode()) for text in self.texts)
+        last = list(token_ids[-longest:])
+        said = cast(str, self.tokenizer.decode(last, clean_up_tokenization_spaces=False))
+        return any(text in said for text in self.texts)
+
+
+@lru_cache(maxsize=8)
+def stopping(tokenizer: PreTrainedTokenizerBase, texts: tuple[str, ...]) -> StopTexts | None:
+    """`StopTexts` of a tokenizer, made once; None for no texts."""
+    return StopTexts(tokenizer, texts) if texts else None
+
+
+@dataclass(frozen=True)
 class Sampler:
-    """The built-in engine: a model and the tokens that end a completion."""
+    """The built-in engine: a model, and the tokens and texts that end a completion."""
 
     model: PreTrainedModel
     eos_id: int | Sequence[int]
+    texts: StopTexts | None = None
 
     def generate(
         self,
@@ -55,8 +108,8 @@ class Sampler:
             raise ValueError(f"n must be at least 1, got {n}")
         repeated = [prompt for prompt in prompts for _ in range(n)]
         own = [self.eos_id] if isinstance(self.eos_id, int) else self.eos_id
-        ends = [*own, *stop]
-        return sample(self.model, repeated, max_new_tokens, ends, temperature, seed, generator)
+        draws = (temperature, seed, generator, self.texts)
+        return sample(self.model, repeated, max_new_tokens, [*own, *stop], *draws)
 
 
 @torch.inference_mode()
@@ -68,6 +121,7 @@ def sample(
     temperature: float = 1.0,
     seed: int | None = None,
     generator: torch.Generator | None = None,
+    stop: StopTexts | None = None,
 ) -> list[Completion]:
     """One completion per prompt, in the order of the prompts.
 
@@ -79,6 +133,7 @@ def sample(
     Completion i uses the i-th row of one table of uniform numbers, drawn from `generator` (or from
     `seed`) before anything else. It therefore depends on the seed, on i and on `max_new_tokens`,
     but not on the other prompts, except through floating-point rounding.
+    It ends with a token of `eos_id`, or with the one that completes a text of `stop`.
     Raises `ValueError` naming the prompt or argument that cannot be used.
     """
     stop_ids = [eos_id] if isinstance(eos_id, int) else list(eos_id)
@@ -89,7 +144,7 @@ def sample(
         generator = torch.Generator()
         generator.manual_seed(seed) if seed is not None else generator.seed()
     device, count = model.device, len(prompts)
-    stop = torch.tensor(stop_ids, device=device)
+    eos = torch.tensor(stop_ids, device=device)
     uniform = torch.rand(count, max_new_tokens, generator=generator, dtype=torch.float64)
     uniform = uniform.to(device)
     tokens = torch.zeros(count, max_new_tokens, dtype=torch.long, device=device)
@@ -98,13 +153,18 @@ def sample(
 
     decoder = decoder_for(model)
     logits, place = decoder.prefill_once(prompts)  # of every sequence, its row
+    ended = torch.zeros(count, dtype=torch.bool, device=device)
+    closing = torch.tensor(stop.closing if stop else [], dtype=torch.long, device=device)
     rows, vocabulary = torch.arange(count, device=device), logits.shape[-1]
     for step in range(max_new_tokens):
         token, logp = draw(logits[place], temperature, uniform[rows, step])
         tokens[rows, step], logps[rows, step] = token, logp
-        finished = torch.isin(token, stop)
+        finished = torch.isin(token, eos)
+        if stop:
+            for i in torch.isin(token, closing).nonzero().flatten().tolist():
+                finished[i] |= stop.reached(tokens[rows[i], : step + 1].tolist())
         if finished.any():
-            lengths[rows[finished]] = step + 1
+            lengths[rows[finished]], ended[rows[finished]] = step + 1, True
             rows, token, place = (each[~finished] for each in (rows, token, place))
         if len(rows) == 0 or step + 1 == max_new_tokens:
             break
@@ -114,7 +174,7 @@ def sample(
         decoder.take(longer // vocabulary)
         place = torch.argsort(order)[prefix]
         logits = decoder.step(longer % vocabulary)
-    return _completions(tokens, logps, lengths, set(stop_ids))
+    return _completions(tokens, logps, lengths, ended)
 
 
 def draw(
@@ -141,12 +201,13 @@ def _completions(
     tokens: Int[Tensor, "B S"],
     logps: Float[Tensor, "B S"],
     lengths: Int[Tensor, " B"],
-    stop_ids: Collection[int],
+    ended: Bool[Tensor, " B"],
 ) -> list[Completion]:
     completions = []
     reason: Literal["stop", "length"]
-    for row, logp, length in zip(tokens.tolist(), logps.tolist(), lengths.tolist(), strict=True):
-        reason = "stop" if row[length - 1] in stop_ids else "length"
+    rows = (tensor.tolist() for tensor in (tokens, logps, lengths, ended))
+    for row, logp, length, stopped in zip(*rows, strict=True):
+        reason = "stop" if stopped else "length"
         completions.append(Completion(row[:length], logp[:length], reason))
     if not torch.isfinite(logps).all():
         raise FloatingPointError("the policy's logits are not finite: its weights have diverged")

@@ -109,7 +109,9 @@ class TrainConfig(Section):
     """The processes that share an update, and the precision of their forward passes."""
 
     processes: int = Field(1, ge=1, description="trainer processes, one GPU each")
-    dtype: Precision = Field("float32", description="of passes; master weights stay float32")
+    dtype: Precision | None = Field(
+        None, description="of passes; that of `model` if absent; master weights stay float32"
+    )
     fp32_head: bool = Field(True, description="logits in float32, here and in the generators")
     activation_checkpointing: bool = Field(False, description="recompute layers in backward")
     accumulate: bool = Field(False, description="for slow links: sum gradients once an update")
@@ -195,9 +197,10 @@ class ScaleConfig(RunConfig):
 
     @model_validator(mode="after")
     def _can_work(self) -> Self:
-        if self.generate.dtype is None:
-            generate = self.generate.model_copy(update={"dtype": self.train.dtype})
-            object.__setattr__(self, "generate", generate)  # frozen
+        for section, dtype in (("train", self.model.dtype), ("generate", self.train.dtype)):
+            if (old := getattr(self, section)).dtype is None:
+                new = old.model_copy(update={"dtype": dtype or self.model.dtype})
+                object.__setattr__(self, section, new)  # frozen
         for problem in conflicts(self):
             raise ValueError(problem)
         return self

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlbook import training
-from rlbook.policy import Completion, load_policy, set_threads
+from rlbook.policy import Completion, set_threads
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import reload_request, sampling_params
 from rlbook.scale.launch import commands
@@ -39,11 +39,12 @@ from rlbook.training.chat import Dialect, encode
 from rlbook.training.config import derive_seed
 from rlbook.training.episodes import Ask, Episode, Limits, Turns, asked, cut_short, dialogue
 from rlbook.training.filter import select_groups
-from rlbook.training.judge import judged, rollouts_of, rollouts_of_turns, take_verdict
+from rlbook.training.judge import judged, rollouts_of, rollouts_of_turns, stop_of, take_verdict
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.parallel import as_policy
 from rlbook.training.pool import training_pool
 from rlbook.training.rewards import give_rewards, rewards_of
+from rlbook.training.trainer import cut_once, policy_of
 
 PHASES = "wait_seconds", "train_seconds", "push_seconds"  # of an update
 Report = Callable[[list[Rollout], dict[str, float]], None]  # told of every batch and its row
@@ -149,7 +150,7 @@ class Learner(training.Learner):
     """Learns batches that older weights may have written; `step` counts them."""
 
     def __init__(self, config: ScaleConfig):
-        model, self.tokenizer = load_policy(config.model.policy, device=config.model.device)
+        model, self.tokenizer = policy_of(config.model)
         super().__init__(config, model)
 
     def prepare(self, rollouts: Sequence[Rollout]) -> TrainBatch:
@@ -232,7 +233,9 @@ class Pipeline:
             written = [one.completion() for one in turns]
         else:
             written = await self.generator.complete(prompt, n)
-        rollouts = rollouts_of(tokenizer, [problem], [prompt], written, n, first_group=ticket)
+        stop = stop_of(tokenizer, task, self.config.rollout.stop)
+        given = [problem], [prompt], written, n
+        rollouts = rollouts_of(tokenizer, *given, first_group=ticket, stop=stop)
         return judged(rollouts, task, ())
 
     async def played(self, world: Environment, ticket: int, problem: Problem) -> list[Rollout]:
@@ -332,7 +335,7 @@ def print_row(rollouts: list[Rollout], row: dict[str, float]) -> None:
 
 async def run(config: ScaleConfig, report: Report = print_row) -> Learner:
     """Train as `config` says; returns the learner with the last weights."""
-    check(config)
+    check(config := cut_once(config))
     learner = Learner(config)
     async with server(config) as session:
         await Pipeline(config, Generator(config, session), learner).run(report)

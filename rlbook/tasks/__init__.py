@@ -2,5 +2,6 @@
 
 from rlbook.tasks.base import *
 from rlbook.tasks.environment import *
+from rlbook.tasks.few_shot import *
 from rlbook.tasks.registry import *
 from rlbook.tasks.sums import *

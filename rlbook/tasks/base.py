@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["HeldOut", "Labelled", "Problem", "Task", "Verdict"]
+__all__ = ["HeldOut", "Labelled", "Problem", "Task", "Verdict", "stop_texts"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Verdict:
 class Task(Protocol):
     """A family of problems that a program can verify.
 
-    A task may also say how a completion went about it (`Labelled`) and which of its problems are
-    not for training (`HeldOut`).
+    A task may also say how a completion went about it (`Labelled`), which of its problems are not
+    for training (`HeldOut`), and with which texts a completion ends (`stop_texts`).
     """
 
     @property
@@ -71,6 +71,11 @@ class Labelled(Protocol):
     def label(self, problem: Problem, completion: str, finished: bool = True) -> str:
         """One word for how this completion goes about its problem, right or wrong."""
         ...
+
+
+def stop_texts(task: object) -> tuple[str, ...]:
+    """Texts with which a completion ends besides the EOS token: the task's `stop`, or none."""
+    return tuple(getattr(task, "stop", ()))
 
 
 @runtime_checkable

@@ -193,10 +193,15 @@ def encode(
     return Dialect(tokenizer, chat=chat or {}).prompt(problem)
 
 
-def text_of(tokenizer: PreTrainedTokenizerBase, completion: Completion) -> str:
-    """What the verifier reads: the completion without the EOS token that ended it."""
-    finished = completion.finish_reason == "stop"
-    return decode(tokenizer, completion.token_ids[: -1 if finished else None])
+def text_of(
+    tokenizer: PreTrainedTokenizerBase, completion: Completion, stop: Sequence[str] = ()
+) -> str:
+    """What the verifier reads: the completion without the stop text or EOS token that ended it."""
+    if completion.finish_reason != "stop":
+        return decode(tokenizer, completion.token_ids)
+    text = decode(tokenizer, completion.token_ids)
+    ends = [place for one in stop if (place := text.find(one)) >= 0]
+    return text[: min(ends)] if ends else decode(tokenizer, completion.token_ids[:-1])
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import (
@@ -52,6 +52,15 @@ class ModelConfig(Section):
 
     policy: str = Field("tiny", description='"tiny", "smollm2-135m", a model folder, a hub name')
     device: str = Field("cpu", description='"cpu", "cuda", "cuda:0", …')
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of weights; the optimizer's stay float32"
+    )
+    vocabulary: int | None = Field(
+        None, ge=1, description="tokens that a byte-pair vocabulary is cut to; all if absent"
+    )
+    trainable_layers: int | None = Field(
+        None, ge=1, description="last layers that learn, the rest stays as it is; all if absent"
+    )
     chat: dict[str, Any] = Field(
         {}, description="system, examples: [[question, answer]], settings of the chat template"
     )
@@ -104,6 +113,9 @@ class RolloutConfig(Section):
     turn_tokens: int | None = Field(None, ge=1, description="most tokens of one turn; none: null")
     temperature: float = Field(1.0, gt=0, description="of sampling and of every log-probability")
     sync_every: int = Field(1, ge=1, description="steps between weight syncs to the sampler")
+    stop: tuple[str, ...] | None = Field(
+        None, description="texts that end a completion; the task's own if absent"
+    )
 
 
 class OptimizerConfig(Section):
@@ -160,6 +172,9 @@ class RunConfig(Section):
     method: MethodField = Field(METHODS["grpo"], description="row of rlbook.objectives.METHODS")
     steps: int = Field(60, ge=1, description="batches of rollouts")
     seed: int = Field(0, ge=0, description="of every random draw")
+    patience: int | None = Field(
+        5, ge=1, description="steps without an update after which a run stops; null: it goes on"
+    )
     sinks: tuple[SinkName, ...] = Field((), description="services that get its rows of metrics")
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()

@@ -12,8 +12,6 @@ from rlbook.training.rewards import Reward, VerifierReward, reward_name
 
 __all__ = ["select_groups"]
 
-SILENT_STEPS = 5  # a run that stands still for so long stops
-
 
 def select_groups(rollouts: Sequence[Rollout], method: Method) -> list[Rollout]:
     """The rollouts of the groups that pass the method's prompt filter; all of them without one.
@@ -35,18 +33,25 @@ def select_groups(rollouts: Sequence[Rollout], method: Method) -> list[Rollout]:
 
 @dataclass
 class Patience:
-    """How long a run may go on without an update: a first step is a warning, the last an error."""
+    """How long a run may go on without an update: a first step is a warning, the last an error.
+
+    With `bears` None there is no last: silence is what a null arm may have to show.
+    """
 
     method: Method
     reward: Reward
+    bears: int | None
     silent: int = 0  # steps without an update, one after the other
 
     def note(self, rollouts: Sequence[Rollout], used: Sequence[Rollout]) -> None:
         """A step's rollouts, and those it learned from; `RuntimeError` if it has been too long."""
         self.silent = 0 if used else self.silent + 1
-        if self.silent >= SILENT_STEPS:
+        if self.bears is not None and self.silent >= self.bears:
             why = why_silent(rollouts, self.method, self.reward)
-            raise RuntimeError(f"no update in {self.silent} steps: {why}")
+            raise RuntimeError(
+                f"no update in {self.silent} steps: {why}. Where silence is the result, as of a "
+                "null arm, set patience to null"
+            )
         if self.silent == 1:
             why = why_silent(rollouts, self.method, self.reward)
             warnings.warn(f"no update in this step: {why}", RuntimeWarning, stacklevel=3)

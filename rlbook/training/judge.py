@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from rlbook.policy import Completion
-from rlbook.tasks import AnyTask, Problem, Task, Verdict
+from rlbook.policy import Completion, StopTexts, stopping
+from rlbook.tasks import AnyTask, Problem, Task, Verdict, stop_texts
 from rlbook.tasks.registry import verdict_of
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import text_of
@@ -28,15 +28,18 @@ def rollouts_of(
     version: int = 0,
     first_group: int = 0,
     engine: str = "the engine",
+    stop: StopTexts | None = None,
 ) -> list[Rollout]:
     """Completions with text and provenance, before anybody has judged them.
 
     Every problem, with its `prompts` of token ids, has `n` of them, adjacent; groups count from
-    `first_group`. `version` wrote all tokens of a completion that does not say itself who did.
+    `first_group`. `version` wrote all tokens of a completion that does not say itself who did;
+    behind a text of `stop` nothing counts.
     Raises `ValueError` naming the `engine` for completions that do not fit what was asked.
     """
     asked = [(place, prompt) for place, prompt in enumerate(prompts) for _ in range(n)]
     completions = checked_completions(completions, len(prompts), n, engine)
+    completions = [stop.cut(one) for one in completions] if stop else completions
     return [
         Rollout(
             problem=problems[place],
@@ -46,7 +49,7 @@ def rollouts_of(
             logps=one.logps,
             versions=one.versions or [version] * len(one.token_ids),
             finish_reason=one.finish_reason,
-            text=text_of(tokenizer, one),
+            text=text_of(tokenizer, one, stop.texts if stop else ()),
             forced=one.forced,
         )
         for (place, prompt), one in zip(asked, completions, strict=True)
@@ -83,6 +86,13 @@ def rollouts_of_turns(
         rollout.turn_of, rollout.places = one.turn_of, one.places
         rollout.earned, rollout.world_seconds = one.paid(world), one.world_seconds
     return rollouts
+
+
+def stop_of(
+    tokenizer: PreTrainedTokenizerBase, task: AnyTask, texts: Sequence[str] | None
+) -> StopTexts | None:
+    """What ends completions besides EOS tokens: these texts, or if None those of the task."""
+    return stopping(tokenizer, stop_texts(task) if texts is None else tuple(texts))
 
 
 def judged(

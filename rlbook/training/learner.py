@@ -11,7 +11,7 @@ from rlbook.objectives import estimator_state, load_estimator_state
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, minibatches
 from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.critic import Critic, explained_variance
-from rlbook.training.metrics import batch_metrics, update_metrics
+from rlbook.training.metrics import batch_metrics, silent_metrics, update_metrics
 from rlbook.training.parallel import LOCAL, LocalProcess, as_policy
 from rlbook.training.prepare import BatchBuilder, is_finite, never
 from rlbook.training.source import frozen_copy
@@ -56,8 +56,8 @@ class Learner:
         self.step = self.version = 0
 
     def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """All updates on the rollouts of a step, and their metrics; none for no rollouts."""
-        metrics: dict[str, float] = {}
+        """All updates on the rollouts of a step, and their metrics: NaN for no rollouts."""
+        metrics = silent_metrics(self.method.requirements())
         if rollouts:
             batch = self.prepare(rollouts)
             metrics = batch_metrics([r for r in rollouts if is_finite(r)], batch)

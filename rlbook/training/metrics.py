@@ -40,7 +40,8 @@ From the first of its updates, before a weight has changed: how the sampler diff
     surprise_z          the same over its standard error
     kl_ref              k3 estimate of KL(π ‖ π_ref) where there is a reference: 0 before training
 
-From its updates (`update_metrics`, means over the step's optimizer updates unless said)
+From its updates (`update_metrics`, means over the step's optimizer updates unless said; NaN in a
+step that makes none)
     loss                value of the minimised surrogate; not a measure of progress
     entropy             mean entropy of the next-token distribution over trained tokens
     kl                  k3 estimate of KL(π_old ‖ π_θ) over trained tokens
@@ -88,7 +89,7 @@ Others call them: TRL `sampling/sampling_logp_difference/mean|max`, `frac_reward
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import StatisticsError, correlation
 from typing import Any, Literal
 
@@ -101,6 +102,8 @@ from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.policy import TokenStats
 from rlbook.training.batch import Rollout, TrainBatch
 
+UPDATES = ("loss", "entropy", "kl", "clip_fraction", "mean_weight", "ratio_min", "ratio_max")
+BY_METHOD = {"reference": ("kl_ref",), "critic": ("value_loss", "explained_variance")}
 GAPS = "mismatch", "mismatch_max", "mismatch_kl", "mismatch_correlation"
 BEFORE_UPDATES = (*GAPS, "surprise", "surprise_z", "kl_ref")
 
@@ -265,6 +268,13 @@ def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
         for name, value in update.items():
             columns[name].append(value)
     return {name: combine.get(name, mean)(values) for name, values in columns.items()}
+
+
+def silent_metrics(needs: Collection[str]) -> dict[str, float]:
+    """The columns of a step that makes no update, by a method with these requirements."""
+    names = ["advantage_by_reward", "untrained", *UPDATES, *GAPS, "surprise", "surprise_z"]
+    names += ["grad_norm", *(name for need in BY_METHOD.keys() & needs for name in BY_METHOD[need])]
+    return dict.fromkeys(names, float("nan")) | {"updates": 0, "skipped_updates": 0}
 
 
 def correlated(one: Sequence[float], other: Sequence[float]) -> float:

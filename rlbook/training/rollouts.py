@@ -12,7 +12,7 @@ from rlbook.training.chat import Dialect, encode
 from rlbook.training.config import derive_seed
 from rlbook.training.engine import Engine
 from rlbook.training.episodes import Limits, dialogue, in_batches, written
-from rlbook.training.judge import judged, rollouts_of, rollouts_of_turns, take_verdict
+from rlbook.training.judge import judged, rollouts_of, rollouts_of_turns, stop_of, take_verdict
 from rlbook.training.rewards import Reward, VerifierReward, give_rewards
 
 __all__ = ["collect_rollouts"]
@@ -34,12 +34,15 @@ def collect_rollouts(
     first_group: int = 0,
     rewards: Sequence[Reward] = (VerifierReward(),),
     chat: Mapping[str, Any] | None = None,
+    stop: Sequence[str] | None = None,
 ) -> list[Rollout]:
     """`n` verified and rewarded completions of each problem; groups count from `first_group`.
 
     `chat` says how a prompt is put, as `model.chat` of a run (`rlbook.training.chat.Dialect`).
-    `version` is the number of updates the engine's weights have taken. In an environment a
-    completion is an episode: `max_new_tokens` bounds all of it, what the world says included.
+    `version` is the number of updates the engine's weights have taken. A completion ends with the
+    first text of `stop`, by default the task's, whatever the engine wrote behind it. In an
+    environment a completion is an episode: `max_new_tokens` bounds all of it, what the world says
+    included.
     """
     if isinstance(task, Environment):
         limits = Limits(max_new_tokens, max_turns, turn_tokens)
@@ -71,6 +74,7 @@ def collect_rollouts(
         version=version,
         first_group=first_group,
         engine=type(engine).__name__,
+        stop=stop_of(tokenizer, task, stop),
     )
     return judged(rollouts, task, rewards)
 

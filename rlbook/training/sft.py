@@ -8,13 +8,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import logprobs
 from rlbook.tasks import Problem
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import encode
+from rlbook.training.config import OptimizerConfig
+from rlbook.training.step import adamw
 
 T = TypeVar("T")
 
@@ -51,7 +53,7 @@ def sft(
     """
     if not answers:
         raise ValueError("sft needs at least one answer")
-    optimizer = AdamW(model.parameters(), lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = adamw(model, OptimizerConfig(lr=lr), fused=False)
     for part in shuffled_batches(answers, batch, epochs, seed):
         ids, mask = padded(part, model.device)
         loss = -logprobs(model, ids, mask).sum() / mask.sum()

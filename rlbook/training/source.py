@@ -16,6 +16,7 @@ from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.engine import Engine
 from rlbook.training.filter import select_groups
+from rlbook.training.judge import stop_of
 from rlbook.training.pool import prompt_pool
 from rlbook.training.rewards import Reward
 from rlbook.training.rollouts import collect_rollouts
@@ -49,7 +50,7 @@ class Written:
 
 def sums_of(model: nn.Module) -> list[float]:
     """The sum of every parameter, in float64."""
-    return torch.stack([p.detach().double().sum() for p in model.parameters()]).tolist()
+    return torch.stack([p.detach().sum(dtype=torch.float64) for p in model.parameters()]).tolist()
 
 
 class RolloutSource:
@@ -78,8 +79,10 @@ class RolloutSource:
                 'sampled tokens only: set old_logprobs="recomputed"'
             )
         self.weights = frozen_copy(model) if config.rollout.sync_every > 1 else model
-        self.engine = engine or Sampler(self.weights, end_ids(model, self.tokenizer))
-        self.samples_itself = engine is None and self.weights is model
+        stop = stop_of(self.tokenizer, task, config.rollout.stop)
+        self.engine = engine or Sampler(self.weights, end_ids(model, self.tokenizer), stop)
+        exact = model.dtype.itemsize >= 4  # below, sampler and trainer round differently
+        self.samples_itself = engine is None and self.weights is model and exact
         self.written = Written.by(model, [])
         self.pool = prompt_pool(task, config)
         self.load_engine()
@@ -129,6 +132,7 @@ class RolloutSource:
             "version": self.version,
             "rewards": self.rewards,
             "chat": self.config.model.chat,
+            "stop": rollout.stop,
         }
         n, how = n or rollout.group_size, defaults | how
         return collect_rollouts(self.engine, self.tokenizer, self.task, problems, n, **how)

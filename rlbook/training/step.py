@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from rlbook.training.critic import Critic
 from rlbook.training.metrics import step_metrics, step_sums
 from rlbook.training.parallel import LOCAL, LocalProcess
 
-__all__ = ["adamw", "critic_step", "train_step"]
+__all__ = ["MasterAdamW", "adamw", "critic_step", "train_step"]
 
 
 def train_step(
@@ -85,8 +85,12 @@ def critic_step(
 def adamw(
     model: nn.Module, settings: OptimizerConfig, lr: float | None = None, **options: bool
 ) -> torch.optim.AdamW:
-    """The run's optimizer for a model, at `lr` or the policy's learning rate; fused by default."""
-    return torch.optim.AdamW(
+    """The run's optimizer for a model, at `lr` or the policy's learning rate; fused by default.
+
+    Parameters below float32 are trained through float32 copies (`MasterAdamW`).
+    """
+    low = any(p.requires_grad and p.dtype.itemsize < 4 for p in model.parameters())
+    return (MasterAdamW if low else torch.optim.AdamW)(
         model.parameters(),
         lr=settings.lr if lr is None else lr,
         betas=settings.betas,
@@ -94,6 +98,62 @@ def adamw(
         weight_decay=settings.weight_decay,
         **(options or {"fused": True}),
     )
+
+
+class MasterAdamW(torch.optim.AdamW):
+    """AdamW on float32 copies ("master weights") of the parameters that learn.
+
+    A bfloat16 number has 8 bits: an update below 1/512 of a weight would round to nothing, and so
+    would a thousand of them. The copies add them up, and the parameters are the copies, rounded. A
+    weight that somebody else has changed since is taken as it is.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
+        self.rounded = [p for p in parameters if p.requires_grad]
+        masters = [p.detach().float().requires_grad_() for p in self.rounded]
+        super().__init__(masters, **settings)
+
+    @property
+    def masters(self) -> list[Tensor]:
+        """The float32 copies, in the order of the parameters that learn."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the parameters' gradients."""
+        for parameter in self.rounded:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody has one
+        """Update the copies with the parameters' gradients, and round them into the parameters."""
+        for parameter, master in zip(self.rounded, self.masters, strict=True):
+            own = parameter == master.to(parameter.dtype)
+            master.copy_(torch.where(own, master, parameter))
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+        super().step()
+        self._round()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and copies: from rounded weights a run would not go on as it was."""
+        state = super().state_dict()
+        for place, master in enumerate(self.masters):
+            state["state"][place] = state["state"].get(place, {}) | {"master": master.detach()}
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        moments = {place: dict(entry) for place, entry in state_dict["state"].items()}
+        for place, master in enumerate(self.masters):
+            master.copy_(moments[place].pop("master"))
+        moments = {place: entry for place, entry in moments.items() if entry}
+        super().load_state_dict({**state_dict, "state": moments})
+        self._round()
+
+    def _round(self) -> None:
+        for parameter, master in zip(self.rounded, self.masters, strict=True):
+            parameter.copy_(master)
+            master.grad = None
 
 
 def warm_up(optimizer: torch.optim.Optimizer, lr: float, update: int, warmup: int) -> float:
@@ -123,8 +183,8 @@ def apply_gradients(
 
 
 def norm_of(gradients: Iterable[Tensor]) -> Tensor:
-    """‖g‖ over all parameters."""
-    return nn.utils.get_total_norm(list(gradients))
+    """‖g‖ over all parameters, in float32 at least."""
+    return nn.utils.get_total_norm([g if g.dtype.itemsize >= 4 else g.float() for g in gradients])
 
 
 def describe_non_finite(model: nn.Module) -> str:

@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import load_policy
+from rlbook.policy.loading import cut_policy
 from rlbook.tasks import AnyTask, Problem, get_task
 from rlbook.training.batch import Rollout
 from rlbook.training.checkpoint import load_checkpoint, save_checkpoint
-from rlbook.training.config import RunConfig
+from rlbook.training.config import Kind, ModelConfig, RunConfig
 from rlbook.training.engine import Engine
 from rlbook.training.filter import Patience, select_groups
 from rlbook.training.judge import labeller
@@ -25,6 +27,20 @@ from rlbook.training.source import RolloutSource
 __all__ = ["Trainer"]
 
 Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+
+
+def policy_of(settings: ModelConfig) -> Policy:
+    """The policy that a run's settings name."""
+    cut = {"vocabulary": settings.vocabulary, "trainable_layers": settings.trainable_layers}
+    return load_policy(settings.policy, getattr(torch, settings.dtype), settings.device, **cut)
+
+
+def cut_once(config: Kind) -> Kind:
+    """The run with the folder of its policy as cut, for processes that know it by name alone."""
+    if config.model.vocabulary is None:
+        return config
+    folder = cut_policy(config.model.policy, config.model.vocabulary)
+    return config.replace(model={"policy": str(folder), "vocabulary": None})
 
 
 class Trainer:
@@ -63,12 +79,12 @@ class Trainer:
         self.given = {"policy": policy, "task": task, "reward": reward, "engine": engine}
         self.task = task or get_task(config.data.task)
         rewards = rewards_of(config, reward)
-        policy = policy or load_policy(config.model.policy, device=config.model.device)
+        policy = policy or policy_of(config.model)
         self.model, self.tokenizer = policy
         self.source = self.source_class(config, self.task, rewards, policy, engine)
         how: dict[str, Any] = {"sampler": self.source.weights, "wrote": self.source.wrote}
         self.learner = self.learner_class(config, self.model, **how)
-        self.patience = Patience(self.method, rewards[0])
+        self.patience = Patience(self.method, rewards[0], config.patience)
 
     def __iter__(self) -> Iterator[dict[str, float]]:
         while self.step < self.config.steps:

@@ -63,7 +63,10 @@ def run_experiment(
 
 
 def train_missing(pool: ProcessPoolExecutor, runs: Iterable[Run], title: str) -> None:
-    futures = [pool.submit(train, run) for run in runs if not run.finished]
+    """Run what is missing: round by round of seeds, and in a round every arm before a variant."""
+    missing = [run for run in runs if not run.finished]
+    missing.sort(key=lambda run: (run.seed, run.arm.tried.index(run.variant)))
+    futures = [pool.submit(train, run) for run in missing]
     for done in tqdm(as_completed(futures), total=len(futures), desc=title, disable=not futures):
         done.result()
 

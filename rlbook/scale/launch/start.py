@@ -21,6 +21,7 @@ from rlbook.scale.plan.table import duration
 from rlbook.training import RunLog
 from rlbook.training.checkpoint import point_latest, step_folders
 from rlbook.training.sinks import Forward
+from rlbook.training.trainer import cut_once
 
 TERMINAL_SECONDS, FILE_SECONDS = 1.0, 30.0  # between lines of progress
 LOGS = ("metrics", "rollouts", "eval", "samples")
@@ -74,6 +75,7 @@ def launch(
     (both leave a folder that `resume` continues), and `ValueError` for what cannot start.
     Chapter 17.
     """
+    config = cut_once(config)
     if not config.generate.token:  # every start has a secret of its own
         config = config.replace(generate={"token": secrets.token_urlsafe(24)})
     layout = Layout(config.folder)

@@ -14,14 +14,14 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import HTTPEngine, Stay
 from rlbook.scale.generate.protocol import GenerationFailed, all_of
 from rlbook.scale.rollout.worlds import Worlds
-from rlbook.tasks import Environment, Problem, Verdict
+from rlbook.tasks import Environment, Problem, Verdict, get_task
 from rlbook.tasks.registry import environment
 from rlbook.tasks.sandbox.bounded import BoundedWorker
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import Dialect, encode
 from rlbook.training.config import derive_seed
 from rlbook.training.episodes import Ask, Limits, asked, cut_short, dialogue
-from rlbook.training.judge import rollouts_of, rollouts_of_turns, take_verdict
+from rlbook.training.judge import rollouts_of, rollouts_of_turns, stop_of, take_verdict
 from rlbook.training.rewards import give_rewards, rewards_of
 
 
@@ -86,6 +86,8 @@ class GroupSampler:
 
     def __post_init__(self) -> None:
         self.rewards = rewards_of(self.config)
+        task = get_task(self.config.data.task)
+        self.stop = stop_of(self.tokenizer, task, self.config.rollout.stop)
         self.rewarding = asyncio.Lock()  # a reward of one's own need not bear two threads
 
     async def rewarded(self, problem: Problem, group: int) -> list[Rollout]:
@@ -138,9 +140,8 @@ class GroupSampler:
                 written = await self.engine.complete(
                     prompt, n, max_new_tokens=limit, temperature=usual
                 )
-            rollouts = rollouts_of(
-                self.tokenizer, [problem], [prompt], written, n, first_group=group
-            )
+            given = [problem], [prompt], written, n
+            rollouts = rollouts_of(self.tokenizer, *given, first_group=group, stop=self.stop)
             await asyncio.gather(*map(judge, rollouts))
             return rollouts
 

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 from rlbook.policy import load_policy
-from rlbook.policy.loading import empty_policy, load_tokenizer, materialise, policy_folder
+from rlbook.policy.loading import (
+    empty_policy,
+    freeze_below,
+    load_tokenizer,
+    materialise,
+    policy_folder,
+)
 from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import Checkpoints, read_tensors, stored_names
@@ -23,7 +29,7 @@ class ShardedLearner(Learner):
     parallel: Ranks
 
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks):
-        start = config.model.policy, ranks, config.train
+        start = config.model.policy, ranks, config.train, config.model.trainable_layers
         self.settings, self.tokenizer = config, load_tokenizer(config.model.policy)
         self.policy, wanted = load_sharded(*start), config.method.requirements()
         frozen = load_sharded(*start, frozen=True) if "reference" in wanted else None
@@ -47,7 +53,11 @@ class ShardedLearner(Learner):
 
 
 def load_sharded(
-    name: str, ranks: Ranks, config: TrainConfig, frozen: bool = False
+    name: str,
+    ranks: Ranks,
+    config: TrainConfig,
+    trainable_layers: int | None = None,
+    frozen: bool = False,
 ) -> PreTrainedModel:
     """A policy by name (see `load_policy`), float32, spread over the ranks; collective.
 
@@ -60,7 +70,10 @@ def load_sharded(
     by_rows = dict(model.named_parameters()).keys() <= stored_names(folder)
     if not by_rows:
         model, _ = load_policy(name, device=str(ranks.device))
-    shard(model.requires_grad_(not frozen), ranks.mesh, config)
+    model.requires_grad_(not frozen)
+    if trainable_layers and not frozen:
+        freeze_below(model, trainable_layers)
+    shard(model, ranks.mesh, config)
     if by_rows:
         materialise(model, ranks.device)
         read_tensors(dict(model.named_parameters()), folder, ranks)

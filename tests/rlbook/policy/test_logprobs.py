@@ -17,6 +17,7 @@ from transformers import (
 
 from rlbook.policy import logprobs, token_stats
 from rlbook.policy.logprobs import _ChunkedHead, _Head, chunk_rows, chunked_head, topk_logprobs
+from rlbook.policy.prefixes import last_states
 
 
 @pytest.fixture
@@ -133,7 +134,8 @@ def test_a_temperature_is_that_of_the_logits_in_every_dtype(make_llama, batch):
     ids, mask = batch
     model = make_llama().bfloat16()
     with torch.no_grad():
-        states = model.model(input_ids=ids).last_hidden_state[:, :-1]
+        hidden, node = last_states(model.model, ids, mask)
+        states = hidden[node][:, :-1]
     z = states.double() @ model.lm_head.weight.double().T / 0.5
     exact = z.log_softmax(-1).gather(-1, ids[:, 1:, None]).squeeze(-1) * mask[:, 1:]
     hot = logprobs(model, ids, mask, 0.5)[:, 1:]
@@ -192,7 +194,8 @@ def test_padding_and_prompt_positions_cannot_matter(llama, batch):
 def test_fp32_head_on_a_bfloat16_model(make_llama, batch):
     model, (ids, mask) = make_llama().bfloat16(), batch
     with torch.no_grad():
-        hidden = model.model(input_ids=ids).last_hidden_state.float()
+        states, node = last_states(model.model, ids, mask)
+        hidden = states[node].float()
         exact = (hidden @ model.lm_head.weight.float().T)[:, :-1].log_softmax(-1)
         expected = exact.gather(-1, ids[:, 1:, None]).squeeze(-1) * mask[:, 1:]
     actual = logprobs(model, ids, mask)

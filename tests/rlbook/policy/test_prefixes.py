@@ -241,7 +241,7 @@ CHANGES = {
     "not the library's own": (with_another_attention,),
     "to save memory": (lambda model: model.gradient_checkpointing_enable(),),
     "not sdpa": (lambda model: model.set_attn_implementation("eager"),),
-    "float32 or float64": (lambda model: model.bfloat16(),),
+    "float16": (lambda model: model.half(),),
 }
 
 

@@ -27,8 +27,10 @@ from rlbook.scale.rollout.evaluate import named_set
 from rlbook.scaling.shape import model_shape, shape_of
 from rlbook.tasks import Problem, dataset
 from rlbook.training.config import changed as changed_by_words
+from rlbook.training.config import load_config as training_config
 
-CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+CONFIGS = [path for path in FILES if "\ngenerate:" in path.read_text()]
 
 # Qwen3-8B, from its published config.json, layer by layer
 ATTENTION = 4096 * 4096 * 2 + 4096 * 1024 * 2
@@ -417,6 +419,14 @@ def test_every_configuration_dry_runs(path):
     assert ("cost" in text) == (config.budget.gpu_hour_price is not None)
     assert "\non this machine\n" in text and "host as it saves" in text
     assert max(map(len, text.splitlines())) < 120
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p not in CONFIGS], ids=lambda path: path.stem)
+def test_a_file_without_generators_is_a_run_of_one_process(path):
+    run = training_config(path)
+    assert run.to_dict() == load_config(path).shared()
+    bare = run.model.model_dump()
+    assert load_config(path, ["model.policy=tiny"]).model.model_dump() == bare | {"policy": "tiny"}
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from rlbook.objectives import (
     group_center,
 )
 from rlbook.training import RolloutSource, RunConfig, Trainer, collate
-from rlbook.training.filter import SILENT_STEPS
 from rlbook.training.metrics import update_metrics
 
 
@@ -318,10 +317,10 @@ def test_a_run_that_stands_still_says_why_and_stops(reward, fix, trainer, make_r
     with pytest.warns(
         RuntimeWarning, match=f"cispo, by correct, .* 0 of 8 answers .*{fix}"
     ) as said:
-        for _ in range(SILENT_STEPS - 1):
+        for _ in range(4):
             trained.learn(rollouts)
     assert len(said) == 1 and trained.version == 0
-    with pytest.raises(RuntimeError, match=f"no update in {SILENT_STEPS} steps: .*{fix}"):
+    with pytest.raises(RuntimeError, match=f"no update in 5 steps: .*{fix}.*patience to null"):
         trained.learn(rollouts)
     again = trainer(replace(METHODS["cispo"], prompt_filter=PromptFilter("reward")), minibatches=1)
     assert "loss" in again.learn(rollouts)
@@ -340,9 +339,31 @@ def test_a_step_in_which_a_filter_leaves_nothing_takes_no_update(trainer, make_r
     before = weights(trained.model)
     with pytest.warns(RuntimeWarning, match="scalerl, by reward, leaves nothing"):
         metrics = trained.learn([make_rollout(group=g, correct=True) for g in range(4)])
-    assert "loss" not in metrics
+    assert metrics["updates"] == 0 and math.isnan(metrics["loss"]) and metrics["reward"] == 1
     assert (trained.step, trained.version) == (1, 0)
     assert torch.equal(weights(trained.model), before)
+
+
+@pytest.mark.parametrize("row", ["scalerl", "ppo", "grpo", "dppo_kl", "opo"])
+def test_a_silent_step_has_the_columns_of_every_other(row, trainer, make_rollout):
+    """What it cannot know is NaN: whoever reads a table by its columns finds them all."""
+    method = replace(METHODS[row], prompt_filter=PromptFilter(by="reward"))
+    trained = trainer(method)
+    spoken = trained.learn([make_rollout(group=i // 2, reward=i % 2) for i in range(8)])
+    with pytest.warns(RuntimeWarning, match="leaves nothing"):
+        silent = trained.learn([make_rollout(group=i // 2, reward=1) for i in range(8)])
+    assert silent.keys() == spoken.keys()
+    known = {name for name, value in silent.items() if not math.isnan(value)}
+    assert {"reward", "accuracy", "updates", "skipped_updates"} <= known
+    assert not known & {"loss", "entropy", "grad_norm", "kl", "mismatch", "clip_fraction"}
+
+
+def test_a_null_arm_may_be_silent_for_as_long_as_it_likes(trainer, make_rollout):
+    trained = trainer(replace(METHODS["rloo"], prompt_filter=PromptFilter("reward")), patience=None)
+    with pytest.warns(RuntimeWarning, match="leaves nothing") as said:
+        for _ in range(9):
+            trained.learn([make_rollout(group=i // 2, reward=1) for i in range(8)])
+    assert len(said) == 1 and (trained.step, trained.version) == (9, 0)
 
 
 def test_warm_up_rises_to_the_rate_and_stays(trainer):

@@ -1,0 +1,244 @@
+"""Chapter 13: the book's verdicts, asked again of a pretrained model that was never told a sum."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlbook.evaluation import held_out_rollouts, right_counts
+from rlbook.grouping import mean
+from rlbook.objectives import METHODS, Method, PromptFilter, RatioClip
+from rlbook.stats import pass_at_k
+from rlbook.tasks import Example, FewShotTask
+from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
+from rlbook.training.chat import encode
+from rlbook.training.sft import Answer, sft
+from workshop.ch13.experiments import Untrained
+from workshop.shared.design import Arm, Experiment, arm, vary
+from workshop.shared.experiments import GRPO, REGIONS, RLOO, bounded
+
+ONE, IN_STEPS = LEVELS = (1, 2)
+SMOLLM2: dict[str, Any] = {
+    "policy": "smollm2-135m",
+    "dtype": "bfloat16",
+    "vocabulary": 4096,
+    "trainable_layers": 15,
+}
+RATES = (1.5e-5, 3e-5)
+HELD_OUT, CURVE, EVERY = 64, 32, 10  # problems at the end and on the way, steps between these
+SHOWN = 8  # held-out problems whose first answer is kept as text
+
+
+def sum_of(rng: random.Random, level: int) -> Example:
+    """`48 + 3 = 51`, and in steps `76 + 9 + 9 = 85 + 9 = 94`."""
+    a, b, c = rng.randint(10, 89), rng.randint(2, 9), rng.randint(2, 9)
+    if level == ONE:
+        return Example(f"{a} + {b}", str(a + b), str(a + b))
+    return Example(f"{a} + {b} + {c}", f"{a + b} + {c} = {a + b + c}", str(a + b + c))
+
+
+def sums_in_steps() -> FewShotTask:
+    """Sums of two numbers and of three behind two lines of each; those of three are in steps."""
+    return FewShotTask("sums_in_steps", sum_of, LEVELS, shots=(ONE, IN_STEPS, ONE, IN_STEPS))
+
+
+def shows_steps(rollout: Rollout) -> bool:
+    """Whether an answer writes more than a number."""
+    return "+" in rollout.text
+
+
+def sums_a_quarter_in_steps() -> FewShotTask:
+    """The same, with one question of four in steps."""
+    levels = (ONE, ONE, ONE, IN_STEPS)
+    return FewShotTask(
+        "sums_a_quarter_in_steps", sum_of, levels, shots=(ONE, IN_STEPS, ONE, IN_STEPS)
+    )
+
+
+SETTINGS: dict[str, Any] = SMOLLM2 | {
+    "task": "workshop.ch13.real_model:sums_in_steps",
+    "prompts": 8,
+    "group_size": 8,
+    "max_new_tokens": 15,
+    "warmup": 3,
+    "patience": None,
+}
+
+
+def sums() -> Iterator[Arm]:
+    """One update a batch; behind them three that bound four updates; then rewards without truth."""
+    settings = dict(SETTINGS)
+    gspo = replace(bounded("clip 0.2"), ratio="sequence", trust_region=RatioClip(0.03, 0.03))
+    label_free = "rlbook.rewards.label_free"
+    yield arm("start", RLOO, minibatches=1, steps=1, **settings)
+    settings["steps"] = 40
+    for label, method, minibatches, reward in (
+        ("RLOO", RLOO, 1, None),
+        ("format only", RLOO, 1, f"{label_free}:format_only"),
+        ("GRPO", GRPO, 1, None),
+        ("no baseline", METHODS["reinforce"], 1, None),
+        ("MaxRL", METHODS["maxrl"], 1, None),
+        ("CISPO", bounded("CISPO"), 4, None),
+        ("clip-higher 0.28", bounded("clip-higher 0.28"), 4, None),
+        ("Dr. GRPO", METHODS["dr_grpo"], 1, None),
+        ("GSPO", gspo, 4, None),
+        ("coin", RLOO, 1, f"{label_free}:random_reward"),
+        ("majority vote", RLOO, 1, f"{label_free}:majority_vote"),
+    ):
+        one = arm(label, without_idle(method), minibatches=minibatches, reward=reward, **settings)
+        yield vary(one, lr=RATES)
+
+
+def off_policy() -> Iterator[Arm]:
+    """Four updates a batch, on answers up to four batches old, under each trust region."""
+    settings = SETTINGS | {"minibatches": 4, "sync_every": 4, "steps": 40}
+    for name in REGIONS:
+        yield vary(arm(name, without_idle(bounded(name)), **settings), lr=RATES)
+
+
+def thinking() -> Iterator[Arm]:
+    """What ends the thinking: too few questions that need it, or a limit that cuts it off?"""
+    settings = SETTINGS | {"minibatches": 1, "steps": 40}
+    quarter = {"task": "workshop.ch13.real_model:sums_a_quarter_in_steps"}
+    for share, changes in (
+        ("none", {"levels": (ONE,)}),
+        ("a quarter", quarter),
+        ("half", {}),
+        ("all", {"levels": (IN_STEPS,)}),
+    ):
+        for limit in (15, 30):
+            label = f"{share} in steps, {limit} tokens"
+            how = settings | changes | {"max_new_tokens": limit, "lr": RATES[0]}
+            yield arm(label, without_idle(RLOO), **how)
+    after = replace(without_idle(RLOO), name="rloo_after_sft")
+    how = settings | {"levels": (IN_STEPS,), "lr": RATES[0]}
+    yield arm("all in steps, after SFT", after, **how)
+
+
+def without_idle(method: Method) -> Method:
+    """The method without a KL term, and without groups whose gradient is 0: these cost half."""
+    idle = None if method.name == "reinforce" else PromptFilter(by="reward")
+    return replace(method, kl=None, prompt_filter=idle)
+
+
+class Timed(Trainer):
+    """A trainer that knows how much of the processor's time it has had."""
+
+    def __init__(self, config: RunConfig, **seams: Any):
+        self.began = time.process_time()
+        super().__init__(config, **seams)
+
+
+class Start(Timed, Untrained):
+    """The policy as it is."""
+
+
+def on_sums(config: RunConfig) -> Trainer:
+    """The trainer of an arm; the start is an arm of one step that learns nothing."""
+    trainer = (Start if config.steps == 1 else Timed)(config)
+    if config.method.name == "rloo_after_sft":
+        imitate(trainer, answers=192)
+    return trainer
+
+
+def imitate(trainer: Trainer, answers: int, epochs: int = 2) -> None:
+    """Teach the trainer's policy so many worked answers, made from a seed that no step draws."""
+    problems = trainer.task.sample(derive_seed(0, "worked"), answers, (IN_STEPS,))
+    worked = [
+        Answer(prompt, trainer.tokenizer(f" {problem.meta['worked']}\n").input_ids)
+        for problem in problems
+        for prompt in [encode(trainer.tokenizer, problem)]
+    ]
+    for _ in sft(trainer.model, worked, epochs=epochs, batch=16, lr=5e-5):
+        pass
+    trainer.sync()
+
+
+def answers(trainer: Trainer, problems: int, n: int, temperature: float) -> list[Rollout]:
+    """Held-out answers, drawn with a seed of the run's own."""
+    how: dict[str, Any] = {
+        "max_new_tokens": trainer.config.rollout.max_new_tokens,
+        "temperature": temperature,
+        "seed": derive_seed(trainer.config.seed, "held out", temperature),
+    }
+    policy = (trainer.model, trainer.tokenizer)
+    return held_out_rollouts(policy, trainer.task, problems, n, **how)
+
+
+def of_level(rollouts: Sequence[Rollout], level: int) -> list[Rollout]:
+    return [r for r in rollouts if r.problem.level == level]
+
+
+def on_the_way(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """How many answers show steps; every ten steps also held-out pass@1 of each level."""
+    columns = {f"steps_{k}": mean(map(shows_steps, of_level(rollouts, k))) for k in LEVELS}
+    if trainer.step % EVERY == 0:
+        asked = answers(trainer, CURVE, 4, 1.0)
+        for level in LEVELS:
+            some = of_level(asked, level)
+            columns[f"heldout_{level}"] = mean(r.correct for r in some)
+            columns[f"heldout_steps_{level}"] = mean(map(shows_steps, some))
+    return columns
+
+
+def at_the_end(trainer: Trainer) -> dict[str, Any]:
+    """Held-out answers of each level at temperature 1 and ½ and greedy, and some of their texts."""
+    row: dict[str, Any] = {}
+    for name, temperature, n in (("", 1.0, 8), ("half_", 0.5, 4), ("greedy_", 0.0, 1)):
+        asked = answers(trainer, HELD_OUT, n, temperature)
+        for level in LEVELS:
+            some = of_level(asked, level)
+            right = right_counts(some)
+            row[f"{name}pass@1_{level}"] = float(right.mean() / n)
+            row[f"{name}steps_{level}"] = mean(map(shows_steps, some))
+            row[f"{name}length_{level}"] = mean(r.length for r in some)
+            if n == 8:
+                row |= {f"pass@{k}_{level}": float(pass_at_k(n, right, k).mean()) for k in (4, 8)}
+                row |= {f"right_{level}_{i}": int(count) for i, count in enumerate(right)}
+        if n == 8:
+            for i, first in enumerate(asked[::n][:SHOWN]):
+                row[f"answer_{i}"] = f"{first.problem.id} = {first.text.strip()}"
+    if isinstance(trainer, Timed):
+        row["cpu_seconds"] = time.process_time() - trainer.began
+    return row
+
+
+def asked(question: str, arms: Iterator[Arm], seeds: tuple[int, ...]) -> Experiment:
+    """An experiment on these sums; its runs are still to come."""
+    return Experiment(
+        question,
+        tuple(arms),
+        chosen_by=None,
+        seeds=seeds,
+        world=on_sums,
+        planned=True,
+        measure=at_the_end,
+        watch=on_the_way,
+        evaluation={"prompts": HELD_OUT, "n": 4, "ks": (1, 4)},
+        columns=(
+            *("accuracy", "accuracy_level_1", "accuracy_level_2", "reward", "format_ok"),
+            *("length", "entropy", "grad_norm", "clip_fraction", "mismatch", "mismatch_max"),
+            *("completions", "updates", "steps_1", "steps_2"),
+            *(f"{name}_{k}" for name in ("heldout", "heldout_steps") for k in LEVELS),
+        ),
+    )
+
+
+REAL_SUMS: dict[str, Experiment] = {
+    "real_sums": asked(
+        "Which verdicts of the small worlds hold for a pretrained model that learns sums?",
+        sums(),
+        seeds=(0, 1, 2, 3, 4),
+    ),
+    "real_off_policy": asked(
+        "... and which of those on trust regions, where answers are four batches old?",
+        off_policy(),
+        seeds=(0, 1, 2, 3, 4),
+    ),
+    "real_thinking": asked(
+        "What ends its thinking: too few questions in steps, or the limit?",
+        thinking(),
+        seeds=(0, 1, 2),
+    ),
+}
