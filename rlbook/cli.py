@@ -175,14 +175,21 @@ def methods(words: Sequence[str]) -> None:
     parser.add_argument(
         "--field", action="store_true", help="rows that other trainers ship besides"
     )
+    parser.add_argument(
+        "--source", action="store_true", help="the code of NAME, in order of a step"
+    )
     parser.add_argument("--like", type=Path, help="file with another trainer's settings")
     asked = parser.parse_args(words)
     if asked.like:
         from rlbook.interop import like, likeness_text
 
         return print(likeness_text(like(yaml.safe_load(asked.like.read_text()))))
-    from rlbook.objectives import method_table_markdown, method_text
+    from rlbook.objectives import method_source, method_table_markdown, method_text
 
+    if asked.source:
+        if not asked.name:
+            parser.error("--source prints the code of one method: rlbook methods dapo --source")
+        return print(method_source(asked.name))
     rows = FIELD if asked.field else METHODS
     print(method_text(asked.name) if asked.name else method_table_markdown(methods=rows))
 

@@ -1,14 +1,22 @@
 """The rows of `METHODS`, or others, as text."""
 
+import inspect
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
+from rlbook.objectives.aggregation import AGGREGATIONS
 from rlbook.objectives.estimators import describe
+from rlbook.objectives.kl import kl_loss
+from rlbook.objectives.loss import imitation_weights
 from rlbook.objectives.method import Method
 from rlbook.objectives.methods import METHODS
 from rlbook.objectives.prompts import Filter, PromptFilter
+from rlbook.objectives.ratios import sequence_ratio, token_ratio
+from rlbook.objectives.shaping import overlong_penalty, token_rewards
 from rlbook.objectives.trust_regions import NoTrustRegion
 
-__all__ = ["method_table", "method_table_markdown", "method_text"]
+__all__ = ["method_source", "method_table", "method_table_markdown", "method_text"]
 
 SHORT = ("method", "advantage", "ratio", "trust region", "aggregation")
 
@@ -68,6 +76,40 @@ def method_text(method: str | Method) -> str:
     width = max(map(len, lines))
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in lines.items())
     return f"{text}\n\n{note}" if note else text
+
+
+def method_source(method: str | Method) -> str:
+    """The code behind one method's choices, in the order of a step: `rlbook methods NAME --source`.
+
+    Plain columns, such as an entropy bonus, have no code of their own.
+    """
+    m = Method.from_dict(method)
+    ratio = {"none": None, "token": token_ratio}.get(str(m.ratio), sequence_ratio)
+    overlong = m.reward_shaping == "overlong"
+    chosen: dict[str, Any] = {
+        "shaping": overlong_penalty if overlong else None,
+        "prompts": m.prompt_filter,
+        "old log-probs": m.sampler_correction,
+        "KL in the reward": token_rewards if m.kl and m.kl.where == "reward" else None,
+        "advantage": m.advantage,
+        "selection": m.selection,
+        "ratio": ratio if isinstance(m.ratio, str) else m.ratio,
+        "trust region": m.trust_region,
+        "KL in the loss": kl_loss if m.kl and m.kl.where == "loss" else None,
+        "likelihood": imitation_weights if m.likelihood else None,
+        "aggregation": AGGREGATIONS.get(str(m.aggregation), m.aggregation),
+    }
+    parts = [f"# {column}: {source_of(choice)}" for column, choice in chosen.items() if choice]
+    return "\n\n".join(parts)
+
+
+def source_of(choice: Any) -> str:
+    """Settings, file and code of a function, or of the class of an object."""
+    function = choice.func if isinstance(choice, partial) else choice
+    owner = function if hasattr(function, "__name__") else type(function)
+    lines, start = inspect.getsourcelines(owner)
+    where = f"{owner.__module__.replace('.', '/')}.py:{start}"
+    return f"{describe(choice)}, {where}\n{''.join(lines).rstrip()}"
 
 
 def needs_text(method: Method) -> str:

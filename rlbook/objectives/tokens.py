@@ -53,6 +53,8 @@ class Tokens:
         given = (x.detach() for x in (logp, logp_old, advantages))
         logp, logp_old, advantages = zero_masked(mask, *given)
         tokens = cls(logp, logp_old, advantages, mask, token_ratio(logp, logp_old), divergence)
+        if ratio == "token":
+            return tokens
         if isinstance(ratio, str) and ratio not in RATIOS:
             raise ValueError(f"unknown ratio {ratio!r}; choose from {', '.join(RATIOS)}")
         choice = RATIOS[ratio] if isinstance(ratio, str) else ratio

@@ -51,8 +51,15 @@ class Learner:
         }
         if self.critic is not None:
             self.optimizers["critic"] = adamw(self.critic, config.optimizer, config.critic.lr)
-        models = model, self.critic, reference, sampler
-        self.builder = BatchBuilder(config, *models, parallel, wrote)
+        self.builder = BatchBuilder(
+            config,
+            model=model,
+            critic=self.critic,
+            reference=reference,
+            sampler=sampler,
+            parallel=parallel,
+            wrote=wrote,
+        )
         self.step = self.version = 0
 
     def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -91,20 +98,26 @@ class Learner:
     def update(self, minibatch: TrainBatch) -> dict[str, float]:
         """One policy update and, for critic methods, one critic update."""
         settings, critic = self.config.optimizer, self.config.critic
-        limits = settings.model_dump(include={"micro_batch_tokens", "max_grad_norm"})
         metrics = train_step(
             self.model,
             self.warm("model", settings.lr),
             minibatch,
             self.method,
             temperature=self.config.rollout.temperature,
+            micro_batch_tokens=settings.micro_batch_tokens,
+            max_grad_norm=settings.max_grad_norm,
             parallel=self.parallel,
-            **limits,
         )
         if self.critic is not None:
-            optimizer, clip = self.warm("critic", critic.lr), critic.value_clip
             skipped = metrics["skipped_updates"]
-            metrics |= critic_step(self.critic, optimizer, minibatch, clip=clip, **limits)
+            metrics |= critic_step(
+                self.critic,
+                self.warm("critic", critic.lr),
+                minibatch,
+                clip=critic.value_clip,
+                micro_batch_tokens=settings.micro_batch_tokens,
+                max_grad_norm=settings.max_grad_norm,
+            )
             metrics["skipped_updates"] += skipped
         self.version += 1
         return metrics

@@ -181,8 +181,8 @@ def episode_metrics(episodes: Sequence[Rollout]) -> dict[str, float]:
 
 def uniform_share(rollouts: Sequence[Rollout], by: Literal["correct", "reward"]) -> float:
     """Share of groups whose completions do not differ in `by`: those that a filter drops."""
-    groups = group_by(rollouts, lambda r: r.group).values()
-    return mean(not PromptFilter(by)(group) for group in groups)
+    differ, groups = PromptFilter(by), group_by(rollouts, lambda r: r.group).values()
+    return mean(not differ(group) for group in groups)
 
 
 def batch_metrics(rollouts: Sequence[Rollout], batch: TrainBatch) -> dict[str, float]:

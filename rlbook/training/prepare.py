@@ -21,7 +21,7 @@ __all__ = ["BatchBuilder"]
 
 
 def never(rollouts: Sequence[Rollout]) -> bool:
-    """Of rollouts from anywhere nobody can say that the model wrote them."""
+    """Default of `wrote`: another model wrote them, so their log-probs are computed again."""
     return False
 
 
@@ -61,7 +61,8 @@ class BatchBuilder:
         reference = None if self.reference is None else self.logprobs(batch, self.reference)
         limit = self.config.optimizer.micro_batch_tokens
         values = None if self.critic is None else self.parallel.values(self.critic, batch, limit)
-        advantages, returns = self.estimates(batch, old, reference, values, parts_of(rollouts))
+        parts = parts_of(rollouts) if "parts" in self.method.needs else None
+        advantages, returns = self.estimates(batch, old, reference, values, parts)
         correction = self.method.sampler_correction
         return batch.prepared(
             logp_old=old,
@@ -103,12 +104,9 @@ class BatchBuilder:
         Beside them what the critic, if there is one, learns: the estimator's own returns, or else
         A + V.
         """
-        rewards = token_rewards(batch.rewards, batch.mask, self.method.kl, old, reference)
-        if batch.token_rewards is not None:
-            rewards = rewards + batch.token_rewards
         advantages, returns = estimate(
             self.estimator,
-            rewards=rewards if self.method.takes_token_rewards else rewards.sum(1),
+            rewards=self.credited(batch, old, reference),
             groups=batch.groups,
             mask=batch.mask,
             lengths=batch.mask.sum(1),
@@ -116,11 +114,30 @@ class BatchBuilder:
             gamma=self.config.critic.gamma,
             lam=self.config.critic.lam,
             greedy_rewards=batch.greedy_rewards,
-            parts=None if parts is None else parts.to(rewards.device),
+            parts=None if parts is None else parts.to(batch.rewards.device),
         )
         if values is not None and returns is None:
             returns = (advantages + values) * batch.mask
         return advantages, returns
+
+    def credited(
+        self,
+        batch: SampledBatch,
+        old: Float[Tensor, "N T"],
+        reference: Float[Tensor, "N T"] | None,
+    ) -> Float[Tensor, " N"] | Float[Tensor, "N T"]:
+        """The rewards that the estimator takes, (N,) or one per token, with a KL penalty in them.
+
+        A reward of the whole answer stands at its last token, which for (N,) is never spelled out.
+        """
+        kl, whole = self.method.kl, not self.method.takes_token_rewards
+        penalised = kl is not None and kl.where == "reward"
+        if whole and not penalised and batch.token_rewards is None:
+            return batch.rewards
+        rewards = token_rewards(batch.rewards, batch.mask, kl, old, reference)
+        if batch.token_rewards is not None:
+            rewards = rewards + batch.token_rewards
+        return rewards.sum(1) if whole else rewards
 
     def trained(self, batch: SampledBatch) -> Tensor:
         """The mask of the tokens to train: truncated completions may count in baselines alone."""

@@ -1,6 +1,7 @@
 """The shell commands: settings from flags and files, nothing overwritten, nothing ignored."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -8,7 +9,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlbook.cli import main
 from rlbook.jsonl import read_jsonl
-from rlbook.objectives import FIELD, METHODS, RatioClip
+from rlbook.objectives import FIELD, METHODS, RatioClip, method_source
 from rlbook.policy import load_policy
 from rlbook.training import RunConfig, dump_config, load_config
 
@@ -149,8 +150,18 @@ def test_methods_prints_the_table_and_a_row(capsys):
     assert "RatioClip(low=0.2, high=0.28)" in capsys.readouterr().out
 
 
+def test_the_code_of_a_row_stands_in_the_order_of_a_step(capsys):
+    run("methods", "dapo", "--source")
+    code, order = capsys.readouterr().out, ["overlong_penalty", "PromptFilter", "group_normalize"]
+    order += ["token_ratio", "RatioClip", "token_mean"]
+    at = [re.search(rf"^(def|class) {name}\b", code, re.M).start() for name in order]
+    assert at == sorted(at)
+    assert all("# aggregation: " in method_source(name) for name in [*METHODS, *FIELD])
+
+
 def test_errors_name_the_thing(tmp_path, capsys):
     assert "dapo" in refusal(capsys, "methods", "dappo")
+    assert "methods dapo --source" in refusal(capsys, "methods", "--source")
     bad = tmp_path / "bad.yaml"
     bad.write_text("optimizer: {lrr: 1}\n")
     message = refusal(capsys, "train", bad, "--out", tmp_path / "run")

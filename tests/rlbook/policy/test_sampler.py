@@ -8,6 +8,8 @@ from scipy.stats import chisquare
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Qwen3Config,
@@ -286,3 +288,18 @@ def test_diverged_weights_are_reported(llama):
         llama.model.norm.weight[0] = torch.nan
     with pytest.raises(FloatingPointError, match="diverged"):
         sample(llama, [[0, 3]], 5, EOS)
+
+
+@pytest.mark.parametrize("bias", ["attention_bias", "mlp_bias"])
+def test_a_llama_with_biases_is_sampled_with_them(bias):
+    """The written-out step knows none: reported log-probs are those of the model's own forward."""
+    model = small(LlamaForCausalLM, LlamaConfig, **{bias: True})
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight)
+    completions = sample(model, PROMPTS, 12, EOS, seed=3)
+    ids, mask, reported = as_batch(PROMPTS, completions)
+    with torch.no_grad():
+        output = model(ids, attention_mask=torch.ones_like(ids)).logits.log_softmax(-1)
+    own = output[:, :-1].gather(-1, ids[:, 1:, None]).squeeze(-1)
+    torch.testing.assert_close(reported[mask], own[mask[:, 1:]], rtol=0, atol=ROUNDING)

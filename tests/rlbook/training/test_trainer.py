@@ -1,6 +1,6 @@
 import math
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 
 import pytest
@@ -14,6 +14,7 @@ from rlbook.objectives import (
     gae,
     group_center,
 )
+from rlbook.policy import Sampler
 from rlbook.training import RolloutSource, RunConfig, Trainer, collate
 from rlbook.training.metrics import update_metrics
 
@@ -106,9 +107,17 @@ def test_greedy_rewards_stay_with_their_rollouts_when_one_is_left_out(trainer, m
     torch.testing.assert_close(batch.advantages, expected, rtol=0, atol=1e-5)
 
 
-def test_the_greedy_baseline_is_the_reward_of_the_greedy_completion(trainer, parity):
-    trained = trainer("remax")
+def test_the_greedy_baseline_is_the_reward_of_the_greedy_completion(trainer, parity, monkeypatch):
+    trained, asked = trainer("remax"), []
+    generate = Sampler.generate
+
+    def recorded(self, prompts, **how):
+        asked.append((len(prompts), how["n"], how["temperature"]))
+        return generate(self, prompts, **how)
+
+    monkeypatch.setattr(Sampler, "generate", recorded)
     rollouts = trained.collect()
+    assert asked == [(4, 4, 1.0), (4, 1, 0)]
     greedy = torch.tensor([r.greedy_reward for r in rollouts])
     assert len(set(greedy.tolist())) == 2
     for rollout, reward in zip(rollouts, greedy.tolist(), strict=True):
@@ -382,3 +391,37 @@ def test_rounds_of_a_pool_and_of_a_task_differ_from_step_to_step(trainer):
         asked = [frozenset(r.problem.id for r in trained.collect()) for trained.step in (0, 1)]
         assert asked[0].isdisjoint(asked[1])
     assert len(pool.source.pool.memory) == 8
+
+
+def test_a_policy_update_that_is_skipped_counts_although_the_critic_makes_its_own(trainer):
+    trained = trainer("ppo")
+    batch = trained.learner.prepare(trained.collect())
+    diverged = replace(batch, advantages=batch.advantages * math.inf)
+    with pytest.warns(RuntimeWarning, match="update skipped"):
+        metrics = trained.learner.update(diverged)
+    assert metrics["skipped_updates"] == 1 and math.isfinite(metrics["value_loss"])
+    assert trained.learner.update(batch)["skipped_updates"] == 0
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A selection that picks every token and keeps the seeds it was given."""
+
+    seeds: list = field(default_factory=list)
+
+    def __call__(self, logp, entropy, advantages, mask, seed=0):
+        self.seeds.append(seed)
+        return mask
+
+    def apply(self, learned, chosen, logp, old):
+        return learned
+
+
+def test_a_selection_draws_anew_for_other_tokens_and_alike_for_the_same(trainer, make_rollout):
+    trained = trainer()
+    draws = Draws()
+    trained.learner.builder.method = replace(METHODS["grpo"], kl=None, selection=draws)
+    for tokens in ((4, 5, 2), (4, 6, 2), (4, 5, 2)):
+        trained.learner.prepare([make_rollout(tokens=tokens), make_rollout(reward=0.0)])
+    one, other, again = draws.seeds
+    assert one == again != other
