@@ -51,6 +51,7 @@ TOKEN = re.compile(
     r"\\text\{[^{}]*\}|\\(?:begin|end)\{\w+\*?\}|\\mathbb ?\{?[A-Z]\}?|\d+\.?\d*|\.\d+|"
     r"\\[A-Za-z]+|\\.|[A-Za-z]+|\S"
 )
+ARITHMETIC = re.compile(r"(?:[\d+\-/^!(){}. ]|\\(?:frac|cdot|times|sqrt|binom))+")
 Tokens = Sequence[re.Match[str]]
 
 
@@ -81,6 +82,8 @@ def read_tokens(text: str, tokens: Tokens) -> Value:
         return Unreadable(whole, "it is no expression" if names else "it is empty")
     if any(a[0].isdigit() and b[0].isdigit() and c != "_" for a, b, c in neighbours(names)):
         return Unreadable(whole, "two numbers stand side by side")
+    if ARITHMETIC.fullmatch(whole) and (number := numeral(text, tokens)) is not None:
+        return number
     for reader in READERS:
         if (value := reader(text, tokens)) is not None:
             return value

@@ -4,13 +4,15 @@ import hashlib
 import random
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+from rlbook.extras import require
 from rlbook.tasks.answers import read as read_answer
 from rlbook.tasks.base import Problem, Verdict
 from rlbook.tasks.math_answers import verify_math
@@ -59,6 +61,7 @@ class DatasetTask:
     """
 
     def __init__(self, source: str, seconds: float = 3.0) -> None:
+        require("tasks", "math_verify")  # now, not at the first answer that needs it
         self.name, self.seconds = f"dataset:{source}", seconds
         self.source = find_source(source)
 
@@ -149,8 +152,26 @@ def find_source(text: str) -> Path | HubSource:
 
 def read(source: Path | HubSource) -> dict[str, list[Problem]]:
     """The problems of each part of a data set: "train" and, if there is one, "held out"."""
+    return {
+        part: unique(problem_of(row, where) for where, row in rows)
+        for part, rows in rows_by_part(source).items()
+    }
+
+
+def problems_by_part(source: Path | HubSource) -> Iterator[tuple[str, Problem | str]]:
+    """Every row with its part, repeated ones too: a problem, or what is wrong with the row."""
+    for part, rows in rows_by_part(source).items():
+        for where, row in rows:
+            try:
+                yield part, problem_of(row, where)
+            except ValueError as error:
+                yield part, str(error)
+
+
+def rows_by_part(source: Path | HubSource) -> dict[str, Iterator[tuple[str, object]]]:
+    """The rows of each part, and where each stands."""
     if isinstance(source, HubSource):
-        return read_hub(source)
+        return hub_rows(source)
     files = {"train": [source]} if source.is_file() else part_files(source)
     if not files:
         found = ", ".join(sorted(p.name for p in source.iterdir())[:8]) or "nothing"
@@ -158,36 +179,30 @@ def read(source: Path | HubSource) -> dict[str, list[Problem]]:
             f"{source} has no train.jsonl (it has: {found}); looked for train, test, validation "
             f"with {', '.join(READERS)} or .gz, also in its folder data"
         )
-    return {
-        part: unique(problem_of(row, where) for path in paths for where, row in rows_of(path))
-        for part, paths in files.items()
-    }
+    return {part: chain.from_iterable(map(rows_of, paths)) for part, paths in files.items()}
 
 
-def read_hub(source: HubSource) -> dict[str, list[Problem]]:
-    """The parts of a data set on the hub."""
+def hub_rows(source: HubSource) -> dict[str, Iterator[tuple[str, object]]]:
+    """The rows of a data set on the hub."""
     datasets = _require_datasets()
     try:
         splits = datasets.get_dataset_split_names(source.name, source.config)
         train = source.split or ("train" if "train" in splits else splits[0])
         test = next((name for name in HELD_OUT_SPLITS if name in splits and name != train), None)
+        named = {"train": train} | ({"held out": test} if test else {})
         load = {
-            name: datasets.load_dataset(source.name, source.config, split=name)
-            for name in (train, test)
-            if name
+            part: datasets.load_dataset(source.name, source.config, split=name)
+            for part, name in named.items()
         }
     except (OSError, ValueError) as error:
         raise FileNotFoundError(
             f"cannot load data set {source.name!r} from the hub ({error}): check name, config and "
             "network, or give a local JSONL file"
         ) from error
-    parts = {
-        name: unique(
-            problem_of(row, f"{source.name} {name}, row {index}") for index, row in enumerate(rows)
-        )
-        for name, rows in load.items()
+    return {
+        part: ((f"{source.name} {named[part]}, row {i}", row) for i, row in enumerate(rows))
+        for part, rows in load.items()
     }
-    return {"train": parts[train]} | ({"held out": parts[test]} if test else {})
 
 
 def problem_of(row: object, where: str) -> Problem:

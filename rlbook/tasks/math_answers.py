@@ -31,12 +31,11 @@ def verify_math(
     `Verdict.reason` is one of ``ok``, ``wrong``, ``truncated``, ``too_long``, ``no_answer``,
     ``two_answers``, ``unparsable``, ``timeout``, ``error``.
 
-    Raises `ImportError` if math-verify is missing and `ValueError` if the reference cannot be read.
-    Chapter 05.
+    Raises `ImportError` if math-verify is missing where it is needed and `ValueError` if the
+    reference cannot be read. Chapter 05.
     """
     if several not in ("last", "reject"):
         raise ValueError(f"several must be 'last' or 'reject', got {several!r}")
-    require("tasks", "math_verify")
     if len(completion) > MAX_COMPLETION_CHARS:
         return Verdict(False, False, None, "too_long")
     if not finished:
@@ -72,6 +71,7 @@ def judge(answer: Value, reference: Value, seconds: float) -> str:
         return "unparsable"
 
     def ask(one: str, other: str, tolerance: Fraction | None) -> bool:
+        require("tasks", "math_verify")
         request = {"scorer": "math", "answer": one, "reference": other}
         reply = WORKER.call(request | {"tolerance": tolerance and str(tolerance)}, seconds)
         if not reply["reference_parsed"]:

@@ -22,6 +22,7 @@ from rlbook.scale.plan.table import as_text, table
 from rlbook.scale.rollout.evaluate import named_set
 from rlbook.scaling.shape import ModelShape, described_shape, model_shape
 from rlbook.tasks import Problem, get_task, held_out_problems
+from rlbook.tasks.audit import remark
 from rlbook.training.chat import encode
 from rlbook.training.pool import training_problems
 from rlbook.training.rewards import get_reward
@@ -39,7 +40,8 @@ def dry_run(config: ScaleConfig) -> str:
     budget = Budget(config, measure_shape(config), measure_prompts(config))
     check(budget)
     machine = as_text(amiss(budget)) or "nothing that the run needs is missing"
-    return f"{table(budget)}\n\non this machine\n{machine}"
+    audited = remark(config.data.task)
+    return f"{table(budget)}\n\non this machine\n{machine}" + (f"\n{audited}" if audited else "")
 
 
 def check_start(config: ScaleConfig) -> int:
