@@ -5,80 +5,125 @@ Settings are words `section.field=value`, the same for every verb.
 """
 
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import yaml
-
-from rlbook.objectives import FIELD, METHODS
-from rlbook.training.checkpoint import LATEST, read_state
-from rlbook.training.config import (
-    RunConfig,
-    dump_config,
-    load_config,
-    settings_text,
-    with_settings,
-)
 from rlbook.verbs import file_and_settings, parser_of, run_verb
+
+if TYPE_CHECKING:  # a verb imports what it needs: help is there before torch is
+    from rlbook.training.config import RunConfig
 
 HELD_OUT = {"prompts": 96, "samples": 16}  # of a measurement, unless the words say otherwise
 
 
-def train(words: Sequence[str]) -> None:
+def train(words: Sequence[str]) -> int:
     """Train a policy with one of the book's methods and write its log and checkpoints.
 
     Starts from the settings in a file, such as a run's own config.yaml, or from the defaults:
-    `rlbook train method=grpo lr=3e-4 method.trust_region.high=0.28`.
+    `rlbook train method=grpo lr=3e-4 method.trust_region.high=0.28`. Ctrl-C ends it after the step
+    that is going on, with a checkpoint.
     """
+    from rlbook.training.config import RunConfig, load_config, settings_text, with_settings
+
     parser = parser_of("rlbook train", train, settings_text(RunConfig))
     parser.add_argument("words", nargs="*", metavar="settings.yaml | section.field=value")
     parser.add_argument("--out", type=Path, default=Path("runs/train"), help="folder of the run")
-    parser.add_argument("--save-every", type=int, default=20, help="steps between checkpoints")
+    parser.add_argument("--save-every", type=count, default=20, help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    asked = parser.parse_intermixed_args(words)
+    asked = parser.parse(words)
     from tqdm import tqdm
 
     from rlbook.evaluation import evaluate_run
     from rlbook.policy import set_threads
     from rlbook.policy.prefixes import why_whole
     from rlbook.training import RunLog, Trainer
+    from rlbook.training.checkpoint import LATEST, read_state
+    from rlbook.training.config import dump_config
     from rlbook.training.sinks import Sinks
 
     set_threads()
-    file, settings = file_and_settings(asked.words)
-    if asked.resume:
-        start = load_config(file) if file else RunConfig(**read_state(asked.out)["config"])
-        trainer = Trainer.resume(asked.out, with_settings(start, settings), evaluate=evaluate_run)
+    file, out = file_and_settings(asked.words)[0], asked.out
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file: name a folder, --out runs/name")
+    saved, begun = (out / LATEST).exists(), has_rows(out)
+    if asked.resume and not saved and begun:  # it was killed before its first checkpoint
+        file = file or str(out / "config.yaml")
+    elif asked.resume:
+        start = load_config(file) if file else RunConfig(**read_state(out)["config"])
+    elif saved or begun:
+        raise FileExistsError(
+            f"{out} holds a run already: choose another --out, or go on with it with --resume"
+        )
+    if asked.resume and saved:
+        config = with_settings(start, asked.settings)
+        trainer = Trainer.resume(out, config, evaluate=evaluate_run)
     else:
-        refuse_existing_run(asked.out)
         start = load_config(file) if file else RunConfig()
-        trainer = Trainer(with_settings(start, settings), evaluate=evaluate_run)
-    config = trainer.config
-    log, sinks = RunLog(asked.out, trainer.step), Sinks(config.sinks, asked.out)
-    (asked.out / "config.yaml").write_text(dump_config(config))
+        trainer = Trainer(with_settings(start, asked.settings), evaluate=evaluate_run)
+    config, log, sinks = trainer.config, None, None
     if reason := why_whole(trainer.model.base_model):
         print(f"Equal prefixes are computed once for each row that has them: {reason}.")
     what = f"{trainer.method.name} on {trainer.task.name}"
     bar = tqdm(trainer, what, total=config.steps, initial=trainer.step)
-    for metrics in bar:
-        log(metrics)
-        sinks("metrics", metrics)
-        bar.set_postfix(accuracy=f"{metrics['accuracy']:.2f}", refresh=False)
-        if trainer.step % asked.save_every == 0 or trainer.step == config.steps:
-            trainer.save(asked.out)
-    log.close()
-    sinks.close()
-    print(f"{trainer.step} steps; log in {log.path}, checkpoints in {asked.out}")
+    with interrupts() as stopped:
+        for metrics in bar:
+            if log is None:  # a run that cannot make its first step leaves nothing behind
+                log = RunLog(out, metrics["step"] - 1)
+                sinks = Sinks(config.sinks, out)
+                (out / "config.yaml").write_text(dump_config(config))
+            log(metrics)
+            sinks("metrics", metrics)
+            bar.set_postfix(accuracy=f"{metrics['accuracy']:.2f}", refresh=False)
+            if stopped or trainer.step % asked.save_every == 0 or trainer.step == config.steps:
+                trainer.save(out)
+            if stopped:
+                break
+    if log is not None:
+        log.close()
+        sinks.close()
+    done = f"{trainer.step} steps; log in {out / 'metrics.jsonl'}, checkpoints in {out}"
+    print(f"stopped after {done}; go on with --resume --out {out}" if stopped else done)
+    return 130 if stopped else 0
 
 
-def refuse_existing_run(folder: Path) -> None:
-    """Raise `FileExistsError` if there is a run in the folder."""
-    if (folder / "metrics.jsonl").exists() or (folder / LATEST).exists():
-        raise FileExistsError(
-            f"{folder} holds a run already: choose another --out, or go on with it with --resume"
-        )
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+@contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Signals that ask a run to end, which go on until it does; the second one ends it at once."""
+    came: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+        print("\nends after this step; once more ends it at once", file=sys.stderr)
+
+    try:
+        before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, where no signal arrives
+        before = {}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def has_rows(folder: Path) -> bool:
+    """Whether a run in the folder has logged a step."""
+    log = folder / "metrics.jsonl"
+    return log.is_file() and log.stat().st_size > 0
 
 
 def evaluate(words: Sequence[str]) -> None:
@@ -88,18 +133,20 @@ def evaluate(words: Sequence[str]) -> None:
     a run its own settings count where the words say nothing:
     `rlbook eval runs/train evaluation.prompts=200 data.levels=[4,5] --k 1 8`.
     """
+    from rlbook.training.config import RunConfig, settings_text, with_settings
+
     parser = parser_of("rlbook eval", evaluate, settings_text(RunConfig))
     parser.add_argument("policy")
     parser.add_argument("settings", nargs="*", metavar="section.field=value")
     parser.add_argument("--k", type=int, nargs="+", help="of pass@k; doubling ones if absent")
     parser.add_argument("--out", type=Path, help="JSON file to write as well")
-    asked = parser.parse_intermixed_args(words)
+    asked = parser.parse(words)
     from rlbook.evaluation import evaluate as measure
     from rlbook.policy import load_policy, set_threads
     from rlbook.tasks import get_task
 
     set_threads()
-    run = with_settings(run_config(asked.policy), asked.settings)
+    run = with_settings(run_config(asked.policy), for_evaluation(asked.settings))
     row = measure(
         load_policy(asked.policy, device=run.model.device),
         get_task(run.data.task),
@@ -112,6 +159,7 @@ def evaluate(words: Sequence[str]) -> None:
     for name, value in row.items():
         print(f"{name:<20} {value:.4g}" if isinstance(value, float) else f"{name:<20} {value}")
     if asked.out is not None:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
         asked.out.write_text(json.dumps(row, indent=2) + "\n")
 
 
@@ -121,17 +169,19 @@ def passrate(words: Sequence[str]) -> None:
     `evaluation.prompts` problems, `evaluation.samples` answers to each; `rollout.group_size` is
     the size of the groups whose share with right and wrong answers is wanted.
     """
+    from rlbook.training.config import RunConfig, settings_text, with_settings
+
     parser = parser_of("rlbook passrate", passrate, settings_text(RunConfig))
     parser.add_argument("policy")
     parser.add_argument("settings", nargs="*", metavar="section.field=value")
     parser.add_argument("--out", type=Path, help="JSONL file with a row per problem")
-    asked = parser.parse_intermixed_args(words)
+    asked = parser.parse(words)
     from rlbook.evaluation import difficulty_rows, difficulty_table
     from rlbook.policy import load_policy, set_threads
     from rlbook.tasks import get_task
 
     set_threads()
-    run = with_settings(run_config(asked.policy), asked.settings)
+    run = with_settings(run_config(asked.policy), for_evaluation(asked.settings))
     task, measured = get_task(run.data.task), run.evaluation
     rows = difficulty_rows(
         load_policy(asked.policy, device=run.model.device),
@@ -142,10 +192,16 @@ def passrate(words: Sequence[str]) -> None:
     )
     print(difficulty_table(rows, run.rollout.group_size))
     if asked.out is not None:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
         asked.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def sampling(run: RunConfig) -> dict[str, Any]:
+def for_evaluation(settings: Sequence[str]) -> list[str]:
+    """Settings of a measurement, where plain `prompts` are those of the evaluation."""
+    return [f"evaluation.{word}" if word.startswith("prompts=") else word for word in settings]
+
+
+def sampling(run: "RunConfig") -> dict[str, Any]:
     """How a run samples."""
     return {
         "chat": run.model.chat,
@@ -155,8 +211,11 @@ def sampling(run: RunConfig) -> dict[str, Any]:
     }
 
 
-def run_config(policy: str) -> RunConfig:
+def run_config(policy: str) -> "RunConfig":
     """Settings of the run that wrote this folder, or the defaults, with `HELD_OUT` problems."""
+    from rlbook.training.checkpoint import read_state
+    from rlbook.training.config import RunConfig
+
     try:
         run = RunConfig(**read_state(Path(policy))["config"])
     except (FileNotFoundError, NotADirectoryError):
@@ -179,12 +238,23 @@ def methods(words: Sequence[str]) -> None:
         "--source", action="store_true", help="the code of NAME, in order of a step"
     )
     parser.add_argument("--like", type=Path, help="file with another trainer's settings")
-    asked = parser.parse_args(words)
+    asked = parser.parse(words)
     if asked.like:
         from rlbook.interop import like, likeness_text
+        from rlbook.yaml12 import read_yaml
 
-        return print(likeness_text(like(yaml.safe_load(asked.like.read_text()))))
-    from rlbook.objectives import method_source, method_table_markdown, method_text
+        settings = read_yaml(asked.like.read_text(), str(asked.like))
+        if not isinstance(settings, dict):
+            what = "is empty" if settings is None else "holds no `name: value`"
+            raise ValueError(f"{asked.like} {what}: expected the settings of a trainer")
+        return print(likeness_text(like(settings)))
+    from rlbook.objectives import (
+        FIELD,
+        METHODS,
+        method_source,
+        method_table_markdown,
+        method_text,
+    )
 
     if asked.source:
         if not asked.name:
@@ -202,15 +272,19 @@ def translate(words: Sequence[str]) -> None:
     """
     from rlbook.interop import PEERS, BatchSizes, translation_text
     from rlbook.interop import translate as written
+    from rlbook.objectives import FIELD, METHODS, Method
+    from rlbook.training.config import RunConfig, load_config, settings_text, with_settings
 
     parser = parser_of("rlbook translate", translate, settings_text(RunConfig))
-    parser.add_argument("words", nargs="+", metavar="method | settings.yaml | section.field=value")
-    parser.add_argument("--to", required=True, choices=PEERS, help="the trainer")
+    parser.add_argument("words", nargs="*", metavar="method | settings.yaml | section.field=value")
+    parser.add_argument("--to", required=True, type=str.lower, choices=PEERS, help="the trainer")
     parser.add_argument("--plugin", action="store_true", help="with this package's advantages")
     parser.add_argument("--ranks", type=int, default=1, help="processes that train")
     parser.add_argument("--micro-batch", type=int, default=1, help="completions at a time")
-    asked = parser.parse_intermixed_args(words)
-    file, settings = file_and_settings(asked.words)
+    asked = parser.parse(words)
+    file, settings = file_and_settings(asked.words)[0], asked.settings
+    if file and "." not in file and not Path(file).exists():
+        Method.from_dict(file)  # names what comes near
     if file in METHODS or file in FIELD:
         file, settings = None, [f"method={file}", *settings]
     run = with_settings(load_config(file) if file else RunConfig(), settings)
@@ -230,9 +304,10 @@ def scale(words: Sequence[str]) -> int:
     """
     from rlbook.scale.config import ScaleConfig
     from rlbook.scale.config import load_config as load
+    from rlbook.training.config import settings_text
 
     parser = parser_of("rlbook scale", scale, settings_text(ScaleConfig))
-    parser.add_argument("words", nargs="+", metavar="settings.yaml | section.field=value")
+    parser.add_argument("words", nargs="*", metavar="settings.yaml | section.field=value")
     for flag, what in {
         "--dry-run": "print memory, time, GPU-hours and this machine, and start nothing",
         "--resume": "go on with the run in the folder that the settings name",
@@ -245,8 +320,8 @@ def scale(words: Sequence[str]) -> int:
     )
     parser.add_argument("--gpus", type=int, help="write the file of a run on so many, then start")
     parser.add_argument("--yes", action="store_true", help="with --gpus: start without asking")
-    asked = parser.parse_intermixed_args(words)
-    file, settings = file_and_settings(asked.words)
+    asked = parser.parse(words)
+    file, settings = file_and_settings(asked.words)[0], asked.settings
     if file is None and asked.gpus:
         from rlbook.scale.launch.write import write_file
 
@@ -290,10 +365,12 @@ def rehearse(words: Sequence[str]) -> int:
     """
     from rlbook.scale.config import ScaleConfig
     from rlbook.scale.config import load_config as load
+    from rlbook.training.config import settings_text
 
     parser = parser_of("rlbook rehearse", rehearse, settings_text(ScaleConfig))
-    parser.add_argument("words", nargs="+", metavar="settings.yaml | section.field=value")
-    file, settings = file_and_settings(parser.parse_intermixed_args(words).words)
+    parser.add_argument("words", nargs="*", metavar="settings.yaml | section.field=value")
+    asked = parser.parse(words)
+    file, settings = file_and_settings(asked.words)[0], asked.settings
     if file is None:
         raise ValueError("name a file of settings (examples are in configs/)")
     from rlbook.scale.launch.rehearse import rehearse as run
@@ -380,15 +457,15 @@ def cut(words: Sequence[str]) -> None:
 
 
 def doctor(words: Sequence[str]) -> None:
-    """Say what ails a run, from its log: of this package, of TRL, of verl.
+    """Say what ails a run, from its log: of this package, of TRL, of verl, of others.
 
-    A run's folder, a log as JSON lines, TRL's `trainer_state.json`, or what was printed.
-    `rlbook doctor runs/train`
+    A run's folder, a log as JSON lines, a history of wandb or TensorBoard as CSV, event files of
+    TensorBoard, TRL's `trainer_state.json`, or what was printed: `rlbook doctor runs/train`.
     """
     parser = parser_of("rlbook doctor", doctor)
     parser.add_argument("log", type=Path)
     parser.add_argument("--beside", type=Path, help="log of another run on the same first batch")
-    asked = parser.parse_args(words)
+    asked = parser.parse(words)
     from rlbook.doctor import read_log, report
 
     print(report(read_log(asked.log, asked.beside)))

@@ -1,80 +1,39 @@
-"""What ails a training run, from its log: of this package, of TRL, of verl.
+"""What ails a training run, from its log: of this package, of TRL, of verl, of others.
 
-A symptom is data (`doctor.yaml`: what one sees, its cause, its fix, the columns to look at) and a
-rule of the same name in `RULES`. Rules need no settings and no model, only what trainers
-write, and a rule whose columns a log has not got stays silent. Thresholds were set on some seeds
-and judged on others: `python -m workshop troubles`.
+A symptom is data (`doctor.yaml`: what one sees, its cause, its fix, the columns it needs and those
+to look at) and a rule of the same name in `RULES`. Rules need no settings and no model, only what
+trainers write. A rule whose columns a log has not got is not asked, and the report says so.
+Thresholds were set on some seeds and judged on others: `python -m workshop troubles`.
 """
 
-import ast
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean, median, pvariance
 
 import yaml
 
-Row = Mapping[str, Any]
+from rlbook.logs import OUT_OF_MEMORY, Log, is_fresh, numbers, read_log
 
-
-@dataclass(frozen=True)
-class Log:
-    """A run's rows under this package's names (`rlbook.training.metrics`), what else it printed.
-
-    `beside` is the log of another run on the same first batch, such as one with other
-    micro-batches.
-    """
-
-    rows: Sequence[Row]
-    text: str = ""
-    beside: "Log | None" = None
-
-    def all(self, name: str) -> list[float]:
-        """The numbers in a column; none where there is no such column."""
-        return numbers(row.get(name) for row in self.rows)
-
-    def fresh(self, name: str) -> list[float]:
-        """The same of rows whose tokens the newest weights wrote."""
-        return numbers(row.get(name) for row in self.rows if is_fresh(row))
-
-    def mean(self, name: str) -> float:
-        """The mean of a column; NaN, which no comparison finds, where there is none."""
-        return fmean(found) if (found := self.all(name)) else math.nan
-
-    def first(self, name: str) -> float:
-        """The first number in a column; NaN where there is none."""
-        return next(iter(self.all(name)), math.nan)
-
-    def most(self, name: str) -> float:
-        """The largest number in a column; NaN where there is none."""
-        return max(self.all(name), default=math.nan)
-
-
-def is_fresh(row: Row) -> bool:
-    """Whether the newest weights wrote the row's tokens, as far as the log says."""
-    return not row.get("staleness")
-
-
-def numbers(values: Iterable[Any]) -> list[float]:
-    """Those that are finite numbers."""
-    return [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
+__all__ = ["RULES", "Log", "Symptom", "askable", "diagnose", "read_log", "report", "symptoms"]
 
 
 @dataclass(frozen=True)
 class Symptom:
-    """What is seen, why, what to do, where it is explained and asked; `harmless` needs no cure."""
+    """What is seen, why, what to do, where it is explained and asked; `harmless` needs no cure.
+
+    `needs` are columns without which its rule is not asked: of names with a bar between, one.
+    """
 
     name: str
     seen: str
     cause: str
     fix: str
+    needs: list[str]
     look: list[str]
     family: str
     chapter: str
@@ -134,16 +93,21 @@ def negative_divergence(log: Log) -> bool:
 
 
 def pays_for_other_things(log: Log) -> bool:
-    """Wrong answers that ended earn by length; or being cut off pays more than ending wrong."""
+    """Reward, or a part of it, rises while accuracy falls; or wrong answers earn by length, or by
+    being cut off more than by ending."""
     rows = [
         row for row in log.rows if len(numbers(map(row.get, ("reward_cut", "reward_wrong")))) == 2
     ]
     more = [row["reward_cut"] - row["reward_wrong"] for row in rows]
-    return log.mean("reward_by_length") > 0.8 or (bool(more) and fmean(more) > 0.2)
+    parts = {name for row in log.rows for name in row if re.match(r"reward$|rewards/", name)}
+    other = change(log.all("accuracy")) < 0 and any(change(log.all(name)) > 0 for name in parts)
+    return other or log.mean("reward_by_length") > 0.8 or (bool(more) and fmean(more) > 0.2)
 
 
 def stands_still(log: Log) -> bool:
-    """Several updates a batch, gradients, and ratios of 1."""
+    """A learning rate of 0 throughout; or several updates a batch, gradients, and ratios of 1."""
+    if log.most("learning_rate") == 0:
+        return log.most("grad_norm") > 0
     moved = max(log.most("ratio_max") - 1, 1 - min(log.all("ratio_min"), default=math.nan))
     return log.mean("updates") > 1 and moved < 1e-4 and log.mean("grad_norm") > 0
 
@@ -155,11 +119,84 @@ def wild_ratio(log: Log) -> bool:
 
 
 def entropy_runs_away(log: Log) -> bool:
-    """Upwards while accuracy does not rise, or down to nothing."""
+    """Upwards while accuracy does not rise, or down to nothing, or there from the first step."""
     seen, right = log.all("entropy"), log.all("accuracy")
     better = len(right) > 3 and fmean(right[-2:]) > fmean(right[:2]) + 0.1
     grows = len(seen) > 3 and seen[-1] > 1.5 * seen[0] and not better
-    return grows or (len(seen) > 3 and seen[-1] < 0.05 * seen[0])
+    alike = log.mean("equal_rewards") > 0.6
+    gone = len(seen) > 3 and (seen[-1] < 0.05 * seen[0] or (seen[0] < 0.05 and alike))
+    return grows or gone
+
+
+def change(values: Sequence[float]) -> float:
+    """The mean of the last third less that of the first; 0 if it is lost in the scatter."""
+    third = len(values) // 3
+    if third < 2:
+        return 0.0
+    early, late = values[:third], values[-third:]
+    error = math.sqrt((pvariance(early) + pvariance(late)) / third)
+    moved = fmean(late) - fmean(early)
+    return moved if abs(moved) > max(3 * error, 0.05 * abs(fmean(values))) else 0.0
+
+
+def cut_off(log: Log) -> bool:
+    """All answers from the start; or all for three rows on end, or more and more while they get
+    worse, after steps that a policy can survive."""
+    found = log.windows("truncated")
+    worse = any(change(log.all(name)) < 0 for name in WORTH)
+    later = max(found) > 0.95 or (worse and change(log.all("truncated")) > 0.2)
+    return found[0] > 0.95 or (later and not log.most("kl") > 0.1)
+
+
+def spikes(log: Log) -> bool:
+    """One row in ten at most is above 1 and above a hundred times the median."""
+    for name in ("kl", "kl_ref", "grad_norm"):
+        seen = log.all(name)
+        high = [v for v in seen if v > max(1, 100 * median(map(abs, seen)))]
+        if len(seen) > 7 and 0 < len(high) <= max(1, len(seen) // 10):
+            return True
+    return False
+
+
+def falls_to_nothing(log: Log) -> bool:
+    """KL(π_old‖π) of a batch above 0.1; or a fifth is left of what answers were worth."""
+    seen = [found for name in WORTH if len(found := log.windows(name)) > 3]
+    lost = any(min(found) >= 0 and found[-1] < 0.2 * max(found) > 0.04 for found in seen)
+    return lost or log.most("kl") > 0.1
+
+
+def lost_gradient(log: Log) -> bool:
+    """The gradient is exactly 0 in rows whose groups have unequal rewards."""
+    rows = [row for row in log.rows if row.get("equal_rewards", 1.0) < 0.99]
+    norms = [row["grad_norm"] for row in rows if "grad_norm" in row]
+    return len(norms) > 2 and norms.count(0.0) > len(norms) / 2
+
+
+def same_accuracy(log: Log) -> bool:
+    """It does not change by a single answer, at neither end of its range.
+
+    As the only part of the reward it would hold that still as well, and a log in which nothing
+    changes measures nothing.
+    """
+    found, names = log.all("accuracy"), {name for row in log.rows for name in row}
+    alone = len([name for name in names if re.match("rewards/.*/mean", name)]) == 1
+    constant = {name for name in names if len(set(log.all(name))) < 2}
+    believed = "reward" in constant and names - constant - {"step"} if alone else True
+    return len(found) > 4 and 0 < found[0] < 1 and "accuracy" in constant and bool(believed)
+
+
+def critic_stands_still(log: Log) -> bool:
+    """Its rate or its gradient is 0, or it never explains anything."""
+    still = [log.most(name) == 0 for name in ("critic_lr", "critic_grad_norm")]
+    explained = log.all("explained_variance")
+    return any(still) or (len(explained) > 7 and max(map(abs, explained)) < 1e-6)
+
+
+def deaf(log: Log) -> bool:
+    """Being right and being paid go together by less than 0.4, where both verdicts occur."""
+    rows = [row for row in log.rows if 0 < row.get("accuracy", 0) < 1]
+    found = numbers(row.get("reward_by_correct") for row in rows)
+    return len(found) > 2 and fmean(found) < 0.4
 
 
 def one_update(log: Log) -> bool:
@@ -167,20 +204,27 @@ def one_update(log: Log) -> bool:
     return not log.mean("updates") > 1 and log.most("clip_fraction") == 0
 
 
+WORTH = ("accuracy", "reward")  # of answers
+FINITE = ("loss", "grad_norm", "kl", "kl_ref")
 Rule = Callable[[Log], bool]
 RULES: dict[str, Rule] = {
-    "out_of_memory": lambda log: re.search("out of memory|OutOfMemory", log.text) is not None,
+    "out_of_memory": lambda log: re.search(OUT_OF_MEMORY, log.text) is not None,
     "overflow": lambda log: (
         log.most("skipped_updates") > 0
-        or any(not math.isfinite(row.get("grad_norm", 0.0)) for row in log.rows)
+        or any(not math.isfinite(row.get(name, 0.0)) for row in log.rows for name in FINITE)
     ),
     "resume_jumps": steps_back,
     "micro_batches": other_gradient,
     "group_of_one": lambda log: (
-        log.first("groups") == log.first("completions") > 1 and log.most("grad_norm") == 0
+        log.first("groups") == log.first("completions") > 1
+        and (log.most("grad_norm") == 0 or not any(log.all("advantage_by_reward") or [1]))
     ),
-    "all_truncated": lambda log: log.first("truncated") > 0.95,
-    "answers_unread": lambda log: log.mean("format_ok") > 0.3 and log.mean("answered") < 0.02,
+    "all_truncated": cut_off,
+    "answers_unread": lambda log: (
+        log.mean("format_ok") > 0.3
+        and (log.mean("answered") < 0.02 or (not log.all("answered") and log.most("accuracy") == 0))
+    ),
+    "right_unread": lambda log: log.mean("right_unread") > 0.003 and log.mean("answered") > 0.02,
     "ends_untrained": lambda log: log.mean("untrained") > 0.5,
     "stale": falls_behind,
     "retokenised": lambda log: (
@@ -194,12 +238,19 @@ RULES: dict[str, Rule] = {
     "wrong_reference": lambda log: log.first("step") <= 1 and log.first("kl_ref") > 3e-4,
     "wrong_divergence": negative_divergence,
     "wrong_sign": lambda log: log.mean("advantage_by_reward") < -0.2,
+    "gradient_lost": lost_gradient,
     "gamed": pays_for_other_things,
     "silent_groups": lambda log: log.mean("equal_rewards") > 0.9,
+    "reward_elsewhere": lambda log: log.most("mixed_groups") > 0 or deaf(log),
     "policy_stands_still": stands_still,
+    "critic_stands_still": critic_stands_still,
+    "same_problems": lambda log: fmean(log.all("asked_again")[1:] or [0]) > 0.9,
+    "heldout_trained": lambda log: log.most("heldout_asked") > 0,
     "ratio_explodes": wild_ratio,
-    "collapse": lambda log: log.most("kl") > 0.1,
+    "collapse": falls_to_nothing,
+    "spike": spikes,
     "entropy": entropy_runs_away,
+    "accuracy_constant": same_accuracy,
     "region_too_narrow": lambda log: log.mean("clip_fraction") > 0.05 and log.most("kl") < 0.01,
     "loss_is_zero": lambda log: (
         one_update(log)
@@ -210,119 +261,69 @@ RULES: dict[str, Rule] = {
 }
 
 
+def askable(log: Log) -> list[str]:
+    """Names of the rules whose columns the log has; of one that needs its text, where it has some.
+
+    A run on record beside it counts as a column of its own.
+    """
+    has = {
+        name for row in log.rows for name, value in row.items() if isinstance(value, int | float)
+    }
+    has |= {"text"} if log.text else set()
+    has |= {"beside"} if log.beside is not None else set()
+    return [name for name, one in symptoms().items() if not missing(one, has)]
+
+
+def missing(symptom: Symptom, has: set[str]) -> list[str]:
+    """What a symptom needs and the log has not got."""
+    parts = {name for name in has if name.startswith("rewards/")}
+    has = has | ({"parts"} if parts else set())
+    return [need for need in symptom.needs if not has & set(need.split("|"))]
+
+
 def diagnose(log: Log) -> list[Symptom]:
     """Symptoms that the log shows, the most fundamental first; it may explain those after it."""
-    return [symptoms()[name] for name, found in RULES.items() if found(log)]
-
-
-# Reading
-
-TRL = {
-    "frac_reward_zero_std": "equal_rewards",
-    "completions/mean_length": "length",
-    "completions/clipped_ratio": "truncated",
-    "sampling/sampling_logp_difference/mean": "mismatch",
-    "sampling/sampling_logp_difference/max": "mismatch_max",
-    "clip_ratio/region_mean": "clip_fraction",
-    "kl": "kl_ref",
-}
-VERL = {
-    "training/global_step": "step",
-    "actor/pg_loss": "loss",
-    "actor/grad_norm": "grad_norm",
-    "actor/entropy": "entropy",
-    "actor/ppo_kl": "kl",
-    "actor/pg_clipfrac": "clip_fraction",
-    "actor/kl_loss": "kl_ref",
-    "critic/score/mean": "reward",
-    "response_length/mean": "length",
-    "response_length/clip_ratio": "truncated",
-    "rollout_corr/k3_kl": "mismatch_kl",
-    "training/rollout_actor_probs_pearson_corr": "mismatch_correlation",
-}
-SUMMARY = "train_runtime"  # of the row of totals that ends a log of TRL, under its last step
-SCALE = {"mismatch_fresh": "mismatch"}
-NUMBER = r"-?(?:\d[\d.]*(?:e[+-]?\d+)?|nan|inf)"
-VERL_PAIR = re.compile(rf"([\w/@.-]+):(?:np\.\w+\()?({NUMBER})\b")
-
-
-def read_log(path: str | Path, beside: str | Path | None = None) -> Log:
-    """The log in a run's folder, or a file: JSON lines, TRL's `trainer_state.json`, console text.
-
-    Lines without numbers are kept as text, for tracebacks. Raises `ValueError` for a log without a
-    row of metrics.
-    """
-    path, files = Path(path), [Path(path)]
-    if path.is_dir():
-        known = [path / "metrics.jsonl", path / "trainer_state.json"]
-        files = [file for file in known if file.exists()] + sorted(path.glob("*.log"))
-    lines = [line for file in files for line in lines_of(file)]
-    parsed = [(line, row_of(line)) for line in lines]
-    rows = [in_our_words(row) for _, row in parsed if row]
-    if not rows:
-        names = ", ".join(file.name for file in files) or "no file"
-        raise ValueError(f"{path}: no row of metrics of rlbook, TRL or verl in {names}")
-    text = "\n".join(str(line) for line, row in parsed if not row)
-    return Log(rows, text, None if beside is None else read_log(beside))
-
-
-def lines_of(file: Path) -> Iterable[Any]:
-    """Lines of a log, or the rows of a state that TRL saved."""
-    if file.suffix == ".json":
-        history: list[Any] = json.loads(file.read_text())["log_history"]
-        return history
-    return file.read_text(errors="replace").splitlines()
-
-
-def row_of(line: Any) -> dict[str, float]:
-    """The numbers in a line: JSON, a dictionary as Python prints it, verl's `step:1 - a/b:0.5`."""
-    given = line
-    if isinstance(line, str) and " - " in line and "step:" in line:
-        given = dict(VERL_PAIR.findall(line[line.find("step:") :]))
-    elif isinstance(line, str):
-        given = literal(line[max(line.find("{"), 0) :])
-    if not isinstance(given, Mapping):
-        return {}
-    given = {**given, **given["data"]} if isinstance(given.get("data"), Mapping) else given
-    row = {}
-    for name, value in given.items():
-        with suppress(TypeError, ValueError):
-            row[name] = float(value)
-    return row if len(row) > 2 and SUMMARY not in row else {}
-
-
-def literal(text: str) -> Any:
-    """What JSON, or Python, reads in a text; None for anything else."""
-    for read in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError):
-            return read(text.strip())
-    return None
-
-
-def in_our_words(row: Mapping[str, float]) -> dict[str, float]:
-    """A row of another trainer under this package's names; what has no name here keeps its own.
-
-    verl writes no share of silent groups: advantages between 0 and 0 are as good.
-    """
-    theirs = max((SCALE, VERL, TRL), key=lambda names: len(names.keys() & row.keys() - {"kl"}))
-    named = {theirs.get(name, name): value for name, value in row.items()}
-    if theirs is VERL and row.get("critic/advantages/max") == row.get("critic/advantages/min") == 0:
-        named["equal_rewards"] = 1.0
-    return named
+    return [symptoms()[name] for name in askable(log) if RULES[name](log)]
 
 
 def report(log: Log) -> str:
-    """What the log shows, in words."""
-    found = diagnose(log)
-    if not found:
-        return f"{len(log.rows)} rows: no symptom of the {len(RULES)} that are known"
+    """What the log shows, in words, and how many of the questions could be asked of it.
+
+    Raises `ValueError` where none could.
+    """
+    found, asked = diagnose(log), askable(log)
+    if not asked:
+        columns = ", ".join({name: "" for row in log.rows for name in row}) or "none"
+        raise ValueError(
+            f"none of {len(RULES)} questions can be asked: of its columns, {columns} is known"
+        )
     parts = []
     for one in found:
         seen = {name: log.all(name) for name in one.look}
-        numbers = [f"{k} {v[0]:.3g} … {v[-1]:.3g}" for k, v in seen.items() if v]
+        shown = [f"{k} {v[0]:.3g} … {v[-1]:.3g}" for k, v in seen.items() if v]
         parts.append(
-            f"{one.name}: {one.seen}\n  log    {', '.join(numbers) or 'the text'}\n"
+            f"{one.name}: {one.seen}\n  log    {', '.join(shown) or 'the text'}\n"
             f"  cause  {one.cause}\n  fix    {one.fix}\n  more   {one.chapter}; {one.thread}"
         )
     first = "The first explains most; those after it may follow from it.\n\n"
-    return (first if len(found) > 1 else "") + "\n\n".join(parts)
+    whose = f" of {log.trainer}" if log.trainer not in ("", "rlbook") else ""
+    said = (first if len(found) > 1 else "") + "\n\n".join(parts)
+    rows = f"{len(log.rows)} rows{whose}"
+    return f"{said or f'{rows}: no symptom'}\n\n{coverage(log, asked)}"
+
+
+def coverage(log: Log, asked: Sequence[str]) -> str:
+    """How many questions could be asked, what the others lack, which columns say nothing here."""
+    has = {name for row in log.rows for name in row}
+    lacks = [f"{name} ({', '.join(needed)})" for name, one in symptoms().items()
+             if name not in asked and name not in ("out_of_memory", "micro_batches")
+             and (needed := missing(one, has))]  # fmt: skip
+    lines = [
+        f"{len(asked)} of {len(RULES)} questions could be asked of these {len(log.rows)} rows."
+    ]
+    if lacks:
+        lines.append(f"Not asked, for want of a column: {'; '.join(lacks)}.")
+    if log.unknown and log.trainer != "rlbook":
+        more = f" and {len(log.unknown) - 12} more" if len(log.unknown) > 12 else ""
+        lines.append(f"Columns not known: {', '.join(log.unknown[:12])}{more}.")
+    return "\n".join(lines)

@@ -18,6 +18,7 @@ from rlbook.interop import prime_rl, skyrl, trl, verl
 from rlbook.interop.batch_sizes import BatchSizes, read_batch_sizes
 from rlbook.interop.translation import Run, Settings, Translation
 from rlbook.objectives import FIELD, METHODS, Method
+from rlbook.verbs import value_of
 
 __all__ = ["PEERS", "BatchSizes", "Likeness", "Run", "Translation", "like", "likeness_text"]
 __all__ += ["read_batch_sizes", "translate", "translation_text"]
@@ -74,7 +75,11 @@ def like(settings: Mapping[str, Any]) -> list[Likeness]:
     cannot say come after equally like ones that it can.
     Raises `ValueError` where no trainer has any of the names.
     """
-    given = flat(settings)
+    if not isinstance(settings, Mapping) or not settings:
+        raise ValueError(
+            f"no settings: expected `name: value`, as a trainer's file has it, got {settings!r}"
+        )
+    given = {k: value_of(v) if isinstance(v, str) else v for k, v in flat(settings).items()}
     peer = max(PEERS, key=lambda name: len(PEERS[name].DEFAULTS.keys() & given.keys()))
     defaults: Settings = PEERS[peer].DEFAULTS
     if not defaults.keys() & given.keys():

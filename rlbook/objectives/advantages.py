@@ -206,6 +206,10 @@ def gdpo(
     Source: GDPO, arXiv:2601.05242.
     """
     weights = (1.0,) * parts.shape[1] if weights is None else weights
+    if len(weights) != parts.shape[1]:
+        raise ValueError(
+            f"gdpo: {len(weights)} weights for {parts.shape[1]} parts: give one a part"
+        )
     scores = torch.stack([group_normalize(part, groups, eps=eps) for part in parts.T], 1)
     total = scores @ torch.tensor(weights, dtype=scores.dtype, device=scores.device)
     return group_normalize(total, torch.zeros_like(groups), eps=eps)

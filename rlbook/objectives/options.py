@@ -1,6 +1,7 @@
 """What a choice is made with: its options, by name and kind, from a file or as an object."""
 
 import inspect
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -29,7 +30,9 @@ class Choice:
 
 def meant(name: str, known: Collection[str]) -> str:
     """The near misses among the known names, as a question."""
-    near = get_close_matches(name, known, n=2)
+    plain = {re.sub(r"\W+", "_", one.lower()): one for one in known}
+    given = re.sub(r"\W+", "_", name.lower().replace("++", "_plus_plus")).strip("_")
+    near = [plain[one] for one in get_close_matches(given, plain, n=2)]
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
@@ -51,6 +54,8 @@ def checked(target: Any, options: Mapping[str, Any], where: str = "") -> dict[st
         raise ValueError(f"{owner} has no {name!r}{meant(name, names)}: it has {there}")
     if first["type"] == "missing" and len(first["loc"]) == 1:
         raise ValueError(f"{owner} is missing {name!r}: it has {', '.join(names)}")
+    if str(options[name]).lower() == "none":
+        raise ValueError(f"{prefix}{name}: null means none, method.{prefix}{name}=null")
     raise ValueError(f"{prefix}{name}: {said[0].lower()}{said[1:]}, got {options[name]!r}")
 
 

@@ -118,6 +118,8 @@ class RatioClip(Choice):
         super().__post_init__()
         if self.low < 0 or self.high < 0:
             raise ValueError(f"low and high are distances from 1, got {self.low} and {self.high}")
+        if self.low > 1:
+            raise ValueError(f"low is at most 1, as no ratio is below 0: got {self.low}")
         if self.dual is not None and self.dual <= 1:
             raise ValueError(f"dual is a bound on the ratio above 1, got {self.dual}")
 

@@ -1,14 +1,18 @@
 """Load a policy: an ordinary Hugging Face model and its tokenizer."""
 
 import os
+import socket
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlparse
+from urllib.request import getproxies
 
 import torch
 from huggingface_hub import snapshot_download as fetch
+from huggingface_hub.constants import ENDPOINT
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -50,6 +54,7 @@ def load_policy(
     `trainable_layers` so many last layers alone have gradients. Raises `FileNotFoundError`,
     `OSError` or `ValueError` naming what is missing.
     """
+    check_device(device)
     if vocabulary is not None:
         name = str(cut_policy(name, vocabulary))
     tokenizer = load_tokenizer(name)
@@ -58,6 +63,18 @@ def load_policy(
     if trainable_layers is not None:
         freeze_below(model, trainable_layers)
     return model.eval(), tokenizer
+
+
+def check_device(device: str) -> None:
+    """Raise `ValueError` for a device that is not here, naming those that are."""
+    try:
+        known = torch.device(device)
+    except RuntimeError:
+        known = None
+    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    if known is None or (known.type == "cuda" and (known.index or 0) >= len(gpus)):
+        here = ", ".join(["cpu", *gpus]) + ("" if gpus else "; cuda needs a GPU, and there is none")
+        raise ValueError(f"no device {device!r} here: there are {here}")
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -126,13 +143,21 @@ def _fetched(load: Callable[..., T], name: str, **how: object) -> T:
     source = policy_source(name)
     if isinstance(source, Path):
         disable_progress_bar()  # a local folder loads in a moment, and notebooks keep every bar
-    try:
-        return load(source, **how)
+    try:  # without a network, what was fetched before is all there is, and no use in trying again
+        return load(source, **how, local_files_only=isinstance(source, Path) or not online())
     except OSError as error:
         raise OSError(
-            f"cannot load policy {name!r}: as a folder it lacks files, as a hub id it cannot be "
-            "fetched. Without a network use 'tiny' or 'smollm2-135m'."
+            f"cannot load policy {name!r}: there is no such folder here, and as a hub id it cannot "
+            "be fetched. Without a network use 'tiny' or 'smollm2-135m'."
         ) from error
+
+
+def online() -> bool:
+    """Whether the hub's name is known here, or a proxy that may know it."""
+    try:
+        return bool(getproxies() or socket.getaddrinfo(urlparse(ENDPOINT).hostname, 443))
+    except OSError:
+        return False
 
 
 def policy_source(name: str) -> str | Path:
@@ -143,9 +168,20 @@ def policy_source(name: str) -> str | Path:
         )
     if name == "smollm2-135m":
         return smollm2_folder()
-    if Path(name).is_dir() or name.startswith((".", "/", "~")):
+    if Path(name).is_dir() or is_path(name):
         return _existing(newest(Path(name).expanduser()), "check the path")
     return name
+
+
+def is_path(name: str) -> bool:
+    """Whether it is written like a folder, and not like an organisation and its model."""
+    first, *rest = name.split("/")
+    usual = first in ("runs", "models", "checkpoints", "outputs", "out", "results")
+    return (
+        first in (".", "..", "", "~")
+        or len(rest) > 1
+        or bool(rest and (usual or Path(first).is_dir()))
+    )
 
 
 def newest(folder: Path) -> Path:
@@ -162,7 +198,8 @@ def policy_folder(name: str) -> Path:
 
 def _existing(folder: Path, fix: str) -> Path:
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"no Hugging Face model (config.json) in {folder}: {fix}")
+        what = "model (config.json) in" if folder.is_dir() else "such folder:"
+        raise FileNotFoundError(f"no {what} {folder}; {fix}")
     return folder
 
 

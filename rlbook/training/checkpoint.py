@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,8 +37,8 @@ def save_checkpoint(
     """Write `root/step_<step>`, move `latest` to it, keep the newest `keep` steps.
 
     `policy` is the model and its tokenizer; `others` further models by name; `state` is JSON with
-    the `step`. Raises `TypeError` or `ValueError` for state that JSON cannot hold, before anything
-    is written.
+    the `step`. Raises `TypeError` or `ValueError` for state that JSON cannot hold and `OSError` for
+    a disk without the room, before anything is written.
     """
     final = root / f"step_{state['step']:06d}"
     partial = final.with_suffix(".partial")
@@ -47,13 +48,24 @@ def save_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     model, tokenizer = policy
-    model.save_pretrained(partial, max_shard_size="1000GB")
-    tokenizer.save_pretrained(partial)
-    for name, module in others.items():
-        save_file(_contiguous(module.state_dict()), partial / f"{name}.safetensors")
-    for name, (tensors, _) in packed.items():
-        save_file(tensors, partial / f"{name}.optimizer.safetensors")
-    (partial / "state.json").write_text(document)
+    modules = [module.state_dict() for module in (model, *others.values())]
+    kept = [*modules, *(tensors for tensors, _ in packed.values())]
+    size = sum(t.numel() * t.element_size() for tensors in kept for t in tensors.values())
+    try:
+        if size > (free := shutil.disk_usage(partial).free):
+            raise OSError(f"no room for {final}: it takes {size:,} bytes, and {free:,} are free")
+        model.save_pretrained(partial, max_shard_size="1000GB")
+        tokenizer.save_pretrained(partial)
+        for name, module in others.items():
+            save_file(_contiguous(module.state_dict()), partial / f"{name}.safetensors")
+        for name, (tensors, _) in packed.items():
+            save_file(tensors, partial / f"{name}.optimizer.safetensors")
+        (partial / "state.json").write_text(document)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, SafetensorError):  # what it calls a full disk
+            raise OSError(f"cannot write {final}: {error}") from error
+        raise
     shutil.rmtree(final, ignore_errors=True)
     os.replace(partial, final)
     point_latest(final)

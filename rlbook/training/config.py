@@ -1,10 +1,11 @@
 """Everything that decides a run, as data: one `RunConfig` for notebook, shell and cluster."""
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -22,6 +23,7 @@ from rlbook.objectives import METHODS, Method
 from rlbook.tasks.mixture import mixture_name
 from rlbook.training.sinks import SinkName
 from rlbook.verbs import read_settings
+from rlbook.yaml12 import read_yaml
 
 __all__ = ["RunConfig", "derive_seed", "dump_config", "load_config"]
 
@@ -44,7 +46,23 @@ class Section(BaseModel):
                 fields = cls.model_fields
                 there_are = f": there are {', '.join(fields)}"
                 raise ValueError(unknown(name, {field: field for field in fields}) + there_are)
+        return without_flags(cls, given)
+
+
+def without_flags(kind: type[BaseModel], given: Any) -> Any:
+    """Settings in which true and false stand for numbers nowhere: there they are words."""
+    if not isinstance(given, Mapping):
         return given
+    numbers = {n for n, f in kind.model_fields.items() if {int, float} & kinds_in(f.annotation)}
+    return {
+        name: str(value).lower() if isinstance(value, bool) and name in numbers else value
+        for name, value in given.items()
+    }
+
+
+def kinds_in(annotation: Any) -> set[Any]:
+    """The types that an annotation names, at any depth."""
+    return {annotation}.union(*map(kinds_in, get_args(annotation)))
 
 
 class ModelConfig(Section):
@@ -118,12 +136,15 @@ class RolloutConfig(Section):
     )
 
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerConfig(Section):
     """AdamW and how a batch of rollouts is cut into its updates."""
 
     lr: float = Field(1.5e-4, gt=0, description="learning rate of the policy after warm-up")
     warmup: int = Field(0, ge=0, description="updates of linear warm-up")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="decay of the moments")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="decay of the moments")
     eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping threshold")
@@ -190,7 +211,7 @@ class RunConfig(Section):
             return given
         if "tensorboard" in given:
             raise ValueError("tensorboard is a sink: write sinks: [tensorboard]")
-        return in_sections(cls, given)
+        return without_flags(cls, in_sections(cls, given))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -245,8 +266,8 @@ def in_sections(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, An
     return placed
 
 
-def home_of(kind: type[BaseModel], name: str) -> tuple[str, str]:
-    """Section and field that `name`, written without its section, means.
+def home_of(kind: type[BaseModel], name: str, whole: str = "") -> tuple[str, str]:
+    """Section and field that `name`, without its section, means; `whole` is it with all its dots.
 
     Raises `ValueError` naming what comes near where no section has it.
     """
@@ -254,13 +275,57 @@ def home_of(kind: type[BaseModel], name: str) -> tuple[str, str]:
         return home
     dotted = {f: f"{s}.{f}" for s, fields in sections_of(kind).items() for f in fields.model_fields}
     known = {name: name for name in kind.model_fields} | dotted
-    raise ValueError(unknown(name, known) + f": there are {', '.join(kind.model_fields)}")
+    raise ValueError(unknown(whole or name, known) + f": there are {', '.join(kind.model_fields)}")
 
 
 def unknown(name: str, known: Mapping[str, str]) -> str:
-    """That there is no such setting, and which names come near."""
-    near = [known[one] for one in get_close_matches(name, known, cutoff=0.7)]
+    """That there is no such setting, and which names come near, or mean it in other trainers."""
+    if name in FOREIGN:
+        return (
+            f"no setting {name!r}: that is of {FOREIGN[name]}, read by `rlbook methods --like FILE`"
+        )
+    last = name.lower().replace("-", "_").rpartition(".")[2]
+    near = [ours for ours, theirs in ELSEWHERE.items() if last in theirs.split()]
+    near = near or [known[one] for one in get_close_matches(last, known, cutoff=0.7)]
     return f"no setting {name!r}" + (f", did you mean {' or '.join(near)}?" if near else "")
+
+
+FOREIGN = {  # sections of other trainers' files
+    "actor_rollout_ref": "verl",
+    "algorithm": "verl",
+    "trainer": "verl and SkyRL",
+    "generator": "SkyRL",
+    "orchestrator": "prime-rl",
+}
+ELSEWHERE = {  # what users of other trainers call a setting
+    "optimizer.lr": "learning_rate actor_learning_rate",
+    "optimizer.epochs": "num_iterations ppo_epochs max_epochs update_epochs_per_batch",
+    "optimizer.warmup": "warmup_steps lr_warmup_steps",
+    "optimizer.betas": "adam_beta1 adam_beta2 adam_betas",
+    "optimizer.max_grad_norm": "grad_clip clip_grad max_norm clip_grad_norm",
+    "optimizer.minibatches": "ppo_mini_batch_size policy_mini_batch_size steps_per_generation",
+    "optimizer.micro_batch_tokens": "ppo_max_token_len_per_gpu ppo_micro_batch_size_per_gpu "
+    "micro_train_batch_size gradient_accumulation_steps",
+    "rollout.prompts": "train_batch_size batch_size rollout_batch_size num_prompts "
+    "per_device_train_batch_size generation_batch_size",
+    "rollout.group_size": "num_generations n n_samples_per_prompt num_return_sequences",
+    "rollout.max_new_tokens": "max_completion_length max_response_length max_tokens max_length "
+    "generate_max_len response_length",
+    "rollout.temperature": "temp sampling_temperature",
+    "steps": "max_steps total_training_steps num_steps total_steps iterations train_steps",
+    "seed": "random_seed data_seed",
+    "sinks": "report_to logger",
+    "method": "loss_type adv_estimator advantage_estimator algo loss",
+    "method.kl.beta": "beta kl_coef kl_loss_coef init_kl_coef",
+    "method.trust_region.low": "epsilon clip_ratio clip_ratio_low eps_clip eps_clip_low cliprange",
+    "method.trust_region.high": "epsilon_high clip_ratio_high eps_clip_high",
+    "model.policy": "model_name_or_path pretrain model_path model_name path base_model",
+    "data.task": "dataset dataset_name train_files prompt_data train_dataset",
+    "data.reward": "reward_funcs reward_func reward_function reward_fn",
+    "evaluation.every": "eval_steps test_freq eval_every eval_interval",
+    "--out": "output_dir default_local_dir save_path out",
+    "--save-every": "save_steps save_freq save_interval",
+}
 
 
 def sections_of(kind: type[BaseModel]) -> dict[str, type["Section"]]:
@@ -298,11 +363,9 @@ def load_config(
     """
     path = Path(path, "config.yaml") if Path(path).is_dir() else Path(path)
     try:
-        document = yaml.safe_load(path.read_text()) or {}
+        document = read_yaml(path.read_text(), str(path)) or {}
     except FileNotFoundError:
         raise ValueError(f"no configuration {path}; examples are in configs/") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
     if not isinstance(document, dict):
         raise ValueError(f"{path}: expected sections such as `optimizer:`, got {document!r}")
     try:
@@ -338,7 +401,9 @@ def changed(
     for word in settings:
         ((name, value),) = read_settings([word]).items()
         first, *deeper = name.split(".")
-        path = name if first in kind.model_fields else ".".join([*home_of(kind, first), *deeper])
+        path = (
+            name if first in kind.model_fields else ".".join([*home_of(kind, first, name), *deeper])
+        )
         if path in given:
             raise ValueError(f"{path} is given twice: {given[path]!r} and {value!r}; give it once")
         given[path] = value
@@ -364,9 +429,21 @@ def explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
         field = ".".join(map(str, problem["loc"]))
-        message = problem["msg"].removeprefix("Value error, ")
+        message = problem["msg"].removeprefix("Value error, ") + fix_of(problem, field)
         lines.append(f"{field}: {message}" if field else message)
     return "; ".join(lines)
+
+
+def fix_of(problem: Mapping[str, Any], field: str) -> str:
+    """What was given instead, or what to write for it."""
+    kind, given = problem["type"], problem["input"]
+    if kind == "tuple_type":
+        items = ",".join(re.findall(r"[^\s,()\[\]]+", str(given)))
+        return f": write {field}=[{items}]"
+    if kind in ("model_type", "model_attributes_type") and field in sections_of(RunConfig):
+        first = next(iter(sections_of(RunConfig)[field].model_fields))
+        return f": it is a section, write {field}.{first}={given}"
+    return f", got {given!r}" if kind.startswith(("int_", "float_", "bool_", "literal_")) else ""
 
 
 def settings_text(kind: type[BaseModel]) -> str:

@@ -84,6 +84,7 @@ class Learner:
             for part in self.minibatches(batch, epoch)
         ]
         metrics = {"updates": len(done), **update_metrics(done)}
+        metrics["learning_rate"] = self.optimizers["model"].param_groups[0]["lr"]
         if batch.values_old is not None:
             rewards = batch.total_rewards[:, None].expand_as(batch.mask)
             explained = explained_variance(batch.values_old, rewards, batch.mask)

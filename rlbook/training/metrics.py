@@ -13,6 +13,9 @@ From the rollouts of a step (`rollout_metrics`)
     rewards/<part>/mean, …/std  of each part of the reward, summed over tokens where it is dense
     reward_wrong, reward_cut  mean reward of wrong completions that ended / that were cut off
     reward_by_length    correlation of reward and length over the wrong ones that ended, 0 if none
+    reward_by_correct   correlation of reward and verdict; without rewards of single tokens
+    right_unread        share of the right ones in which no answer was found
+    mixed_groups        share of groups that hold answers to different problems
     equal_rewards       share of groups whose completions all earned the same reward
     all_right_or_wrong  share of groups whose completions are all right or all wrong
     share_<strategy>    share of completions the task labels with that strategy
@@ -27,6 +30,12 @@ From the rollouts of a step (`rollout_metrics`)
     company             share of later turns that began where a sibling's did, by whatever road
     completions, tokens how many were sampled, those a prompt filter dropped included
     groups              prompts that these belong to
+
+From the steps of `Trainer`
+    asked_again         share of a step's problems that the step before asked too
+    heldout             pass@1 of held-out problems, where they were measured
+    heldout_asked       share of the problems trained on (the pool, or this step's) that are among
+                        these
 
 From rollouts and the batch made of them (`batch_metrics`)
     advantage_by_reward correlation of a completion's mean advantage with its reward
@@ -50,6 +59,7 @@ step that makes none)
     ratio_min/max       extremes of π_θ/π_old over the step
     grad_norm           before clipping
     updates             how many there were
+    learning_rate       of the last of them, warm-up included
     skipped_updates     number of updates dropped for a non-finite gradient
     explained_variance  of the completion's reward, by the critic's values at rollout time; not of
                         λ-returns, which contain those values (critic methods)
@@ -62,7 +72,6 @@ From updates on rollouts of several policy versions (`rlbook.scale`)
     mismatch_stale      the same of stale tokens: the updates since they were sampled, too
 
 From the full-scale trainer
-    learning_rate       mean over the step's updates, warm-up included
     tokens_per_second   completion tokens of the batch / seconds since the update before
     trainer_idle        share of these seconds spent waiting for a batch
     train_seconds       seconds of the update: reading the batch, forward and backward passes
@@ -117,6 +126,7 @@ def rollout_metrics(
     right = [r for r in rollouts if r.correct]
     wrong = [r for r in rollouts if not r.correct]
     ended = [r for r in wrong if not r.truncated]
+    groups = group_by(rollouts, lambda r: r.group).values()
     metrics = {
         "reward": mean(r.reward for r in rollouts),
         "accuracy": mean(r.correct for r in rollouts),
@@ -131,13 +141,18 @@ def rollout_metrics(
         "reward_wrong": mean(r.reward for r in ended),
         "reward_cut": mean(r.reward for r in wrong if r.truncated),
         "reward_by_length": correlated([r.reward for r in ended], [r.length for r in ended]),
+        "right_unread": mean(r.answer is None for r in right),
+        "mixed_groups": mean(len({r.problem.id for r in group}) > 1 for group in groups),
         "equal_rewards": uniform_share(rollouts, "reward"),
         "all_right_or_wrong": uniform_share(rollouts, "correct"),
         "staleness": mean(version - v for r in rollouts for v in r.versions),
         "completions": len(rollouts),
         "tokens": sum(r.length for r in rollouts),
-        "groups": len({r.group for r in rollouts}),
+        "groups": len(groups),
     }
+    if not any(r.token_rewards for r in rollouts):
+        verdicts = [float(r.correct) for r in rollouts]
+        metrics["reward_by_correct"] = correlated([r.reward for r in rollouts], verdicts)
     for part in dict.fromkeys(name for r in rollouts for name in r.rewards | r.token_rewards):
         earned = [r.rewards.get(part, 0.0) + sum(r.token_rewards.get(part, ())) for r in rollouts]
         metrics[f"rewards/{part}/mean"] = middle = mean(earned)

@@ -1,5 +1,6 @@
 """What an answer is worth: functions of rollouts, each giving parts of the reward by name."""
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
@@ -157,12 +158,15 @@ def give_rewards(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None
         source = reward_name(reward)
         try:
             parts = reward(rollouts)
-        except AttributeError as error:
-            if error.obj is not rollouts:
-                raise
+        except Exception as error:
+            if isinstance(error, AttributeError) and error.obj is rollouts:
+                raise ValueError(
+                    f"reward {source} takes the list of rollouts for one ({error}): it is called "
+                    "with all of them, return {part: [value for r in rollouts]}"
+                ) from error
+            *_, (file, line, *_) = traceback.extract_tb(error.__traceback__)
             raise ValueError(
-                f"reward {source} takes the list of rollouts for one ({error}): it is called with "
-                "all of them, return {part: [value for r in rollouts]}"
+                f"reward {source} raised {type(error).__name__}: {error} ({file}, line {line})"
             ) from error
         if not isinstance(parts, Mapping):
             raise ValueError(
@@ -192,6 +196,8 @@ def _give(rollouts: Sequence[Rollout], name: str, values: Any, source: str) -> N
                 f"reward {source}: part {name!r} is None for rollout {number}, of "
                 f"{rollout.problem.id}: give every rollout a number, 0.0 where there is nothing"
             )
+        if isinstance(value, str):
+            raise ValueError(f"reward {source}: part {name!r} is {value!r}: give a number")
         if not isinstance(value, Sequence):
             rollout.rewards[name] = float(value)
         elif len(value) == rollout.length:

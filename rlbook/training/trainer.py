@@ -1,6 +1,6 @@
 """A run: collect rollouts, learn from them, hand the weights to the sampler, measure, save."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlbook.grouping import mean
 from rlbook.policy import load_policy
 from rlbook.policy.loading import cut_policy
-from rlbook.tasks import AnyTask, Problem, get_task
+from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
 from rlbook.training.batch import Rollout
 from rlbook.training.checkpoint import load_checkpoint, save_checkpoint
 from rlbook.training.config import Kind, ModelConfig, RunConfig
@@ -84,6 +85,7 @@ class Trainer:
         self.source = self.source_class(config, self.task, rewards, policy, engine)
         how: dict[str, Any] = {"sampler": self.source.weights, "wrote": self.source.wrote}
         self.learner = self.learner_class(config, self.model, **how)
+        self.asked: Set[str] = set()  # the prompts of the step before
         self.patience = Patience(self.method, rewards[0], config.patience)
 
     def __iter__(self) -> Iterator[dict[str, float]]:
@@ -107,14 +109,25 @@ class Trainer:
                 "rlbook.evaluation.evaluate_run), or set it to 0"
             )
         metrics = rollout_metrics(rollouts, self.version, labeller(self.task))
+        asked = {r.problem.prompt for r in rollouts}
+        metrics["asked_again"] = mean(prompt in self.asked for prompt in asked)
+        self.asked = asked
         used = select_groups(rollouts, self.method)[: self.config.batch_size]
         metrics |= self.learner.learn(used)
         if self.step % self.config.rollout.sync_every == 0:
             self.sync()
         if self.measure and every and self.step % every == 0:
             metrics["heldout"] = measured(self.measure, self)
+            metrics["heldout_asked"] = self.leaked(asked)
         self.patience.note(rollouts, used)
         return {"step": self.step, **metrics}
+
+    def leaked(self, asked: Set[str]) -> float:
+        """Share of the pool's prompts, or of those asked, that are held out for evaluation."""
+        config, pool = self.config, self.source.pool
+        prompts = {p.prompt for p in pool.problems.values()} if pool else asked
+        held_out = held_out_problems(self.task, config.evaluation.prompts, config.data.levels)
+        return mean(prompt in {p.prompt for p in held_out} for prompt in prompts)
 
     def sync(self) -> None:
         """Give the sampler the current weights."""
@@ -146,7 +159,7 @@ class Trainer:
         A step's folder is a Hugging Face model folder: `load_policy` takes it, or the run's.
         """
         run = {"config": self.config.to_dict(), "given": described(self.given)}
-        state = run | self.learner.state() | self.source.state()
+        state = run | self.learner.state() | self.source.state() | {"asked": sorted(self.asked)}
         policy = (self.model, self.tokenizer)
         return save_checkpoint(Path(folder), policy, self.others(), self.learner.optimizers, state)
 
@@ -191,4 +204,5 @@ class Trainer:
         load_checkpoint(Path(folder), trainer.model, models, optimizers)
         trainer.learner.load_state(state)
         trainer.source.load_state(state)
+        trainer.asked = set(state.get("asked", ()))
         return trainer

@@ -1,4 +1,4 @@
-"""The doctor: one table of symptoms, rules that need their columns, logs of three trainers."""
+"""The doctor: one table of symptoms, rules that need their columns, logs of TRL and verl."""
 
 import json
 import math
@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from rlbook.cli import main
-from rlbook.doctor import RULES, Log, diagnose, in_our_words, read_log, report, row_of, symptoms
+from rlbook.doctor import RULES, Log, askable, diagnose, read_log, report, symptoms
+from rlbook.logs import in_our_words, row_of
 
 HEALTHY = [
     {
         "step": step,
         "reward": 0.3,
-        "accuracy": 0.3,
+        "accuracy": 0.3 + 0.01 * (-1) ** step,
         "length": 36.0,
         "truncated": 0.1,
         "entropy": 0.2,
@@ -45,8 +46,15 @@ HEALTHY = [
         "reward_cut": 0.0,
         "reward_by_length": 0.0,
         "rewards/teacher/mean": -0.1,
+        "reward_by_correct": 0.9,
+        "right_unread": 0.0,
+        "mixed_groups": 0.0,
+        "asked_again": 0.1,
+        "heldout_asked": 0.0,
+        "learning_rate": 1e-5,
+        "explained_variance": 0.02 * step,
     }
-    for step in range(1, 7)
+    for step in range(1, 9)
 ]
 
 
@@ -60,14 +68,17 @@ def names(log):
 
 def test_every_symptom_has_a_rule_and_every_rule_its_words():
     assert list(symptoms()) == list(RULES)
-    assert len(RULES) == 25
     for one in symptoms().values():
-        assert all([one.seen, one.cause, one.fix, one.look, one.family, one.chapter, one.thread])
+        assert all(
+            [one.seen, one.cause, one.fix, one.needs, one.look, one.family, one.chapter, one.thread]
+        )
 
 
 def test_a_healthy_log_has_no_symptom():
     assert names(Log(HEALTHY)) == []
-    assert "no symptom" in report(Log(HEALTHY))
+    said = report(Log(HEALTHY))
+    assert "no symptom" in said
+    assert f"{len(RULES) - 2} of {len(RULES)} questions could be asked" in said  # no text, no other
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,18 @@ def test_a_healthy_log_has_no_symptom():
         ({"groups": 64, "grad_norm": 0.0}, "group_of_one"),
         ({"truncated": 1.0}, "all_truncated"),
         ({"answered": 0.0}, "answers_unread"),
+        ({"right_unread": 0.1}, "right_unread"),
+        ({"accuracy": 0.5}, "accuracy_constant"),
+        ({"grad_norm": 0.0}, "gradient_lost"),
+        ({"reward_by_correct": 0.1}, "reward_elsewhere"),
+        ({"mixed_groups": 0.5}, "reward_elsewhere"),
+        ({"learning_rate": 0.0}, "policy_stands_still"),
+        ({"explained_variance": 0.0}, "critic_stands_still"),
+        ({"asked_again": 1.0}, "same_problems"),
+        ({"heldout_asked": 0.1}, "heldout_trained"),
+        ({"kl_ref": math.inf}, "overflow"),
+        ({"groups": 64, "advantage_by_reward": 0.0}, "group_of_one"),
+        ({"entropy": 0.01, "equal_rewards": 0.7}, "entropy"),
         ({"untrained": 1.0}, "ends_untrained"),
         ({"surprise": 0.1, "surprise_z": 4.0}, "temperature"),
         ({"surprise": 0.1, "surprise_z": 4.0, "mismatch_max": 9.0}, "retokenised"),
@@ -113,6 +136,24 @@ def test_what_needs_the_whole_run():
     assert names(Log(learning)) == []
 
 
+def test_windows_see_what_comes_later():
+    cut = [row | {"truncated": min(1.0, 0.1 + 0.2 * max(0, row["step"] - 3))} for row in HEALTHY]
+    assert names(Log([*cut, *cut[-1:] * 2]))[:1] == ["resume_jumps"]
+    assert "all_truncated" in names(Log([*cut, cut[-1] | {"step": 9}, cut[-1] | {"step": 10}]))
+    one = [row | ({"kl_ref": 3e5} if row["step"] == 5 else {}) for row in HEALTHY]
+    assert names(Log(one)) == ["spike"]
+    gone = [row | ({"accuracy": 0.0, "reward": 0.0} if row["step"] > 4 else {}) for row in HEALTHY]
+    assert names(Log(gone)) == ["collapse"]
+
+
+def test_a_part_that_rises_while_accuracy_falls_is_named():
+    rows = [
+        HEALTHY[0] | {"step": n, "accuracy": 0.6 - 0.02 * n, "reward": n / 20} for n in range(20)
+    ]
+    assert names(Log(rows)) == ["gamed"]
+    assert names(Log([row | {"reward": row["accuracy"]} for row in rows])) == []
+
+
 def test_a_second_log_of_the_same_batch_tells_another_gradient():
     other = [row | {"grad_norm": 0.9} for row in HEALTHY]
     assert names(Log(HEALTHY, beside=Log(other))) == ["micro_batches"]
@@ -121,7 +162,27 @@ def test_a_second_log_of_the_same_batch_tells_another_gradient():
 
 
 def test_a_rule_without_its_columns_is_silent():
-    assert names(Log([{"step": 1.0, "loss": 0.3, "epoch": 0.1}])) == []
+    log = Log([{"step": 1.0, "loss": 0.3}])
+    assert names(log) == [] and askable(log) == ["overflow", "resume_jumps"]
+    assert "2 of" in report(log) and "stale (staleness)" in report(log)
+    with pytest.raises(ValueError, match=r"none of \d+ questions"):
+        report(Log([{"length": 9.0}]))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_asks_for_no_column_beyond_those_it_needs(name):
+    """With these alone it is asked, and without any one of them it is not."""
+    needs = [need.split("|")[0] for need in symptoms()[name].needs]
+    columns = {"parts": "rewards/teacher/mean"}
+    kept = {columns.get(need, need) for need in needs} | {"step"}
+    rows = [{k: v for k, v in row.items() if k in kept} for row in HEALTHY]
+    text, beside = "x" * ("text" in needs), Log(HEALTHY) if "beside" in needs else None
+    log = Log(rows, text, beside)
+    assert name in askable(log)
+    assert RULES[name](log) in (False, True)
+    for need in set(needs) - {"text", "beside", "step"}:
+        less = [{k: v for k, v in row.items() if k != columns.get(need, need)} for row in rows]
+        assert name not in askable(Log(less, text, beside))
 
 
 def test_the_folder_of_a_run_is_read_with_its_traceback(tmp_path, capsys):
@@ -189,12 +250,12 @@ def test_a_log_of_verl_on_the_console_and_as_lines(tmp_path):
     assert (log.first("loss"), log.first("kl"), log.first("step")) == (0.01, -2.5e-5, 1)
     assert names(log) == ["mismatch", "silent_groups"]
     row = {"step": 3, "data": {"actor/grad_norm": math.inf, "response_length/mean": 9.0}}
-    assert in_our_words(row_of(json.dumps(row))) == {
-        "step": 3.0, "grad_norm": math.inf, "length": 9.0
-    }  # fmt: skip
+    assert in_our_words([row_of(json.dumps(row))]).rows == [
+        {"step": 3.0, "grad_norm": math.inf, "length": 9.0}
+    ]
 
 
 def test_a_text_without_metrics_is_named(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing {here}\n")
-    with pytest.raises(ValueError, match=r"no row of metrics .* notes\.txt"):
+    with pytest.raises(ValueError, match=r"notes\.txt: no column here"):
         read_log(tmp_path / "notes.txt")

@@ -1,4 +1,4 @@
-"""Twenty-five ways to break a training run, one for each symptom that `rlbook.doctor` knows.
+"""Ways to break a training run, one or more for each symptom that `rlbook.doctor` knows.
 
 Each comes through a seam of the trainer (a setting, a task, a reward, an engine) or replaces one
 function of it while the run goes on. The trainer does not know.
@@ -6,6 +6,7 @@ function of it while the run goes on. The trainer does not know.
 
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
@@ -17,6 +18,7 @@ from unittest.mock import patch
 import torch
 
 from rlbook.doctor import Log
+from rlbook.evaluation import evaluate_run
 from rlbook.objectives import (
     METHODS,
     Method,
@@ -30,6 +32,7 @@ from rlbook.policy import Completion, Sampler, load_policy, logprobs
 from rlbook.rewards import TeacherReward
 from rlbook.tasks import Problem, SumsTask, Verdict
 from rlbook.training import Rollout, RunConfig, Trainer, batch, learner, prepare, step
+from rlbook.training.source import RolloutSource
 from workshop.shared.worlds import Unsolvable, rounded
 
 GRPO = replace(METHODS["grpo"], kl=None)
@@ -211,6 +214,18 @@ def all_is_good(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
     return {"answer": [1.0] * len(rollouts)}
 
 
+def one_late(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+    """Each answer earns what the answer before it is worth."""
+    earned = [float(r.correct) for r in rollouts]
+    return {"answer": [*earned[-1:], *earned[:-1]]}
+
+
+def noise(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+    """1 and a hundred-thousandth of it, at random."""
+    drawn = (zlib.crc32(str(r.logps).encode()) / 2**32 for r in rollouts)
+    return {"answer": [1 + 1e-5 * part for part in drawn]}
+
+
 class Illegible(SumsTask):
     """The verifier looks for an answer in a box that nobody was told to draw."""
 
@@ -220,6 +235,48 @@ class Illegible(SumsTask):
         """The form is right, and no answer is found."""
         verdict = super().verify(problem, completion, finished)
         return replace(verdict, correct=False, answer=None, reason="no_answer")
+
+
+class Flipped(SumsTask):
+    """Every tenth verdict is the other one, whatever was answered."""
+
+    name = "flipped"
+
+    def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
+        """A flip for a tenth of all texts."""
+        verdict = super().verify(problem, completion, finished)
+        flips = zlib.crc32((problem.id + completion).encode()) % 10 == 0
+        return replace(verdict, correct=verdict.correct != flips)
+
+
+class Deaf(SumsTask):
+    """Every second answer counts as right."""
+
+    name = "deaf"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def verify(self, problem: Problem, completion: str, finished: bool = True) -> Verdict:
+        """By number, not by what stands there."""
+        self.asked += 1
+        return Verdict(self.asked % 2 == 0, True, problem.answer, "counted")
+
+
+class Leaking(SumsTask):
+    """What it holds out is what it asked last, such as its pool."""
+
+    name = "leaking"
+
+    def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+        """Those of sums, which are remembered."""
+        self.asked = super().sample(seed, n, levels)
+        return self.asked
+
+    def held_out(self, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+        """The first of these."""
+        return self.asked[:n]
 
 
 def against_the_teacher(policy: Policy) -> Made:
@@ -281,6 +338,37 @@ def nothing_times_infinity() -> AbstractContextManager:
         return loss._replace(loss=loss.loss + 0 * (-1e3 * stats.logp.sum()).exp())
 
     return patch.object(step, "batch_loss", overflowing)
+
+
+def no_gradient() -> AbstractContextManager:
+    """The loss does not depend on the weights."""
+    sound = step.batch_loss
+
+    def cut(*given: Any) -> Any:
+        loss = sound(*given)
+        return loss._replace(loss=0 * loss.loss)
+
+    return patch.object(step, "batch_loss", cut)
+
+
+def one_large_loss() -> AbstractContextManager:
+    """The eleventh update has ten thousand times its loss."""
+    sound, calls = step.batch_loss, iter(range(10**6))
+
+    def now_and_then(*given: Any) -> Any:
+        loss = sound(*given)
+        return loss._replace(loss=1e4 * loss.loss) if next(calls) == 10 else loss
+
+    return patch.object(step, "batch_loss", now_and_then)
+
+
+def same_problems() -> AbstractContextManager:
+    """The seed of a step's problems does not know the step."""
+
+    def first(self: RolloutSource, step: int, seed: int) -> list[Problem]:
+        return self.task.sample(0, self.config.rollout.prompts, self.config.data.levels)
+
+    return patch.object(RolloutSource, "problems", first)
 
 
 def full_memory() -> AbstractContextManager:
@@ -384,6 +472,47 @@ FAULTS: dict[str, Fault] = {
         "the verifier finds no answer",
         given=lambda policy: {"task": Illegible()},
     ),
+    "tenth flipped": Fault(
+        "right_unread",
+        "a tenth of the verdicts is turned round",
+        given=lambda policy: {"task": Flipped()},
+    ),
+    "deaf": Fault(
+        "accuracy_constant",
+        "every second answer is right",
+        given=lambda policy: {"task": Deaf()},
+    ),
+    "one late": Fault(
+        "reward_elsewhere",
+        "rewards of the answer before",
+        given=lambda policy: {"reward": one_late},
+    ),
+    "noise": Fault(
+        "reward_elsewhere",
+        "noise for a reward",
+        given=lambda policy: {"reward": noise},
+        variant=True,
+    ),
+    "no gradient": Fault("gradient_lost", "a loss without weights", replaced=no_gradient),
+    "still critic": Fault(
+        "critic_stands_still",
+        "a critic's rate of next to 0",
+        {"method": "ppo", "critic": {"lr": 1e-15}},
+    ),
+    "no warm-up's end": Fault(
+        "policy_stands_still",
+        "a warm-up that never ends",
+        {"warmup": 1_000_000},
+        variant=True,
+    ),
+    "same batch": Fault("same_problems", "the same problems in each step", replaced=same_problems),
+    "leak": Fault(
+        "heldout_trained",
+        "held-out problems in the pool",
+        {"data": {"pool": 48}, "evaluation": {"every": 4, "prompts": 16, "samples": 1}},
+        given=lambda policy: {"task": Leaking(), "evaluate": evaluate_run},
+    ),
+    "one batch": Fault("spike", "one loss times ten thousand", replaced=one_large_loss),
     "memory": Fault("out_of_memory", "no room for logits", replaced=full_memory),
     "resumed": Fault("resume_jumps", "a checkpoint that was not found", {"steps": 5}, runs=2),
     "overflow": Fault("overflow", "0 · ∞", replaced=nothing_times_infinity),

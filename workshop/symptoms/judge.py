@@ -1,8 +1,8 @@
 """How many faults the doctor names, and how many healthy runs it calls ill.
 
-Rules were made on the seeds of `MADE_ON` and are judged on those of `JUDGED_ON`. A fault counts as
-named if the first symptom that the doctor gives is its own; a healthy run is every row of `METHODS`
-with nothing broken.
+Rules were made on other seeds and are judged on those of `JUDGED_ON`. A fault counts as named if
+the first symptom that the doctor gives is its own; a healthy run is every row of `METHODS` with
+nothing broken.
 """
 
 import csv
@@ -26,8 +26,7 @@ from rlbook.policy import set_threads
 from rlbook.training import write_csv
 from workshop.symptoms.faults import FAULTS, healthy
 
-MADE_ON, JUDGED_ON = (2,), (3, 4, 5)
-HEALTHY_ON = (2, 3)
+JUDGED_ON, HEALTHY_ON = (3,), (2,)
 KEPT = Path("runs/troubles")
 Key = tuple[str, int]  # of a run: fault or row, seed
 
@@ -50,8 +49,8 @@ def judge(workers: int = 0) -> list[Path]:
 
 
 def all_keys() -> list[Key]:
-    """Every fault on every seed, every row on two."""
-    return [*product(FAULTS, MADE_ON + JUDGED_ON), *product(METHODS, HEALTHY_ON)]
+    """Every fault and every row, on their seeds."""
+    return [*product(FAULTS, JUDGED_ON), *product(METHODS, HEALTHY_ON)]
 
 
 def folder() -> Path:
@@ -93,7 +92,6 @@ def row_of(key: Key) -> dict[str, Any]:
     return {
         "run": name,
         "seed": seed,
-        "rules": "made on it" if seed in MADE_ON else "judged",
         "symptom": fault.symptom if fault else "",
         "variant": bool(fault and fault.variant),
         "named": said[0] if said else "",
@@ -123,15 +121,12 @@ def is_alarm(symptom: str) -> bool:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Counts for the seeds of either kind, and every confusion."""
-    lines = []
-    for kind in ("made on it", "judged"):
-        those = [row for row in rows if row["rules"] == kind]
-        ill = [row for row in those if row["symptom"] and not row["variant"]]
-        well = [row for row in those if not row["symptom"]]
-        named = sum(row["named"] == row["symptom"] for row in ill)
-        alarms = sum(is_alarm(row["named"]) for row in well)
-        lines.append(f"{kind}: {named} of {len(ill)} named, {alarms} alarms in {len(well)} healthy")
+    """How many were named, how many healthy runs called ill, and every confusion."""
+    ill = [row for row in rows if row["symptom"]]
+    well = [row for row in rows if not row["symptom"]]
+    named = sum(row["named"] == row["symptom"] for row in ill)
+    alarms = sum(is_alarm(row["named"]) for row in well)
+    lines = [f"{named} of {len(ill)} named, {alarms} alarms in {len(well)} healthy"]
     confused = [row for row in rows if row["named"] != row["symptom"]]
     lines += [
         f"  {row['run']} / seed {row['seed']}: {row['symptom'] or 'healthy'} called "

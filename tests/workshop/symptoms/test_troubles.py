@@ -8,7 +8,7 @@ from rlbook.doctor import RULES, diagnose
 from rlbook.objectives import METHODS
 from workshop.appendices.troubles import draw_family
 from workshop.symptoms.faults import FAULTS, healthy
-from workshop.symptoms.judge import JUDGED_ON, all_keys, is_alarm, load_named, summary
+from workshop.symptoms.judge import all_keys, is_alarm, load_named, summary
 
 
 def test_every_symptom_has_one_fault_and_no_fault_an_unknown_one():
@@ -37,13 +37,10 @@ def test_the_committed_judgement_is_of_these_faults_and_rows():
     pairs = {(row["run"], int(row["seed"])) for row in rows}
     assert pairs == {key for key in all_keys() if key[0] in runs}
     assert len(runs - FAULTS.keys()) >= 20
-    judged = [row for row in rows if row["rules"] == "judged"]
-    ill = [row for row in judged if row["symptom"] and not row["variant"]]
-    by_seed = [[row for row in ill if row["seed"] == str(seed)] for seed in JUDGED_ON]
-    for those in by_seed:
-        assert sum(row["named"] == row["symptom"] for row in those) >= 24
-    assert not any(is_alarm(row["named"]) for row in judged if not row["symptom"])
-    assert summary(rows).startswith("made on it: ")
+    ill = [row for row in rows if row["symptom"]]
+    assert sum(row["named"] == row["symptom"] for row in ill) >= 0.95 * len(ill)
+    assert not any(is_alarm(row["named"]) for row in rows if not row["symptom"])
+    assert f"of {len(ill)} named, 0 alarms" in summary(rows)
 
 
 def test_a_family_is_drawn_beside_the_healthy_run():
