@@ -65,17 +65,17 @@ def train(words: Sequence[str]) -> int:
     else:
         start = load_config(file) if file else RunConfig()
         trainer = Trainer(with_settings(start, asked.settings), evaluate=evaluate_run)
-    config, log, sinks = trainer.config, None, None
+    config, writers = trainer.config, None
     if reason := why_whole(trainer.model.base_model):
         print(f"Equal prefixes are computed once for each row that has them: {reason}.")
     what = f"{trainer.method.name} on {trainer.task.name}"
     bar = tqdm(trainer, what, total=config.steps, initial=trainer.step)
     with interrupts() as stopped:
         for metrics in bar:
-            if log is None:  # a run that cannot make its first step leaves nothing behind
-                log = RunLog(out, metrics["step"] - 1)
-                sinks = Sinks(config.sinks, out)
+            if writers is None:  # a run that cannot make its first step leaves nothing behind
+                writers = RunLog(out, metrics["step"] - 1), Sinks(config.sinks, out)
                 (out / "config.yaml").write_text(dump_config(config))
+            log, sinks = writers
             log(metrics)
             sinks("metrics", metrics)
             bar.set_postfix(accuracy=f"{metrics['accuracy']:.2f}", refresh=False)
@@ -83,9 +83,8 @@ def train(words: Sequence[str]) -> int:
                 trainer.save(out)
             if stopped:
                 break
-    if log is not None:
-        log.close()
-        sinks.close()
+    for writer in writers or ():
+        writer.close()
     done = f"{trainer.step} steps; log in {out / 'metrics.jsonl'}, checkpoints in {out}"
     print(f"stopped after {done}; go on with --resume --out {out}" if stopped else done)
     return 130 if stopped else 0

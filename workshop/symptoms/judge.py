@@ -40,7 +40,7 @@ def judge(workers: int = 0) -> list[Path]:
         for _ in tqdm(pool.map(make, todo), total=len(todo), disable=not todo):
             pass
     seconds = round(sum(kept(key)["seconds"] for key in keys), 1)
-    tables = {"named": [row_of(key) for key in keys], "curves": curves(JUDGED_ON[0])}
+    tables = {"named": [row_of(key) for key in keys], "curves": curves()}
     written = [folder() / f"{name}.csv" for name in tables]
     for path, rows in zip(written, tables.values(), strict=True):
         write_csv(path, rows)
@@ -106,10 +106,10 @@ def load_named() -> list[dict[str, Any]]:
     return [row | {"variant": row["variant"] == "True"} for row in rows]
 
 
-def curves(seed: int) -> Iterator[dict[str, Any]]:
+def curves() -> Iterator[dict[str, Any]]:
     """What the appendix draws: the columns that symptoms look at, of one seed."""
     looked_at = {name for one in symptoms().values() for name in one.look}
-    for name in [*FAULTS, "grpo"]:
+    for name, seed in [*((name, JUDGED_ON[0]) for name in FAULTS), ("grpo", HEALTHY_ON[0])]:
         for row in load((name, seed)).rows:
             wanted = {k: float(f"{v:.4g}") for k, v in row.items() if k in looked_at}
             yield {"run": name, **wanted, "step": row["step"]}
