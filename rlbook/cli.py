@@ -426,12 +426,14 @@ def cut(words: Sequence[str]) -> None:
     The policy answers 16 held-out problems of `data.task`; printed is the probability that it gives
     to the tokens which stay, where it wrote these answers: `rlbook cut smollm2-135m 4096 small`.
     """
+    from rlbook.training.config import RunConfig, settings_text, with_settings
+
     parser = parser_of("rlbook cut", cut, settings_text(RunConfig))
     parser.add_argument("policy")
     parser.add_argument("tokens", type=int, help="tokens that stay")
     parser.add_argument("folder", type=Path, help="folder to write, which must be new")
     parser.add_argument("settings", nargs="*", metavar="section.field=value")
-    asked = parser.parse_intermixed_args(words)
+    asked = parser.parse(words)
     import torch
 
     from rlbook.evaluation import held_out_rollouts
