@@ -38,7 +38,7 @@ QUESTIONS = Questions(
     Question(
         claim="siblings know a prompt at once",
         row={
-            "pressing": "a critic needs thousands of answers (section 1, one critic)",
+            "pressing": "a critic needs more than a thousand answers, at the best of five rates (section 1)",
             "paper": "DeepSeekMath: a critic is costly and hard to get right",
         },
         asked=(
@@ -46,8 +46,8 @@ QUESTIONS = Questions(
                 ids=("S05.2",),
                 claim="a critic is level after 2,688 answers",
                 heading="8 · Scorecard",
-                says="a critic needs thousands of answers (section 1, one critic)",
-                how="live, one critic, said in the row",
+                says="a critic needs more than a thousand answers, at the best of five rates (section 1)",
+                how="live, one critic; five rates tried",
             ),
         ),
     ),

@@ -30,6 +30,7 @@ from rlbook.paths import data_dir
 from rlbook.policy import Sampler, set_threads
 from rlbook.training import RunLog, Trainer, write_csv
 from workshop.experiments.catalogue import EXPERIMENTS
+from workshop.shared.choice import AtRate, near
 from workshop.shared.design import Arm, Experiment, Variant
 from workshop.shared.recorded import Run, as_data, is_recorded, rounded, rows_of, stored
 
@@ -99,19 +100,34 @@ def reported_runs(name: str, seeds: Sequence[int]) -> list[Run]:
 
 
 def second_runs(name: str, seeds: Sequence[int]) -> list[Run]:
-    """The next best of what was tried for each arm, with the seeds of the record.
+    """The rates of each arm that may be the best, or else the next best, with the record's seeds.
 
-    Where the best rate is an edge also the one beyond, which the tuning seeds have not seen either.
+    Where the best is an edge also the one beyond, which the tuning seeds have not seen either.
     """
     experiment = find_experiment(name)
     runs = []
     for arm in experiment.arms if experiment.tunes else ():
         first, *others = ranked(name, arm) or (None,)
-        runs += [Run(name, arm, variant, seed) for variant in others[:1] for seed in seeds]
+        close = nearest(name, arm, (first, *others), seeds) if others else 0
+        runs += [Run(name, arm, other, seed) for other in others[: max(1, close)] for seed in seeds]
         for variant in beyond(arm, first) if first else ():
             trials = *experiment.tuning_seeds, *seeds
             runs += [Run(name, arm, variant, seed) for seed in trials]
     return runs
+
+
+def nearest(name: str, arm: Arm, variants: Sequence[Variant], seeds: Sequence[int]) -> int:
+    """How many variants the tuning seeds do not set apart from the first, where that has run."""
+    experiment = find_experiment(name)
+    tried = []
+    for variant in variants:
+        runs = [Run(name, arm, variant, seed) for seed in (*experiment.tuning_seeds, *seeds)]
+        scores = {
+            run.seed: run.record["evaluation"][experiment.chosen_by] for run in runs if run.finished
+        }
+        values = {seed: scores[seed] for seed in seeds if seed in scores}
+        tried.append(AtRate(variant.values.get("lr", 0.0), values, scores))
+    return len(near(tried)) if len(tried[0].values) > 1 else 0
 
 
 def beyond(arm: Arm, best: Variant) -> tuple[Variant, ...]:

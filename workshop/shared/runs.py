@@ -13,6 +13,7 @@ from rlbook.manifest import SUFFIX
 from rlbook.paths import data_dir
 from rlbook.stats.intervals import Interval, t_interval
 from rlbook.training import RunConfig
+from workshop.shared.choice import AtRate
 from workshop.shared.evidence import batches_until, load_results
 
 HELD_OUT = "held-out answers"
@@ -20,6 +21,7 @@ PREFIXES = "fixed prefixes"  # what the policy decides there, exactly: no answer
 BATCHES = "its own training batches"
 ANOTHER = "answers that another policy wrote"
 WRITER = "accuracy_of_writer"  # as `experiments.run` names it
+TRIED = ("_eval", "_sweep", "_second")  # tables with a row per run
 PIPELINE, HALF = "pipeline", ", half the rate"
 AT_START = {  # a column of steps or of the end: that of the start
     "accuracy": "pass@1",
@@ -42,6 +44,8 @@ class Runs:
     start     the column by which learning is judged, before any update; None: not known
     ends      the same column at the end, by seed: `values` where it is the column itself
     first     the column in the first batch, where it is one of batches
+    rates     what the arm comes to at each rate that was tried, the chosen first; none where no
+              rate was chosen
     """
 
     name: str
@@ -53,6 +57,7 @@ class Runs:
     start: float | None = None
     ends: Mapping[Any, float] = field(default_factory=dict)
     first: float | None = None
+    rates: tuple[AtRate, ...] = ()
 
     @property
     def best(self) -> float:
@@ -76,7 +81,7 @@ class Runs:
         """From where to where."""
         return f"{self.name!r} {self.start:.3f} → {self.end:.3f}"
 
-    def rates(self) -> str:
+    def told_rates(self) -> str:
         """The rate, and the best of those tried with its edge."""
         tried = ", ".join(f"{rate:g}" for rate in sorted(self.tried))
         best = f"{self.best:g}{', an edge' if self.edge else ''}"
@@ -159,7 +164,26 @@ def runs_of(
         begins,
         at_all[lr],
         first_of(column, my_log),
+        () if column.steps or column.half_time else at_each_rate(experiment, arm, column, load),
     )
+
+
+def at_each_rate(experiment: str, arm: str, column: Column, load: Load) -> tuple[AtRate, ...]:
+    """The arm at every rate that was tried, the one that was chosen first; none if none was."""
+    facts = manifest_of(experiment)
+    if "chosen_by" not in facts:
+        return ()
+    chosen, score = facts["arms"][arm]["values"], Column(facts["chosen_by"])
+    parts = [part for part in TRIED if f"{experiment}{part}.csv" in facts["tables"]]
+    tables = pd.concat([load(f"{experiment}{part}") for part in parts])
+    found = {}
+    for values, rows in tables[tables["arm"] == arm].groupby(list(chosen)):
+        rate = dict(zip(chosen, values, strict=True))["lr"]
+        tuned = rows["seed"].isin(facts["tuning_seeds"])
+        ends, tried = (column.of(part) if len(part) else {} for part in (rows[~tuned], rows[tuned]))
+        found[values] = AtRate(float(rate), ends, score.of(rows), tried)
+    first = found.pop(tuple(chosen.values()))
+    return (first, *found.values())
 
 
 def column_values(

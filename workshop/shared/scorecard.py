@@ -89,8 +89,16 @@ def load_ledger() -> pd.DataFrame:
 
 
 def difference(row: Mapping) -> str:
-    """Mean with interval and unit, in bold where it stands after Holm's correction."""
+    """Mean with interval and unit, in bold where it stands after Holm's correction.
+
+    Not in bold, and said so, where it does not survive the choice of its rates.
+    """
     text = f"{told(row)} {row['unit']}".strip()
+    match row["choice"]:
+        case "open":
+            return f"{text} (rate open)"
+        case "falls":
+            return f"{text} (falls: {row['again']} with rates chosen again)"
     return f"**{text}**" if row["real"] else text
 
 

@@ -10,6 +10,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from rlbook.stats.differences import holm, paired_differences
+from rlbook.stats.intervals import Interval
+from workshop.shared.choice import Choice, choice
 from workshop.shared.evidence import short
 from workshop.shared.runs import HELD_OUT, PREFIXES, Runs
 
@@ -63,6 +65,15 @@ class Claim:
         """Mean, interval, p, seeds and detectable difference of arm minus against."""
         return minus(self.arm, self.against)
 
+    @cached_property
+    def choice(self) -> Choice | None:
+        """Whether that survives the choice of the rates; None where none was chosen."""
+        arm, against = self.arm, self.against
+        if self.at == "stated" or not (arm.rates and against.rates):
+            return None
+        printed = Interval(*(self.found[name] for name in Interval._fields))
+        return choice(arm.rates, against.rates, printed, (arm.name, against.name))
+
     def verdict(self) -> "Verdict":
         """The verdict; raises `Refused`, which lists all that is missing."""
         return Verdict(**{field.name: getattr(self, field.name) for field in fields(self)})
@@ -71,6 +82,7 @@ class Claim:
         """All that is missing, each in a line that begins with what."""
         yield from self.of_writers()
         yield from self.of_rates()
+        yield from self.of_choice()
         yield from self.of_starts()
         yield from self.of_arms()
         found = self.found
@@ -107,6 +119,14 @@ class Claim:
         rate = short(self.arm.rate)
         if self.at == "stated" and rate not in self.text + self.world:
             yield f"rates: told at {rate}, which neither the claim nor its world says"
+
+    def of_choice(self) -> Iterator[str]:
+        """Does the verdict stand whichever seeds choose the rates?"""
+        if self.choice and self.choice.state != "robust":
+            missing = ", ".join(self.choice.not_run)
+            not_run = f"; not run: {missing}" if missing else ""
+            again = told(self.choice.found._asdict())
+            yield f"choice: {self.choice.state}: with rates chosen again {again}{not_run}"
 
     def of_starts(self) -> Iterator[str]:
         """Was anything learned, and has an arm died? A claim about a collapse needs neither."""

@@ -19,8 +19,8 @@ from workshop.shared.verdict import Row, ledger, minus, told
 from workshop.verdicts.book import claims
 from workshop.verdicts.pages import place
 
-VERDICT = ("in", "claim", "world", "seeds", "difference [95 %]", "control", "detectable", "rates")
-OPEN = ("in", "claim", "world", "seeds", "difference [95 %]", "detectable", "lacks")
+COMMON = ("in", "claim", "world", "seeds", "difference [95 %]", "rates chosen again", "detectable")
+VERDICT, OPEN = (*COMMON, "control", "rates"), (*COMMON, "lacks")
 
 
 def write_ledger() -> Path:
@@ -54,6 +54,8 @@ def as_data(row: Row) -> dict[str, str | float | bool]:
         "seeds": found["seeds"],
         **{name: float(f"{found[name]:.5g}") for name in numbers},
         "real": row.real,
+        "choice": claim.choice.state if claim.choice else "",
+        "again": told(claim.choice.found._asdict()) if claim.choice else "",
         "control": told(minus(*claim.control)) if claim.control else "",
         "rates": row.rates,
         "from": "" if claim.arm.start is None else f"{claim.arm.way()}; {claim.against.way()}",
@@ -63,20 +65,20 @@ def as_data(row: Row) -> dict[str, str | float | bool]:
 
 
 def verdicts_table(table: pd.DataFrame) -> str:
-    """The verdicts, as Markdown: the control beside the difference, power, rates with edges."""
+    """The verdicts, as Markdown: the choice of rates, power and the control beside each."""
     rows = table[table["lacks"] == ""].to_dict("records")
-    return markdown(
-        VERDICT, ((*common(row), row["control"], power(row), row["rates"]) for row in rows)
-    )
+    return markdown(VERDICT, ((*common(row), row["control"], row["rates"]) for row in rows))
 
 
 def open_table(table: pd.DataFrame) -> str:
     """Differences that are no verdicts, as Markdown, with what each of them lacks."""
     rows = table[table["lacks"] != ""].to_dict("records")
-    return markdown(OPEN, ((*common(row), power(row), row["lacks"]) for row in rows))
+    return markdown(OPEN, ((*common(row), row["lacks"]) for row in rows))
 
 
 def common(row: Mapping) -> tuple[str, ...]:
     page = place(row["chapter"], row["experiment"])
     where = f"[{row['chapter']}]({page})" if page else row["chapter"]
-    return where, row["claim"], row["world"], str(row["seeds"]), difference(row)
+    told_as = row["claim"], row["world"], str(row["seeds"]), difference(row)
+    again = f"{row['choice']}: {row['again']}" if row["choice"] else "stated"
+    return where, *told_as, again, power(row)
