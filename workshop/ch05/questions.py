@@ -38,7 +38,7 @@ QUESTIONS = Questions(
     Question(
         claim="siblings know a prompt at once",
         row={
-            "pressing": "a critic needs more than a thousand answers, at the best of five rates (section 1)",
+            "pressing": "a critic needs more than a thousand answers (section 1, five rates)",
             "paper": "DeepSeekMath: a critic is costly and hard to get right",
         },
         asked=(
@@ -46,7 +46,7 @@ QUESTIONS = Questions(
                 ids=("S05.2",),
                 claim="a critic is level after 2,688 answers",
                 heading="8 · Scorecard",
-                says="a critic needs more than a thousand answers, at the best of five rates (section 1)",
+                says="a critic needs more than a thousand answers (section 1, five rates)",
                 how="live, one critic; five rates tried",
             ),
         ),

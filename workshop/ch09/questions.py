@@ -105,7 +105,7 @@ QUESTIONS = Questions(
                 ids=("S09.4", "S09.5", "C09.16"),
                 claim="the cap itself helps; a clip must not be held to a sampler, never or +.40",
                 heading="Deeper: A clip held to a rough sampler, or to recomputed probabilities?",
-                says="Old samples ask for the opposite",
+                says="On old samples the table has the clip five points above the capped weight",
                 runs={
                     "mask_new": ["CISPO", "clip at μ"],
                     "mask_old": ["CISPO", "clip at μ"],

@@ -138,7 +138,7 @@ QUESTIONS = Questions(
                 ids=("S10.4",),
                 claim="MaxRL: rare rules sooner, easy ones dip",
                 heading="6 · Where nothing is shared: rare rules",
-                says="about half of its lead was the rate's, and half is its own",
+                says="It does not follow that it is ahead in practice.",
                 runs={
                     "habits_rates": ["MaxRL", "RLOO"],
                     "habits_sigma": ["MaxRL, mean over tokens", "RLOO, mean over tokens"],

@@ -124,7 +124,7 @@ def chosen_again(arm: Sequence[AtRate], against: Sequence[AtRate], seed: int = 0
     Each resample draws as many of all seeds as there are, and each arm takes the rate with the best
     mean score over these; the difference is read on as many of the record's seeds, drawn apart, as
     in an experiment what chooses does not judge. The percentiles are those of Hesterberg (2015),
-    α' = Φ(−√(n/(n−1)) t_{n−1}): with one rate that is Student's interval.
+    those beyond √(n/(n−1)) t_{n−1} of a normal law: with one rate that is Student's interval.
     """
     from scipy.stats import t
 

@@ -88,7 +88,7 @@ def test_a_row_wants_five_seeds_a_claim_about_a_collapse_no_learning():
 def test_two_arms_at_the_end_of_their_grid_are_a_verdict_that_says_so():
     edge = runs("new", 0.7, tried={1e-4: 0.4, 2e-4: 0.7})
     (row,) = ledger([claim(arm=edge).verdict()])
-    assert row.rates == "2e-4, edge; 2e-4" and "an edge" in edge.rates()
+    assert row.rates == "2e-4, edge; 2e-4" and "an edge" in edge.told_rates()
 
 
 def test_a_tie_of_two_rates_has_two_best_ones():
