@@ -66,6 +66,8 @@ RUN = {
     "steps": [Case(3, "rollouts of step 3")],
     "seed": [Case(1, "rollouts of step 1")],
     "model.policy": [Case("another folder", "rollouts of step 1")],
+    "model.dtype": [Case("bfloat16", "rollouts of step 1")],
+    "model.trainable_layers": [Case(1, "update of step 1")],
     "data.task": [Case(f"{__name__}:Echo", "rollouts of step 1")],
     "data.reward": [Case(f"{__name__}:of_length", "rollouts of step 1")],
     "data.levels": [Case((1,), "rollouts of step 1")],
@@ -75,6 +77,7 @@ RUN = {
     "rollout.group_size": [Case(3, "rollouts of step 1")],
     "rollout.max_new_tokens": [Case(9, "rollouts of step 1")],
     "rollout.temperature": [Case(0.6, "rollouts of step 1")],
+    "rollout.stop": [Case(("1",), "rollouts of step 1")],
     "rollout.sync_every": [Case(2, "rollouts of step 2")],
     "optimizer.lr": [Case(2e-2, "update of step 1")],
     "optimizer.warmup": [Case(8, "update of step 1")],
@@ -104,7 +107,14 @@ RUN = {
         Case(3, "evaluation"),
     ],
 }
-RUN_NOTHING = {
+RUN_NOTHING = {  # at this policy and this task, or ever
+    "patience": "how long a silent run goes on (tests/rlbook/training/test_trainer.py)",
+    "model.vocabulary": "of byte-pair vocabularies (tests/rlbook/policy/test_vocabulary.py)",
+    "model.chat": "of problems that are put in a template (tests/rlbook/training/test_chat.py)",
+    "data.mixture": "in the place of data.task (tests/rlbook/tasks/test_mixture.py)",
+    "data.rewards": "of a mixture's parts (tests/rlbook/tasks/test_mixture.py)",
+    "rollout.max_turns": "of episodes (tests/rlbook/training/test_episodes.py)",
+    "rollout.turn_tokens": "of episodes (tests/rlbook/training/test_episodes.py)",
     "sinks": "who is told, not what (tests/rlbook/training/test_sinks.py)",
     "model.device": "where a run computes, not what (tests/rlbook/training/test_devices.py)",
     "optimizer.micro_batch_tokens": "how an update is cut up; its sum is the same (below)",
@@ -148,7 +158,7 @@ METHOD = {
     ],
     "selection": [Case(TopEntropy(0.3), "batch of step 1")],
     "entropy_bonus": [Case(0.5, "update of step 1")],
-    "likelihood": [Case(0.5, "batch of step 1")],
+    "likelihood": [Case(0.5, "batch of step 1", {"aggregation": "token_mean"})],
     "reward_values": [
         Case((0.0, 2.0), "rollouts of step 1"),
         Case((-1.0, 1.0), "rollouts of step 1"),

@@ -140,28 +140,30 @@ def small_table(html: str) -> str:
 def small_png(image: str) -> str:
     """A base64 PNG with a palette of few colours, as many as it takes to lose no region.
 
-    The picture itself where that is smaller, or where 256 are too few.
+    Where 256 lose a square of 3 × 3 pixels, none of 5 × 5; the picture itself where they do, or
+    where that is smaller.
     """
     from PIL import Image
 
     picture = Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB")
     methods = Image.Quantize.MAXCOVERAGE, Image.Quantize.MEDIANCUT, Image.Quantize.FASTOCTREE
-    for colours, method in product((32, 64, 128, 256), methods):
+    tries = [*product((32, 64, 128, 256), methods, (3,)), *product((256,), methods, (5,))]
+    for colours, method, side in tries:
         few = picture.quantize(colours, method, dither=Image.Dither.NONE)
-        if not loses_a_region(picture, few.convert("RGB")):
+        if not loses_a_region(picture, few.convert("RGB"), side):
             buffer = io.BytesIO()
             few.save(buffer, "PNG", optimize=True)
             return min(image, base64.b64encode(buffer.getvalue()).decode(), key=len)
     return image
 
 
-def loses_a_region(picture: "Image", few: "Image") -> bool:
-    """Whether a square of 3 × 3 pixels is visibly off: more than 10 of 255 in some channel."""
+def loses_a_region(picture: "Image", few: "Image", side: int) -> bool:
+    """Whether a square of so many pixels is visibly off: more than 10 of 255 in some channel."""
     from PIL import ImageChops, ImageFilter
 
     bands = ImageChops.difference(picture, few).split()
     off = reduce(ImageChops.lighter, bands).point(lambda step: 255 * (step > VISIBLE))
-    return off.filter(ImageFilter.MinFilter(3)).getbbox() is not None
+    return off.filter(ImageFilter.MinFilter(side)).getbbox() is not None
 
 
 def times_path() -> Path:

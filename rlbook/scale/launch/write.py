@@ -24,7 +24,7 @@ def write_file(settings: Sequence[str], gpus: int) -> Path:
     given = {word.partition("=")[0] for word in settings}
     if missing := [name for name in ASKED if not {name, name.split(".")[1]} & given]:
         raise ValueError(f"{missing[0]} is yours to choose: write {missing[0]}=…")
-    config = with_settings(ScaleConfig(**USUAL, device="cuda"), settings)
+    config = with_settings(ScaleConfig(**USUAL, model={"device": "cuda"}), settings)
     name = f"{Path(config.model.policy).name}-{gpus}gpu"
     if "budget.gpu_memory_gb" not in given:
         config = config.replace(budget={"gpu_memory_gb": round(gpu_memory_gb(config))})

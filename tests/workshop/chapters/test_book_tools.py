@@ -39,7 +39,7 @@ def printed(text):
 
 def test_a_cell_that_shows_the_table_it_read_has_no_problem(notebook, monkeypatch, capsys):
     """The line that `load_results` prints in a notebook is the one that is looked for."""
-    monkeypatch.setattr(evidence, "in_notebook", lambda: True)
+    monkeypatch.setattr(evidence.tables, "in_notebook", lambda: True)
     evidence.load_results("rare_opening_eval")
     notebook.cells[1].source += '; load_results("rare_opening_eval")'
     notebook.cells[1].outputs = [printed(capsys.readouterr().out)]
@@ -276,7 +276,7 @@ def source_notebook(notebook, tmp_path):
 
 @pytest.mark.slow
 def test_two_executions_give_the_same_bytes(source_notebook):
-    first = execute(source_notebook, timeout=600)
+    first, _ = execute(source_notebook, timeout=600)
     stored = source_notebook.read_bytes()
     execute(source_notebook, timeout=600)
     assert source_notebook.read_bytes() == stored
