@@ -50,7 +50,7 @@ class Essence(ast.NodeTransformer):
     """Drops docstrings, annotations, decorators, leading guards, and a class's own guard.
 
     A guard is a bare call of a function named `check_…`, or an `if` that only raises; a class's own
-    is a `__post_init__` of nothing but guards.
+    is a `__post_init__` of nothing but guards, and the base `Choice`, which checks its fields.
     """
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -66,6 +66,7 @@ class Essence(ast.NodeTransformer):
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         """A class without decorators, docstring and methods that only guard."""
         node.decorator_list = []
+        node.bases = [base for base in node.bases if ast.unparse(base) != "Choice"]
         body = [part for part in without_docstring(node.body) if not only_guards(part)]
         node.body = body or [ast.Pass()]
         return self.generic_visit(node)
@@ -102,5 +103,5 @@ def is_guard(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         function = statement.value.func
         name = getattr(function, "id", getattr(function, "attr", ""))
-        return name.startswith("check_")
+        return name.startswith("check_") or name == "__post_init__"
     return False

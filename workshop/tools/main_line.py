@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 from workshop.tools.hygiene import paragraphs
 
-MAX_WORDS, MAX_CODE_CELLS, MAX_PICTURES = 2200, 30, 6
+MAX_WORDS, MAX_CODE_CELLS, MAX_PICTURES = 3000, 30, 6
 WORDS_A_MINUTE, SECONDS_A_LINE, MINUTES_A_PICTURE = 220, 4, 1
 
 COLLAPSED = "jp-MarkdownHeadingCollapsed"

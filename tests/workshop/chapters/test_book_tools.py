@@ -103,7 +103,7 @@ def break_table(nb):
 
 
 def break_prose(nb):
-    nb.cells[0].source = "word " * 81
+    nb.cells[0].source = "word " * 111
 
 
 def break_image(nb):
@@ -155,7 +155,7 @@ def break_lost_evidence(nb):
         (break_error, "cell 1: raised KeyError: a"),
         (break_path, "cell 2: path of one machine: /home/reader/book/x.png"),
         (break_warning_path, "cell 2: path of one machine: /tmp/ipykernel_77"),
-        (break_prose, "cell 0: paragraph of 81 words"),
+        (break_prose, "cell 0: paragraph of 111 words"),
         (break_table, "cell 0: a | inside a formula ends the cell of its table"),
         (break_image, "cell 1: image/png of 150 kB"),
         (break_size, "the limit is 400"),
