@@ -71,7 +71,7 @@ def sums() -> Iterator[Arm]:
     settings = dict(SETTINGS)
     gspo = replace(bounded("clip 0.2"), ratio="sequence", trust_region=RatioClip(0.03, 0.03))
     label_free = "rlbook.rewards.label_free"
-    yield arm("start", RLOO, minibatches=1, steps=1, **settings)
+    yield vary(arm("start", RLOO, minibatches=1, steps=1, **settings), lr=RATES[:1])
     settings["steps"] = 40
     for label, method, minibatches, reward in (
         ("RLOO", RLOO, 1, None),
