@@ -288,7 +288,8 @@ def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
 def silent_metrics(needs: Collection[str]) -> dict[str, float]:
     """The columns of a step that makes no update, by a method with these requirements."""
     names = ["advantage_by_reward", "untrained", *UPDATES, *GAPS, "surprise", "surprise_z"]
-    names += ["grad_norm", *(name for need in BY_METHOD.keys() & needs for name in BY_METHOD[need])]
+    names += ["grad_norm", "learning_rate"]
+    names += [name for need in BY_METHOD.keys() & needs for name in BY_METHOD[need]]
     return dict.fromkeys(names, float("nan")) | {"updates": 0, "skipped_updates": 0}
 
 
