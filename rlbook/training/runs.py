@@ -194,10 +194,12 @@ class Interrupted(KeyboardInterrupt):
 @contextmanager
 def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
     """Act on an interrupt wherever it comes, also while what the runs have yielded is used."""
-    if current_thread() is not main_thread():  # which alone gets interrupts
+    before = signal.getsignal(signal.SIGINT)
+    ignored = before is signal.SIG_IGN  # as of what a script has put in the background
+    if ignored or current_thread() is not main_thread():  # which alone gets interrupts
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda *_: act())
+    signal.signal(signal.SIGINT, lambda *_: act())
     try:
         yield
     finally:

@@ -161,13 +161,22 @@ def test_a_process_that_dies_is_missed():
         side_by_side({"gone": dies(), "other": iter([1])}, at_once=2).histories()
 
 
+@pytest.fixture
+def on_interrupts():
+    """Sets what is done about them: what a shell has put in the background ignores them."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
 @needs_fork
 @pytest.mark.parametrize("where", ["in the wait", "in the loop"])
-def test_an_interrupt_ends_all_of_them_in_one_line(where, capfd):
+def test_an_interrupt_ends_all_of_them_in_one_line(where, capfd, on_interrupts):
     """As a notebook's kernel is interrupted: the children get the signal, too."""
     layers = {name: nn.Linear(1, 1) for name in "ab"}
     before = {name: layer.weight.item() for name, layer in layers.items()}
     runs = {name: counted(layer.weight, 10**6, 0.05) for name, layer in layers.items()}
+    on_interrupts(signal.default_int_handler)
 
     def interrupt():
         for child in active_children():
@@ -186,6 +195,17 @@ def test_an_interrupt_ends_all_of_them_in_one_line(where, capfd):
     assert {name: layer.weight.item() for name, layer in layers.items()} == before
     assert capfd.readouterr() == ("", "")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@needs_fork
+def test_where_interrupts_are_ignored_runs_end_as_usual(on_interrupts):
+    on_interrupts(signal.SIG_IGN)
+    made = {name: [] for name in "ab"}
+    for name, item in side_by_side({n: counted(torch.zeros(1), 3) for n in made}, at_once=2):
+        os.kill(os.getpid(), signal.SIGINT)
+        made[name].append(item)
+    assert {name: len(items) for name, items in made.items()} == {"a": 3, "b": 3}
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 @needs_fork
