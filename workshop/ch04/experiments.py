@@ -197,12 +197,12 @@ class Annotated(Trainer):
 
     def collect(self, seed: int | None = None) -> list[Rollout]:
         if self.step % ROUND == 0 and self.step < ROUND * ROUNDS:
-            self.pairs += self.asked()
+            self.pairs += self.fresh_pairs()
             proxy = learned(self.pairs, 2, derive_seed(self.config.seed, "proxy", self.step))
             self.source.rewards = (proxy, *self.source.rewards[1:])
         return super().collect(seed)
 
-    def asked(self) -> list[Preference]:
+    def fresh_pairs(self) -> list[Preference]:
         """Fewer pairs where most answers to a problem are worth the same."""
         seed = derive_seed(self.config.seed, "annotated", self.step)
         model = base() if "base" in self.config.method.name else self.model

@@ -187,7 +187,7 @@ GIVEN = {
     "unknown .did you mean 'group_normalize'.*: choose from .*, leave_one_out": {
         "advantage": "group_normalise"
     },
-    "trust_region 'PPOClip' is unknown: choose from NoTrustRegion, RatioClip": {
+    "trust_region 'PPOClip' is unknown .did you mean 'RatioClip'.*: choose from NoTrustRegion, ": {
         "trust_region": {"type": "PPOClip"}
     },
     "trust_region WeightClip is missing 'max'": {"trust_region": "WeightClip"},

@@ -550,7 +550,7 @@ ERRORS = {
     "form must be": lambda: max_rl(R, G, form="9"),
     "gradient must be": lambda: sequence_ratio(ONES, ONES, MASK, gradient="none"),
     "kind must be one of": lambda: kl_estimate(ONES, ONES, "k4"),
-    "where must be": lambda: KLPenalty(where="advantage"),
+    "KLPenalty.where: .*'loss' or 'reward', got 'advantage'": lambda: KLPenalty(where="advantage"),
     "beta must be": lambda: KLPenalty(beta=-0.1),
     "decay must lie": lambda: EMABaseline(decay=1.0),
     "0 < cache": lambda: overlong_penalty(torch.tensor([3]), 10, 11),

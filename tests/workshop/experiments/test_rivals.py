@@ -67,11 +67,11 @@ def test_pairs_are_asked_for_in_rounds_and_the_reward_model_learns_from_all(monk
 def test_the_null_arm_asks_about_the_bases_answers(monkeypatch):
     arms = ("its own pairs, five times", "the base's pairs, five times")
     own, null = (small(label, monkeypatch) for label in arms)
-    assert [p.chosen.text for p in own.asked()] == [p.chosen.text for p in null.asked()]
+    assert [p.chosen.text for p in own.fresh_pairs()] == [p.chosen.text for p in null.fresh_pairs()]
     for trainer in (own, null):
         with torch.no_grad():
             trainer.model.lm_head.weight.mul_(0.3)
-    texts = [{p.chosen.text for p in trainer.asked()} for trainer in (own, null)]
+    texts = [{p.chosen.text for p in trainer.fresh_pairs()} for trainer in (own, null)]
     assert texts[0] != texts[1]
 
 
@@ -79,7 +79,7 @@ def test_a_policy_of_one_worth_only_gives_fewer_pairs(monkeypatch):
     trainer = small("its own pairs, five times", monkeypatch)
     monkeypatch.setattr(rivals, "ASKED_AT_MOST", 6)
     monkeypatch.setattr(rivals, "expert", lambda rollout: 0.0)
-    assert trainer.asked() == []
+    assert trainer.fresh_pairs() == []
 
 
 def test_steps_are_passes():
