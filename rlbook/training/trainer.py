@@ -1,6 +1,6 @@
 """A run: collect rollouts, learn from them, hand the weights to the sampler, measure, save."""
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rlbook.training.filter import Patience, select_groups
 from rlbook.training.judge import labeller
 from rlbook.training.learner import Learner
 from rlbook.training.metrics import rollout_metrics
+from rlbook.training.pool import question
 from rlbook.training.resume import described, saved_run
 from rlbook.training.rewards import Reward, rewards_of
 from rlbook.training.seams import check_given, measured
@@ -109,8 +110,8 @@ class Trainer:
                 "rlbook.evaluation.evaluate_run), or set it to 0"
             )
         metrics = rollout_metrics(rollouts, self.version, labeller(self.task))
-        asked = {r.problem.prompt for r in rollouts}
-        metrics["asked_again"] = mean(prompt in self.asked for prompt in asked)
+        asked = self.questions(r.problem for r in rollouts)
+        metrics["asked_again"] = mean(one in self.asked for one in asked)
         self.asked = asked
         used = select_groups(rollouts, self.method)[: self.config.batch_size]
         metrics |= self.learner.learn(used)
@@ -123,11 +124,16 @@ class Trainer:
         return {"step": self.step, **metrics}
 
     def leaked(self, asked: Set[str]) -> float:
-        """Share of the pool's prompts, or of those asked, that are held out for evaluation."""
+        """Share of the pool's questions, or of those asked, that are held out for evaluation."""
         config, pool = self.config, self.source.pool
-        prompts = {p.prompt for p in pool.problems.values()} if pool else asked
-        held_out = held_out_problems(self.task, config.evaluation.prompts, config.data.levels)
-        return mean(prompt in {p.prompt for p in held_out} for prompt in prompts)
+        trained = self.questions(pool.problems.values()) if pool else asked
+        problems = held_out_problems(self.task, config.evaluation.prompts, config.data.levels)
+        held_out = self.questions(problems)
+        return mean(one in held_out for one in trained)
+
+    def questions(self, problems: Iterable[Problem]) -> Set[str]:
+        """What these problems ask, as texts."""
+        return {str(question(self.task, problem)) for problem in problems}
 
     def sync(self) -> None:
         """Give the sampler the current weights."""
@@ -167,7 +173,7 @@ class Trainer:
         """What training changes, as `save` writes it: weights, moments and all the rest."""
         optimizers = {name: o.state_dict() for name, o in self.learner.optimizers.items()}
         models = {name: m.state_dict() for name, m in self.models().items()}
-        rest = self.learner.state() | self.source.state()
+        rest = self.learner.state() | self.source.state() | {"asked": sorted(self.asked)}
         return {"models": models, "optimizers": optimizers, "rest": rest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -178,6 +184,7 @@ class Trainer:
             optimizer.load_state_dict(state["optimizers"][name])
         self.learner.load_state(state["rest"])
         self.source.load_state(state["rest"])
+        self.asked = set(state["rest"]["asked"])
 
     def models(self) -> dict[str, nn.Module]:
         """All models of the run that change while it goes on."""
