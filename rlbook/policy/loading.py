@@ -146,10 +146,13 @@ def _fetched(load: Callable[..., T], name: str, **how: object) -> T:
     try:  # without a network, what was fetched before is all there is, and no use in trying again
         return load(source, **how, local_files_only=isinstance(source, Path) or not online())
     except OSError as error:
-        raise OSError(
-            f"cannot load policy {name!r}: there is no such folder here, and as a hub id it cannot "
-            "be fetched. Without a network use 'tiny' or 'smollm2-135m'."
-        ) from error
+        what = (
+            f"as a folder it lacks files or has one that cannot be read: {error}"
+            if isinstance(source, Path)
+            else "there is no such folder here, and as a hub id it cannot be fetched. Without a "
+            "network use 'tiny' or 'smollm2-135m'."
+        )
+        raise OSError(f"cannot load policy {name!r}: {what}") from error
 
 
 def online() -> bool:

@@ -92,6 +92,7 @@ class Client:
     """A generator's control routes."""
 
     url: str = "http://127.0.0.1:1"
+    name: str = "generator0"
     asked: list = field(default_factory=list)
     read: list = field(default_factory=list)
 

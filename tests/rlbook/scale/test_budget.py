@@ -25,7 +25,7 @@ from rlbook.scale.plan.fit import check, fastest_split, fixes, impossible, too_l
 from rlbook.scale.plan.table import SLOWER
 from rlbook.scale.rollout.evaluate import named_set
 from rlbook.scaling.shape import model_shape, shape_of
-from rlbook.tasks import Problem, dataset
+from rlbook.tasks import dataset
 from rlbook.training.config import changed as changed_by_words
 from rlbook.training.config import load_config as training_config
 
@@ -434,14 +434,15 @@ def data_of_published_size(monkeypatch):
     """Stand-ins for the hub's data sets: as many rows, made-up questions, no network."""
     rows = {"POLARIS-Project/Polaris-Dataset-53K": (53_291, 0), "openai/gsm8k": (7_473, 1_319)}
 
-    def read_hub(source):
-        train, test = rows[source.name]
-        made = [
-            Problem(f"{i:x}", f"What is {i} + {i}?", f"{2 * i}", 0) for i in range(train + test)
-        ]
-        return (made[:train], made[train:]) if test else dataset.divide(made)
+    def hub_rows(source):
+        def made(start, count):
+            for i in range(start, start + count):
+                yield f"row {i}", {"question": f"What is {i} + {i}?", "answer": f"{2 * i}"}
 
-    monkeypatch.setattr(dataset, "read_hub", read_hub)
+        train, test = rows[source.name]
+        return {"train": made(0, train)} | ({"held out": made(train, test)} if test else {})
+
+    monkeypatch.setattr(dataset, "hub_rows", hub_rows)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -549,7 +550,7 @@ def test_prompts_are_measured():
 
 
 def test_models_that_are_not_at_hand():
-    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+    with pytest.raises(FileNotFoundError, match="no such folder: nowhere; check the path"):
         model_shape("./nowhere")
     with pytest.raises(ValueError, match="model_type"):
         measure_shape(ScaleConfig(budget={"shape": {"hidden_size": 3}}))
@@ -558,7 +559,7 @@ def test_models_that_are_not_at_hand():
 
 
 def test_a_hub_name_without_a_network(monkeypatch):
-    def unreachable(source):
+    def unreachable(source, **how):
         raise OSError("We couldn't connect to 'https://huggingface.co'\nmore")
 
     monkeypatch.setattr("rlbook.scaling.shape.AutoConfig.from_pretrained", unreachable)

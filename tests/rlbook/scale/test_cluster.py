@@ -64,7 +64,7 @@ def until(condition):
 @pytest.fixture
 def several_nodes(monkeypatch):
     """The settings for several nodes, wherever there is no vLLM."""
-    monkeypatch.setattr(vllm_adapter, "server_command", lambda config: ([], {}))
+    monkeypatch.setattr(vllm_adapter, "server_command", lambda config, context: ([], {}))
     return load_config("configs/multi-node.yaml")
 
 

@@ -38,6 +38,7 @@ SHARED = (
     "method",
     "steps",
     "seed",
+    "patience",
     "sinks",
     "model",
     "data",
@@ -74,7 +75,10 @@ def test_defaults_are_those_of_any_run():
 
 
 def test_no_setting_is_declared_twice():
-    """But `dtype` of weights here and there, and engines and intervals of unlike things."""
+    """But `dtype` of weights here and there, and engines and intervals of unlike things.
+
+    That of the model is what the trainer and then the generators follow where they say nothing.
+    """
     sections = {
         name: set(field.annotation.model_fields)
         for name, field in ScaleConfig.model_fields.items()
@@ -82,7 +86,7 @@ def test_no_setting_is_declared_twice():
     }
     shared = set().union(*(sections[name] for name in sections if name in SHARED))
     added = [field for name in sections if name not in SHARED for field in sections[name]]
-    assert shared & set(added) == {"every"}  # of evaluations, and of checkpoints
+    assert shared & set(added) == {"every", "dtype"}  # of evaluations, and of checkpoints
     assert {field for field in added if added.count(field) > 1} == {"dtype", "engine"}
 
 
@@ -90,10 +94,13 @@ def test_settings_without_their_section_are_those_of_the_first_that_has_them():
     config = ScaleConfig(lr=1e-3, max_staleness=2, dtype="bfloat16", engine="vllm", every=3)
     assert config.optimizer.lr == 1e-3 and config.critic.lr == ScaleConfig().critic.lr
     assert (config.generate.max_staleness, config.generate.engine) == (2, "vllm")
-    assert (config.generate.dtype, config.train.dtype) == ("bfloat16", "float32")
+    assert {s.dtype for s in (config.model, config.train, config.generate)} == {"bfloat16"}
+    apart = ScaleConfig(dtype="bfloat16", train_dtype="float32", engine="vllm")
+    assert (apart.model.dtype, apart.train.dtype) == ("bfloat16", "float32")
     assert (config.evaluation.every, config.checkpoint.every) == (3, 20)
     other = ScaleConfig(train_dtype="bfloat16", checkpoint_every=4)
     assert (other.generate.dtype, other.train.dtype) == ("bfloat16", "bfloat16")
+    assert other.model.dtype == ScaleConfig().model.dtype == "float32"
     assert other.checkpoint.every == 4
 
 

@@ -280,6 +280,6 @@ class Characters:
     def __call__(self, text, add_special_tokens=True):
         return SimpleNamespace(input_ids=list(map(ord, "^" * add_special_tokens + text)))
 
-    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
-        assert not tokenize and add_generation_prompt
+    def apply_chat_template(self, messages, tools, tokenize, add_generation_prompt):
+        assert not tools and not tokenize and add_generation_prompt
         return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"

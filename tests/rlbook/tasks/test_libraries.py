@@ -67,7 +67,7 @@ def test_power_towers_are_stopped_and_the_next_answer_is_judged():
 def test_loading_a_scorer_is_not_counted_whoever_started_the_worker(monkeypatch):
     worker, asked = BoundedWorker(), []
 
-    def exchange(process, request, seconds):
+    def exchange(process, request, seconds, waiting):
         asked.append((request["scorer"], seconds))
         return {}
 
