@@ -218,6 +218,7 @@ def test_evaluation_at_intervals_adds_the_held_out_accuracy(little_policy, parit
     for metrics, plain in zip(trainer, quiet, strict=True):
         if trainer.step % 2 == 0:
             assert metrics.pop("heldout") == evaluate_run(trainer)["pass@1"]
+            assert metrics.pop("heldout_asked") == 0  # these seeds share no prompt
         assert metrics == pytest.approx(plain, nan_ok=True)  # measuring does not change the run
 
 
