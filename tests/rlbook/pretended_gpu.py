@@ -11,7 +11,8 @@ What cannot be seen this way: streams, kernels' own numbers, what waits in NCCL,
 
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
@@ -202,6 +203,11 @@ def without_streams(stack):
             stack.enter_context(on_cpu)
     main = sys.modules[FSDP + "_fully_shard"]
     stack.enter_context(patch.object(main, "_get_device_from_mesh", lambda mesh: DEVICE))
+    stream = SimpleNamespace(synchronize=lambda: None)
+    for name in ("default_stream", "current_stream"):
+        stack.enter_context(patch.object(torch.cuda, name, lambda *device: stream))
+    stack.enter_context(patch.object(torch.cuda, "stream", lambda stream: nullcontext()))
+    stack.enter_context(patch.object(Tensor, "record_stream", lambda tensor, stream: None))
     for name in ("synchronize", "set_device"):
         stack.enter_context(patch.object(torch.cuda, name, lambda *device: None))
 
