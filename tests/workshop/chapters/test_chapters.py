@@ -3,6 +3,7 @@
 import ast
 import re
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -70,6 +71,9 @@ def workshop_modules(path: Path) -> set[str]:
     imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
     ours = [node for node in imports if str(node.module).startswith("workshop")]
     named = [(node.module, alias.name) for node in ours for alias in node.names]
+    for module, what in named:  # a file is no attribute of its folder before it is imported
+        if find_spec(module).submodule_search_locations and find_spec(f"{module}.{what}"):
+            import_module(f"{module}.{what}")
     things = ((module, getattr(import_module(module), what)) for module, what in named)
     return {one.__name__ if isinstance(one, ModuleType) else module for module, one in things}
 
