@@ -16,7 +16,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from itertools import count, pairwise
 from random import Random
 
@@ -246,9 +246,7 @@ class Pipeline:
         n = rollout.group_size
         luck = [derive_seed(self.config.seed, "world", ticket, i) for i in range(n)]
         with ExitStack() as sessions:
-            begun = [world.begin(problem, seed) for seed in luck]
-            for session in begun:
-                sessions.callback(session.close)
+            begun = [sessions.enter_context(closing(world.begin(problem, seed))) for seed in luck]
             episodes = [dialogue(problem, session, dialect, limits) for session in begun]
             turns = await self.together(episodes)
             rollouts = rollouts_of_turns(
