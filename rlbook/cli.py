@@ -294,6 +294,9 @@ def translate(words: Sequence[str]) -> None:
     print(translation_text(said, sizes.settings(asked.to)))
 
 
+STARTING = "--resume", "--rollback"  # flags of `rlbook scale` under which processes are started
+
+
 def scale(words: Sequence[str]) -> int:
     """Train asynchronously with generator servers, an orchestrator and FSDP2 trainers.
 
@@ -301,6 +304,10 @@ def scale(words: Sequence[str]) -> int:
     for its settings. `rlbook scale model.policy=Qwen/Qwen3-0.6B data.task=dataset:openai/gsm8k:main
     --gpus 1` plans a run, writes its file and asks whether to start it.
     """
+    if not any(word.startswith("-") and word not in STARTING for word in words):
+        from rlbook.scale.launch.processes import preload
+
+        preload()  # on the other core, while this process imports as much
     from rlbook.scale.config import ScaleConfig
     from rlbook.scale.config import load_config as load
     from rlbook.training.config import settings_text

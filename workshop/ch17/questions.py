@@ -33,7 +33,7 @@ QUESTIONS = Questions(
     Question(
         claim="a death costs no update",
         row={
-            "pressing": "two kills, 24 updates of 24; those made again equal to the bit (section "
+            "pressing": "two kills, 16 updates of 16; those made again equal to the bit (section "
             "7)",
         },
     ),
