@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 from PIL import Image
 
 from rlbook.paths import ROOT
+from workshop.shared.bound import without_bindings
 from workshop.site.dark import dark_png, dark_svg
 from workshop.site.navigation import without_navigation
 from workshop.site.owner import Owner
@@ -62,7 +63,8 @@ def page_of(
     for index, cell in enumerate(page.cells):
         if cell.cell_type == "markdown":
             section = heading(cell.source) or section
-            text = one_title(without_navigation(cell.source), first=index == 0)
+            text = without_navigation(without_bindings(cell.source))
+            text = one_title(text, first=index == 0)
             cell.source = with_links(text, path, owner)
         elif cell.cell_type == "code":
             drawers |= known(cell.source)

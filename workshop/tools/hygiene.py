@@ -12,6 +12,7 @@ from nbformat.v4.rwbase import rejoin_lines
 
 from rlbook.manifest import sha256
 from rlbook.paths import data_dir
+from workshop.shared.bound import without_bindings
 from workshop.shared.evidence import READ_MARK
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -145,6 +146,7 @@ def paragraphs(markdown: str) -> list[str]:
 
     An item of a list counts as a paragraph of its own.
     """
+    markdown = without_bindings(markdown)
     for block in (r"```.*?```", r"\$\$.*?\$\$", r"\$[^$\n]+\$", r"`[^`\n]+`", r"<[^>]+>"):
         symbol = " x " if block.startswith((r"\$[", "`[")) else "\n\n"
         markdown = re.sub(block, symbol, markdown, flags=re.DOTALL)

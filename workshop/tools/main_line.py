@@ -17,6 +17,7 @@ from nbformat import NotebookNode
 from workshop.tools.hygiene import paragraphs
 
 MAX_WORDS, MAX_CODE_CELLS, MAX_PICTURES = 3000, 30, 6
+MAX_LINES = 120
 WORDS_A_MINUTE, SECONDS_A_LINE, MINUTES_A_PICTURE = 220, 4, 1
 
 COLLAPSED = "jp-MarkdownHeadingCollapsed"
@@ -79,7 +80,10 @@ def highest(cell: NotebookNode) -> tuple[int, str] | None:
 
 
 def measure(notebook: NotebookNode, place: str | None = "main") -> Part:
-    """What the cells in one place take, but those with a solution or for Colab; None: all cells."""
+    """What the cells in one place take, but those with a solution or for Colab; None: all cells.
+
+    A cell whose source is hidden shows its outputs alone.
+    """
     cells = [
         cell
         for cell, where in zip(notebook.cells, places(notebook), strict=True)
@@ -89,10 +93,15 @@ def measure(notebook: NotebookNode, place: str | None = "main") -> Part:
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
     return Part(
         words=sum(len(each.split()) for text in texts for each in paragraphs(text)),
-        code_cells=len(code),
-        lines=sum(len(cell.source.strip().splitlines()) for cell in code),
+        code_cells=sum(not is_hidden(cell) for cell in code),
+        lines=sum(len(cell.source.strip().splitlines()) for cell in code if not is_hidden(cell)),
         pictures=sum(map(is_picture, (output for cell in code for output in cell.outputs))),
     )
+
+
+def is_hidden(cell: NotebookNode) -> bool:
+    """Whether JupyterLab and the site show a cell's outputs without its source."""
+    return bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
 
 
 def is_picture(output: NotebookNode) -> bool:
@@ -108,11 +117,12 @@ def is_shaped(notebook: NotebookNode) -> bool:
     return "folded" in places(notebook)
 
 
-def main_line_problems(notebook: NotebookNode) -> list[str]:
+def main_line_problems(notebook: NotebookNode, max_lines: int = MAX_LINES) -> list[str]:
     """What a chapter with a main line must not be committed with."""
     part = measure(notebook)
     limits = (
         ("words", part.words, MAX_WORDS),
+        ("lines of code in view", part.lines, max_lines),
         ("code cells", part.code_cells, MAX_CODE_CELLS),
         ("pictures", part.pictures, MAX_PICTURES),
     )
@@ -136,8 +146,7 @@ def fold_problems(notebook: NotebookNode) -> Iterator[str]:
                 f"cell {index}: a folded heading stands alone with one line in italics below it, "
                 "*Aside …*, which says what follows: it is all that is seen of the section"
             )
-        hidden = cell.metadata.get("jupyter", {}).get("source_hidden")
-        if SOLUTION in cell.metadata.get("tags", []) and not hidden:
+        if SOLUTION in cell.metadata.get("tags", []) and not is_hidden(cell):
             yield f"cell {index}: a solution in sight; set jupyter.source_hidden"
 
 
@@ -215,16 +224,17 @@ def stored(tree: ast.Module) -> set[str]:
 
 def report(paths: Sequence[Path]) -> str:
     """A row per chapter: main line beside the whole, and what is wrong with it."""
-    head = f"{'chapter':<24}{'words':>12}{'code cells':>12}{'pictures':>10}{'minutes':>12}"
-    rows = [head + "   (main line / whole)"]
+    columns = f"{'words':>12}{'lines':>10}{'code cells':>12}{'pictures':>10}{'minutes':>10}"
+    rows = [f"{'chapter':<24}{columns}   (main line / whole)"]
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
         line, whole = measure(notebook), measure(notebook, None)
         pairs = (
             (f"{line.words}/{whole.words}", 12),
+            (f"{line.lines}/{whole.lines}", 10),
             (f"{line.code_cells}/{whole.code_cells}", 12),
             (f"{line.pictures}/{whole.pictures}", 10),
-            (f"{line.minutes:.0f}/{whole.minutes:.0f}", 12),
+            (f"{line.minutes:.0f}/{whole.minutes:.0f}", 10),
         )
         rows.append(f"{path.stem:<24}" + "".join(f"{pair:>{width}}" for pair, width in pairs))
         if is_shaped(notebook):

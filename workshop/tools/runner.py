@@ -20,6 +20,8 @@ from nbformat import NotebookNode
 
 from rlbook.manifest import manifest
 from rlbook.paths import ROOT, data_dir
+from workshop.shared.bound import VARIABLE as NUMBERS
+from workshop.shared.bound import bound_numbers, filled
 from workshop.shared.waiting import START as NOTES
 from workshop.shared.waiting import VARIABLE, waiting
 from workshop.site.vectors import START, folder_of, take_vectors
@@ -85,14 +87,24 @@ def execute(path: str | Path, timeout: int = 300) -> tuple[float, dict[str, Any]
     )
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        notes = Path(folder) / "notes"
-        client.execute(env=os.environ | {VARIABLE: str(notes)})
+        notes, numbers = Path(folder) / "notes", Path(folder) / "numbers"
+        client.execute(env=os.environ | {VARIABLE: str(notes), NUMBERS: str(numbers)})
         waits = waiting(notebook, notes)
+        fill(notebook, json.loads(numbers.read_text()) if numbers.is_file() else {})
     seconds = time.perf_counter() - start
     clean(notebook, path.stem)
     take_vectors(notebook, folder_of(path))
     nbformat.write(notebook, path)
     return seconds, waits
+
+
+def fill(notebook: NotebookNode, values: dict[str, str]) -> None:
+    """Write the numbers of a run into the text. Raises `ValueError` if no cell has told them."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and any(bound_numbers(cell.source)):
+            if not values:
+                raise ValueError("bound numbers, but the last cell does not call `hold`")
+            cell.source = filled(cell.source, values)
 
 
 def clean(notebook: NotebookNode, name: str) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import nbformat
 
 from rlbook.paths import data_dir
+from workshop.shared.bound import without_bindings
 from workshop.tools.main_line import highest, places
 
 LETTERS = {unicodedata.name(c).split()[-1].lower(): c for c in "αβγδεζηθικμνξπρστυφχψω"}
@@ -75,7 +76,7 @@ def prose(notebook: str | Path) -> str:
 
 def bare(text: str) -> str:
     """Markdown without code spans and link targets."""
-    text = re.sub(r"```.*?```|`[^`]*`", " ", text, flags=re.DOTALL)
+    text = re.sub(r"```.*?```|`[^`]*`", " ", without_bindings(text), flags=re.DOTALL)
     return re.sub(r"\]\([^)]*\)", "]", text)
 
 

@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from workshop.shared.checks import check_lines
 from workshop.shared.schematic import schematic
 from workshop.site.navigation import navigated, navigation, without_navigation
-from workshop.tools.main_line import COLLAPSED, main_line_problems, measure, places
+from workshop.tools.main_line import COLLAPSED, MAX_LINES, main_line_problems, measure, places
 from workshop.tools.runner import chapters
 
 NUMBERED = [path for path in chapters() if path.match("chapters/[0-9]*.ipynb")]
@@ -23,11 +23,31 @@ def name(path):
 
 
 SHAPED = [path for path in NUMBERED if "folded" in places(read(path))]
+# Main lines that still show more code than a reader has time for: none may grow.
+LONGER = {
+    "01_policy": 282,
+    "02_reinforce": 234,
+    "03_ppo": 270,
+    "04_rlhf": 283,
+    "05_grpo": 210,
+    "06_rloo": 219,
+    "07_dr_grpo": 233,
+    "08_dapo": 256,
+    "09_cispo_gspo": 271,
+    "10_maxrl": 258,
+    "11_dppo": 214,
+    "12_tricks_or_traps": 209,
+    "13_reality_check": 247,
+    "14_efficient_reasoning": 247,
+    "15_credit_assignment": 266,
+    "16_scalerl": 252,
+    "17_capstone": 253,
+}
 
 
 @pytest.mark.parametrize("path", SHAPED, ids=name)
 def test_the_main_line_is_short_and_stands_alone(path):
-    found = main_line_problems(read(path))
+    found = main_line_problems(read(path), LONGER.get(path.stem, MAX_LINES))
     assert not found, "\n" + "\n".join(found)
 
 

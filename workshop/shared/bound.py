@@ -1,0 +1,81 @@
+"""Numbers in a chapter's prose that its own run fills in.
+
+In a Markdown cell `0.77<!--{final["CISPO"]:.2f}-->` shows a number, and hides from every reader of
+the page what it is: an expression over the names that the notebook has bound by its end, and the
+format of `str.format`. `python -m workshop book` writes the number anew at each execution; in a
+reader's own run the last cell says which sentences are no longer about that run.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbook.paths import ROOT
+
+VARIABLE = "RLBOOK_BOUND_NUMBERS"  # names a file: this run's numbers are going to be written
+SLOT = re.compile(r"(?P<shown>[^\s(\[|*>]*)<!--\{(?P<expression>.+?):(?P<form>[^:{}]*)\}-->")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A number in the text, and the expression and format that it comes from."""
+
+    shown: str
+    expression: str
+    form: str
+
+    def value(self, names: Mapping[str, Any]) -> str:
+        """What a run shows here. Raises `ValueError` naming an expression that has no value."""
+        try:
+            text = format(eval(self.expression, dict(names)), self.form)
+        except Exception as error:
+            raise ValueError(f"{self.expression} has no value at the end: {error!r}") from error
+        return text.replace("-", "−") if text[:1] == "-" else text
+
+
+def bound_numbers(markdown: str) -> Iterator[Bound]:
+    """The bound numbers of a text, in its order."""
+    return (Bound(**found.groupdict()) for found in SLOT.finditer(markdown))
+
+
+def without_bindings(markdown: str) -> str:
+    """The text as a reader sees it."""
+    return re.sub(r"<!--\{.+?\}-->", "", markdown)
+
+
+def filled(markdown: str, values: Mapping[str, str]) -> str:
+    """The text with the values of its expressions, by "expression:format"."""
+
+    def number(found: re.Match[str]) -> str:
+        key = f"{found['expression']}:{found['form']}"
+        return f"{values[key]}<!--{{{key}}}-->"
+
+    return SLOT.sub(number, markdown)
+
+
+def hold(chapter: str, names: Mapping[str, Any]) -> None:
+    """Compare every bound number of a chapter (its file's stem) with the run that ends here.
+
+    Prints how many there are and which of them this run does not show; raises `ValueError` for an
+    expression without a value.
+    """
+    path = ROOT / "chapters" / f"{chapter}.ipynb"
+    cells = json.loads(path.read_text())["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    all_bound = [each for text in texts for each in bound_numbers(text)]
+    values = {f"{each.expression}:{each.form}": each.value(names) for each in all_bound}
+    if target := os.environ.get(VARIABLE):
+        Path(target).write_text(json.dumps(values))
+        print(f"{len(all_bound)} numbers in the text are those of this run")
+        return
+    other = [
+        f"    the text says {each.shown}, this run {value}: {each.expression}"
+        for each in all_bound
+        if (value := values[f"{each.expression}:{each.form}"]) != each.shown
+    ]
+    print(f"{len(all_bound) - len(other)} of {len(all_bound)} numbers in the text are those of "
+          "this run", *other, sep="\n")  # fmt: skip
