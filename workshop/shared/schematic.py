@@ -58,6 +58,25 @@ def schematic(
     return fig
 
 
+def chapter_map(lit: Mapping[str, str]) -> Figure:
+    """The seven boxes without the completions, for a first screen: a chapter's lit, with its words.
+
+    Raises `ValueError` for a box that is not in the drawing.
+    """
+    if strange := {*lit} - {*BOXES}:
+        raise ValueError(f"no box is called {sorted(strange)[0]!r}: {', '.join(BOXES)}")
+    fig, ax = plt.subplots(figsize=(8.6, 1.15))
+    for box in BOXES:
+        draw_box(ax, box, LIT if box in lit else None, pale=False)
+        ax.text(middle(box), -0.24, lit.get(box, ""), ha="center", fontsize=7.5, color=LIT)
+    for left, right in pairwise(BOXES):
+        arrow(ax, (LEFT[left] + WIDTH + 0.03, 0.23), (LEFT[right] - 0.03, 0.23))
+    arrow(ax, (middle("weights"), 0.58), (middle("answers"), 0.58), "arc3,rad=0.1")
+    ax.set(xlim=(-0.1, right_edge() + 0.1), ylim=(-0.35, 1.15))
+    ax.axis("off")
+    return fig
+
+
 def middle(box: str) -> float:
     return LEFT[box] + WIDTH / 2
 

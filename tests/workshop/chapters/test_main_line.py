@@ -6,7 +6,7 @@ import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workshop.shared.checks import check_lines
-from workshop.shared.schematic import schematic
+from workshop.shared.schematic import chapter_map, schematic
 from workshop.site.navigation import navigated, navigation, without_navigation
 from workshop.tools.main_line import COLLAPSED, MAX_LINES, main_line_problems, measure, places
 from workshop.tools.runner import chapters
@@ -142,6 +142,13 @@ def test_a_schematic_says_what_it_cannot_draw():
         schematic("Title", {"reward"}, {})
     with pytest.raises(ValueError, match="'loss' needs an entry for each of A, B, C, D"):
         schematic("Title", {"loss"}, {"loss": ["1"]})
+
+
+def test_a_map_lights_a_chapters_boxes_and_knows_no_others():
+    texts = [text.get_text() for text in chapter_map({"loss": "clipping"}).axes[0].texts]
+    assert "clipping" in texts
+    with pytest.raises(ValueError, match="no box is called 'reward'"):
+        chapter_map({"reward": ""})
 
 
 def middle(values):
