@@ -4,12 +4,17 @@ They are said once, in the chapter; the appendix repeats what stands there.
 """
 
 import re
+import tomllib
+from dataclasses import replace
 from functools import cache
 
 import nbformat
 from IPython.display import Markdown
 from nbformat import NotebookNode
 
+from rlbook.objectives import METHODS, DivergenceMask, RatioClip, TrustRegion, WeightClip
+from rlbook.paths import data_dir
+from workshop.shared.scorecard import markdown
 from workshop.tools.runner import chapters
 
 ASKED = r"Does this apply to my run\?|What does your log say\?"
@@ -44,3 +49,40 @@ def applies(number: str) -> str:
 def digest(number: str) -> Markdown:
     """What training showed, and whether it concerns a run of one's own."""
     return Markdown(f"{card(number)}\n\n**Does this apply to my run?**\n\n{applies(number)}")
+
+
+def start_values() -> Markdown:
+    """What papers print of their runs, with the model each was: where a run of one's own begins."""
+    papers = tomllib.loads((data_dir() / "paper_settings.toml").read_text(encoding="utf-8"))
+    head = ("paper", "model", "learning rate", "answers to a prompt, G", "updates a batch, K",
+            "prompts", "limit, tokens", "trust region")  # fmt: skip
+    return Markdown(markdown(head, (start_value(name, paper) for name, paper in papers.items())))
+
+
+def start_value(name: str, paper: dict[str, str]) -> tuple[str, ...]:
+    """A paper's row of `start_values`."""
+    row, *words = paper["words"].split()
+    said = dict(word.split("=") for word in words)
+    region = METHODS[row].trust_region
+    changed = {
+        key.rpartition(".")[2]: float(value)
+        for key, value in said.items()
+        if key.startswith("method.trust_region.")
+    }
+    number, _, where = paper["source"].removeprefix("arXiv:").partition(", ")
+    link = f"[{name}](https://arxiv.org/abs/{number}), {where}"
+    counts = (f"{int(said[key]):,}" for key in ("group_size", "minibatches", "prompts"))
+    limit = f"{int(said['max_new_tokens']):,}"
+    return link, paper["model"], said["lr"], *counts, limit, bounds(replace(region, **changed))
+
+
+def bounds(region: TrustRegion) -> str:
+    """A trust region in a few words."""
+    match region:
+        case RatioClip(low=low, high=high):
+            return f"ratio from {1 - low:g} to {1 + high:g}"
+        case WeightClip(max=cap):
+            return f"weight at most {cap:g}"
+        case DivergenceMask(kind=kind, low=low, ratio_cap=cap):
+            return f"{kind.upper()} at most {low:g}" + (f", weight at most {cap:g}" if cap else "")
+    return "none"

@@ -71,9 +71,25 @@ def verdicts_table(table: pd.DataFrame) -> str:
 
 
 def open_table(table: pd.DataFrame) -> str:
-    """Differences that are no verdicts, as Markdown, with what each of them lacks."""
-    rows = table[table["lacks"] != ""].to_dict("records")
-    return markdown(OPEN, ((*common(row), row["lacks"]) for row in rows))
+    """Differences that are no verdicts, as Markdown, with what each of them lacks: folded by
+    chapter, under how many there are, and how many lack what.
+    """
+    lacking = table[table["lacks"] != ""]
+    chapters = ((str(chapter), rows) for chapter, rows in lacking.groupby("chapter"))
+    return "\n\n".join(folded(counted(chapter, rows), rows) for chapter, rows in chapters)
+
+
+def folded(summary: str, rows: pd.DataFrame) -> str:
+    """Rows of the table behind a line that opens them."""
+    shown = markdown(OPEN, ((*common(row), row["lacks"]) for row in rows.to_dict("records")))
+    return f"<details><summary>{summary}</summary>\n\n{shown}\n\n</details>"
+
+
+def counted(chapter: str, rows: pd.DataFrame) -> str:
+    """How many claims of a chapter stand without a verdict, and what they lack."""
+    lacks = rows["lacks"].str.split(", ").explode().value_counts()
+    most = "; ".join(f"{count} lack {what}" for what, count in lacks.items())
+    return f"Chapter {chapter}: {len(rows)} differences ({most})"
 
 
 def common(row: Mapping) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def test_the_bibliography_says_where_a_paper_is_cited():
 
 def test_entries_are_complete():
     for key, entry in terms.bibliography().items():
-        assert {"title", "authors", "year", "link"} <= set(entry), key
+        assert {"title", "authors", "year", "link", "theme"} <= set(entry), key
         assert entry["link"].startswith("http"), key
 
 

@@ -36,3 +36,14 @@ def test_the_page_is_the_chapter_s_own_card_and_question(number):
 def test_a_chapter_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="no chapter '99'"):
         digest.stored("99")
+
+
+def test_start_values_are_those_that_the_papers_print():
+    rows = {
+        row.split("|")[1].split("]")[0].strip(" ["): row
+        for row in digest.start_values().data.splitlines()
+    }
+    assert "Qwen2.5-32B | 1e-6 | 16 | 16 | 512 | 20,480 | ratio from 0.8 to 1.28" in rows["DAPO"]
+    assert "8B | 5e-7 | 16 | 1 | 48 | 14,336 | weight at most 5" in rows["ScaleRL"]
+    assert "TV at most 0.2, weight at most 5" in rows["DPPO, scaling"]
+    assert rows["MaxRL"].endswith("| none |")

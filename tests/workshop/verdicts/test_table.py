@@ -10,7 +10,7 @@ from rlbook.paths import data_dir
 from workshop.shared.scorecard import NAMED, load_ledger, markdown, rows_of, scored
 from workshop.verdicts import ledger
 from workshop.verdicts.book import QUESTIONS, claims
-from workshop.verdicts.table import as_data, open_table, verdicts_table
+from workshop.verdicts.table import as_data, counted, open_table, verdicts_table
 
 FOLDER = data_dir() / "results"
 WORLD = "limit of 32 tokens, own rates"
@@ -38,10 +38,20 @@ def test_its_rows_are_those_of_the_claims(chapter):
 def test_every_claim_is_in_one_of_the_two_tables():
     book = load_ledger()
     whole, lacking = verdicts_table(book), open_table(book)
-    assert whole.count("\n") + lacking.count("\n") == len(book) + 2
+    rows = [line for line in (whole + "\n" + lacking).splitlines() if line.startswith("| [")]
+    assert len(rows) == len(book)
+    assert lacking.count("<details>") == book[book.lacks != ""].chapter.nunique()
     assert f"| what that costs when there is room | {WORLD} | 10 | **-0.33 [-0.4, -0.27]" in whole
     assert "| 1e-4, edge; 2e-4 |" in whole
     assert "| imitating a teacher, against RL | habits, own rates | 10 |" in lacking
+
+
+def test_a_fold_says_how_many_differences_lack_what():
+    rows = pd.DataFrame({"lacks": ["null, control", "control", "seeds"]})
+    assert (
+        counted("07", rows)
+        == "Chapter 07: 3 differences (2 lack control; 1 lack null; 1 lack seeds)"
+    )
 
 
 def test_a_claim_that_lacks_its_null_arm_is_open():
