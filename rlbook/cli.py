@@ -483,21 +483,25 @@ def audit(words: Sequence[str]) -> int:
     """Judge a data set and its verifier before a policy is trained on them.
 
     A file, a folder or a hub id: shapes and types of its rows, questions that repeat, contradict or
-    leak, and the verifier's error rates on true spellings and near misses of each reference. With a
-    policy, verdicts on its answers that math-verify alone does not share. Code 1 if something
-    speaks against the data: `rlbook audit data/train.jsonl --html audit.html`.
+    leak, and the verifier's error rates on true spellings and near misses of each reference; one's
+    own is a function of completion and reference. With a policy, verdicts on its answers that
+    math-verify alone does not share. Code 1 if something speaks against the data:
+    `rlbook audit data/train.jsonl --html audit.html`.
     """
     parser = parser_of("rlbook audit", audit)
     parser.add_argument("data")
     parser.add_argument("--policy", help="whose answers are to be judged twice")
     parser.add_argument("--prompts", type=int, default=32, help="problems that the policy answers")
     parser.add_argument("--samples", type=int, default=4, help="answers to each")
+    parser.add_argument("--verifier", help="package.module:function, instead of this package's")
     parser.add_argument("--html", type=Path, help="page to write as well")
     asked = parser.parse_args(words)
-    from rlbook.tasks.audit import as_html, as_text, dispute, record
+    from rlbook.importing import import_name
+    from rlbook.tasks.audit import as_html, as_text, dispute, record, word
     from rlbook.tasks.audit import audit as audited
 
-    found = audited(asked.data)
+    verify = import_name(asked.verifier) if asked.verifier else None
+    found = audited(asked.data, verify=verify)
     if asked.policy:
         from rlbook.evaluation import ask
         from rlbook.policy import load_policy
@@ -506,6 +510,9 @@ def audit(words: Sequence[str]) -> int:
         task = BenchmarkTask(asked.data)
         problems = task.held_out(min(asked.prompts, len(task.parts[1])))
         answers = ask(load_policy(asked.policy), task, problems, asked.samples)
+        if verify is not None:
+            for one in answers:
+                one.correct, _ = word(verify, one.text, one.problem.answer)
         dispute(found, ((r.problem, r.answer, r.correct) for r in answers))
     print(as_text(found))
     if asked.html:

@@ -85,6 +85,13 @@ def few_tokens(log: Log) -> bool:
     return bool(gap and drift) and fmean(drift) > 5 * fmean(gap) ** 2 and fmean(gap) > 1e-3
 
 
+def other_from_the_start(log: Log) -> bool:
+    """KL to the reference at the first step; others' is a mean over all of that step's updates."""
+    return log.first("step") <= 1 and log.first("kl_ref") > (
+        3e-4 if log.trainer == "rlbook" else 0.02
+    )
+
+
 def negative_divergence(log: Log) -> bool:
     """What a teacher pays is −KL on average, so its mean cannot lie above 0."""
     parts = {name for row in log.rows for name in row}
@@ -211,7 +218,12 @@ RULES: dict[str, Rule] = {
     "out_of_memory": lambda log: re.search(OUT_OF_MEMORY, log.text) is not None,
     "overflow": lambda log: (
         log.most("skipped_updates") > 0
-        or any(not math.isfinite(row.get(name, 0.0)) for row in log.rows for name in FINITE)
+        or any(
+            not math.isfinite(row.get(name, 0.0))
+            for row in log.rows
+            for name in FINITE
+            if row.get("updates") != 0  # a step without one has no loss
+        )
     ),
     "resume_jumps": steps_back,
     "micro_batches": other_gradient,
@@ -235,7 +247,7 @@ RULES: dict[str, Rule] = {
     "mismatch": lambda log: (
         fmean(log.fresh("mismatch") or [0.0]) > 0.03 or log.mean("mismatch_correlation") < 0.98
     ),
-    "wrong_reference": lambda log: log.first("step") <= 1 and log.first("kl_ref") > 3e-4,
+    "wrong_reference": other_from_the_start,
     "wrong_divergence": negative_divergence,
     "wrong_sign": lambda log: log.mean("advantage_by_reward") < -0.2,
     "gradient_lost": lost_gradient,

@@ -137,11 +137,19 @@ def lines_of(file: Path) -> Iterable[Any]:
             return rows_in(json.loads(text))
         if file.suffix == ".json" and not text.rstrip().endswith(("}", "]")):
             raise ValueError(f"{file} is not JSON: it ends in the middle, copy it again")
-    lines = text.splitlines()
+    lines = ruled(text.splitlines())
     mark = max(",;\t", key=lines[0].count) if lines else ","
     if file.suffix in (".csv", ".tsv") or is_table(lines[:2], mark):
         return read_table(file.stem, csv.reader(lines, delimiter=mark))
     return lines
+
+
+def ruled(lines: list[str]) -> list[str]:
+    """A table drawn with bars, as notebooks print it, with tabs in their place; else the lines."""
+    if not all(line.strip().startswith("|") for line in lines[:3]):
+        return lines
+    rows = [line.strip().strip("|") for line in lines if not re.fullmatch(r"[|\s:+-]*", line)]
+    return [row.replace("|", "\t") for row in rows]
 
 
 def is_table(head: Sequence[str], mark: str) -> bool:
@@ -321,6 +329,7 @@ def our_name(column: str, trainer: str) -> tuple[str, str] | None:
     `actor_`. A part of the reward keeps its name, `rewards/<part>/mean`.
     """
     known = every_name() | ({"kl": tables()[trainer]["kl"]} if trainer else {})
+    column = re.sub(r" */ *", "/", column)
     parts = re.sub(r"[^\w/@]+", "_", column.rpartition(" - ")[2].lower()).strip("_").split("/")
     for i, part in enumerate(parts):
         name = "/".join([part.strip("_"), *parts[i + 1 :]])

@@ -69,8 +69,9 @@ def read(text: str, thousands: bool = True) -> Value:
 
 
 GROUPED = r"\d{1,3}(?:,\d{3})+"
+CLOTHES = r"\\[A-Za-z]+(?:{[a-z]+})?{"  # a font, a colour
 THOUSANDS = re.compile(  # all of the text but its clothes, or in a list with spaces
-    rf"^[^\d(\[{{]*{GROUPED}(?=\.\d|[^\d,(\[{{]*$)|(?<![\d,]){GROUPED}(?=, )|"
+    rf"^(?:[^\d(\[{{]|{CLOTHES})*{GROUPED}(?=\.\d|[^\d,(\[{{]*$)|(?<![\d,]){GROUPED}(?=, )|"
     rf"(?<=, ){GROUPED}(?![\d,])"
 )
 
@@ -275,7 +276,7 @@ def united(text: str, tokens: Tokens) -> Value | None:
     pieces, cuts = split(tokens, lambda n: n in (r"\cup", r"\cap", r"\setminus"))
     if not cuts:
         whole = slice_of(text, tokens).replace(" ", "")
-        word = said(tokens[0][0]) if len(tokens) == 1 else ""
+        word = " ".join(said(token[0]) for token in tokens[: MAX_WORDS + 1])
         word = SYNONYMS.get(word, word)
         nothing = whole == r"\emptyset" or word in ("no solution", "empty set")
         if whole == r"\mathbb{R}" or word == "all real numbers":
@@ -432,7 +433,7 @@ def unit_of(names: list[str], apart: bool) -> str:
         return ""
     if names[0] == r"\frac":
         return words if r"\text" in whole else ""
-    known = names[0].startswith(r"\text") or (apart and is_word(names[0]))
+    known = names[0].startswith(r"\text") or (apart and (is_word(names[0]) or names[0] == "of"))
     short = SHORT_UNITS.fullmatch(names[0]) and (apart or len(names) == 1)
     return words if known or short else ""
 

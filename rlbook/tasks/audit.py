@@ -4,15 +4,17 @@ import hashlib
 import html
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rlbook.tasks.answers import read
-from rlbook.tasks.base import Problem
-from rlbook.tasks.dataset import find_source, likeness, problems_by_part
-from rlbook.tasks.math_answers import verify_math
+from rlbook.tasks.base import Problem, Verdict
+from rlbook.tasks.dataset import find_source, likeness, problems_by_part, shown
+from rlbook.tasks.math_answers import contradict, verify_math
 from rlbook.tasks.sandbox.bounded import WORKER
 from rlbook.tasks.spellings import near_misses, spellings
 from rlbook.tasks.values import type_of, unread
@@ -20,6 +22,13 @@ from rlbook.tasks.values import type_of, unread
 SHOWN = 5  # findings of a kind in the report
 MOST_EXPRESSIONS = 200  # references that need math-verify and are tried
 MAY_MISS = 0.02  # share of true spellings that may fail
+SUSPECT = 0.05  # share of near misses that pass, from which on their kind is looked for
+TRIED = ("true", "false", "answers", "without an answer")
+RATES = {
+    "missed": ("false negatives", "true", "true spellings"),
+    "passed": ("false positives", "false", "near misses"),
+    "disputed": ("disputed", "answers", "answers of the policy"),
+}
 QUICK = {"integer", "fraction", "decimal", "word", "interval", "tuple", "list", "set", "base-n"}
 KINDS = {
     "shape": "rows without question or answer",
@@ -32,6 +41,17 @@ KINDS = {
     "passed": "near misses that the verifier calls right",
     "disputed": "verdicts on a policy's answers that math-verify alone does not share",
 }
+READINGS: dict[str, Callable[[str, str], bool]] = {  # of answer and reference, by bad verifiers
+    "their first digit": lambda one, other: digits(one)[:1] == digits(other)[:1],
+    "their digits, without sign and point": lambda one, other: digits(one) == digits(other),
+    "the answer for the text of the reference": lambda one, other: other in one,
+}
+Verify = Callable[[str, str], object]  # of a completion and a reference: a verdict, or a truth
+
+
+def digits(text: str) -> str:
+    """Its digits in order."""
+    return re.sub(r"\D", "", text)
 
 
 @dataclass
@@ -41,18 +61,29 @@ class Audit:
     name: str
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
-    tried: dict[str, int] = field(default_factory=lambda: {"true": 0, "false": 0, "answers": 0})
+    tried: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TRIED, 0))
+    alike: dict[str, int] = field(default_factory=lambda: dict.fromkeys(READINGS, 0))
     findings: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    def rate(self, kind: str) -> float:
+        """Share of what was tried that the verifier misjudges, or that is disputed."""
+        return len(self.findings[kind]) / max(1, self.tried[RATES[kind][1]])
 
     @property
     def false_negatives(self) -> float:
         """Share of true spellings that the verifier calls wrong."""
-        return len(self.findings["missed"]) / max(1, self.tried["true"])
+        return self.rate("missed")
 
     @property
     def false_positives(self) -> float:
         """Share of near misses that the verifier calls right."""
-        return len(self.findings["passed"]) / max(1, self.tried["false"])
+        return self.rate("passed")
+
+    @property
+    def readings(self) -> list[str]:
+        """What the verifier seems to compare: all but a twentieth of its verdicts say so."""
+        most = (1 - SUSPECT) * self.tried["false"]
+        return [how for how, n in self.alike.items() if n > most] * (self.rate("passed") > SUSPECT)
 
     @property
     def passed(self) -> bool:
@@ -61,9 +92,10 @@ class Audit:
         return not any(self.findings[kind] for kind in spoils) and self.false_negatives <= MAY_MISS
 
 
-def audit(source: str, seconds: float = 3.0) -> Audit:
+def audit(source: str, seconds: float = 3.0, verify: Verify | None = None) -> Audit:
     """Read a data set (a file, a folder, a hub id) as `DatasetTask` does and try its verifier.
 
+    `verify` may be one's own: of a completion and a reference, a `Verdict` or whether it is right.
     Every reference is spelled truly and nearly in several ways (`rlbook.tasks.spellings`); of
     those that need math-verify, `MOST_EXPRESSIONS` are tried. Chapter 05.
     """
@@ -75,7 +107,8 @@ def audit(source: str, seconds: float = 3.0) -> Audit:
             problems.append((part, problem))
     found.rows = dict(Counter(part for part, _ in problems))
     compare_questions(found, problems)
-    try_references(found, [problem for _, problem in problems], seconds)
+    verify = verify or partial(verify_math, seconds=seconds)
+    try_references(found, [problem for _, problem in problems], verify)
     return found
 
 
@@ -89,14 +122,14 @@ def compare_questions(found: Audit, problems: Sequence[tuple[str, Problem]]) -> 
         rows = f"{other.meta['source']} and {problem.meta['source']}"
         if before != part:
             found.findings["leaked"].append(rows)
-        if read(other.answer) != read(problem.answer):
-            answers = f"{other.answer[:40]!r} and {problem.answer[:40]!r}"
+        if contradict(other.answer, problem.answer):
+            answers = f"{shown(other)} and {shown(problem)}"
             found.findings["contradictory"].append(f"{rows}: {answers}")
         elif before == part:
             found.findings["repeated" if other.id == problem.id else "near"].append(rows)
 
 
-def try_references(found: Audit, problems: Iterable[Problem], seconds: float) -> None:
+def try_references(found: Audit, problems: Iterable[Problem], verify: Verify) -> None:
     """Types of the references, and the verifier's word on spellings of each."""
     types: Counter[str] = Counter()
     for problem in {problem.answer: problem for problem in problems}.values():
@@ -104,24 +137,38 @@ def try_references(found: Audit, problems: Iterable[Problem], seconds: float) ->
         kind = "unreadable" if (fault := next(unread(value), None)) else type_of(value)
         types[kind] += 1
         if fault:
-            found.findings["unreadable"].append(f"{where}: {problem.answer[:60]!r}, {fault.why}")
+            found.findings["unreadable"].append(f"{where}: {shown(problem)}, {fault.why}")
         elif kind in QUICK or types[kind] <= MOST_EXPRESSIONS:
             for truth, texts in ((True, spellings), (False, near_misses)):
                 for text in texts(value, problem.answer):
-                    try_one(found, problem, text, truth, seconds)
+                    try_one(found, problem, text, truth, verify)
     kinds = (
         type_of(read(p.answer)) if not [*unread(read(p.answer))] else "unreadable" for p in problems
     )
     found.types = dict(Counter(kinds).most_common())
 
 
-def try_one(found: Audit, problem: Problem, text: str, truth: bool, seconds: float) -> None:
+def try_one(found: Audit, problem: Problem, text: str, truth: bool, verify: Verify) -> None:
     """One spelling: a finding if the verifier does not see what it is."""
-    verdict = verify_math(rf"\boxed{{{text}}}", problem.answer, seconds=seconds)
+    right, reason = word(verify, rf"\boxed{{{text}}}", problem.answer)
     found.tried["true" if truth else "false"] += 1
-    if verdict.correct is not truth:
-        line = f"{problem.meta['source']}: {text!r} for {problem.answer!r} ({verdict.reason})"
+    if not truth:
+        for how, alike in READINGS.items():
+            found.alike[how] += alike(text, problem.answer) is right
+    if right is not truth:
+        line = f"{problem.meta['source']}: {text!r} for {problem.answer!r} ({reason})"
         found.findings["missed" if truth else "passed"].append(line)
+
+
+def word(verify: Verify, completion: str, reference: str) -> tuple[bool, str]:
+    """What a verifier says, and why; a verifier that fails has not said that it is right."""
+    try:
+        verdict = verify(completion, reference)
+    except Exception as error:
+        return False, f"it raised {type(error).__name__}: {error}"
+    if isinstance(verdict, Verdict):
+        return verdict.correct, verdict.reason
+    return bool(verdict), f"it returned {verdict!r:.40}"
 
 
 def dispute(
@@ -130,13 +177,14 @@ def dispute(
     """Compare verdicts on answers, (problem, answer, right?), with those of math-verify alone."""
     for problem, answer, correct in answers:
         if answer is None:
+            found.tried["without an answer"] += 1
             continue
-        found.tried["answers"] += 1
         request = {"scorer": "math", "answer": answer, "reference": problem.answer}
         try:
             other = bool(WORKER.call(request, seconds)["correct"])
         except (TimeoutError, RuntimeError):
             continue
+        found.tried["answers"] += 1
         if other is not correct:
             where = problem.meta.get("source", problem.id)
             line = (
@@ -149,19 +197,19 @@ def as_text(found: Audit) -> str:
     """The report for a terminal."""
     lines = [f"{found.name}: " + ", ".join(f"{n} rows to {part}" for part, n in found.rows.items())]
     lines += ["", "references  " + ", ".join(f"{n} {kind}" for kind, n in found.types.items())]
-    rates = (
-        ("false negatives", found.false_negatives, "missed", "true", "true spellings"),
-        ("false positives", found.false_positives, "passed", "false", "near misses"),
-    )
-    for name, rate, kind, tried, what in rates:
-        count = f"{len(found.findings[kind])} of {found.tried[tried]} {what}"
-        lines.append(f"{name}  {rate:.2%} ({count})")
+    for kind, (name, tried, what) in RATES.items():
+        if kind != "disputed" or found.tried[tried]:
+            count = f"{len(found.findings[kind])} of {found.tried[tried]:,} {what}"
+            lines.append(f"{name}  {found.rate(kind):.2%} ({count})")
+    if silent := found.tried["without an answer"]:
+        lines.append(f"{silent} answers of the policy have no answer in a box")
+    lines += [f"the verifier seems to compare {how}" for how in found.readings]
     for kind, rows in found.findings.items():
         if rows:
             more = [f"  … and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
             lines += [
                 "",
-                f"{len(rows)} {KINDS[kind]}",
+                f"{KINDS[kind]}: {len(rows)}",
                 *(f"  {row}" for row in rows[:SHOWN]),
                 *more,
             ]
@@ -173,7 +221,7 @@ def as_text(found: Audit) -> str:
 def as_html(found: Audit) -> str:
     """The report as a page of its own, every finding in it."""
     rows = "".join(
-        f"<h2>{len(lines)} {KINDS[kind]}</h2><ol>"
+        f"<h2>{KINDS[kind]}: {len(lines)}</h2><ol>"
         + "".join(f"<li><code>{html.escape(line)}</code></li>" for line in lines)
         + "</ol>"
         for kind, lines in found.findings.items()

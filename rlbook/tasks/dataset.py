@@ -13,14 +13,23 @@ from types import ModuleType
 from typing import cast
 
 from rlbook.extras import require
+from rlbook.grouping import group_by
 from rlbook.tasks.answers import read as read_answer
 from rlbook.tasks.base import Problem, Verdict
-from rlbook.tasks.math_answers import verify_math
-from rlbook.tasks.rows import READERS, flat, level_of, part_files, question_and_answer, rows_of
+from rlbook.tasks.math_answers import contradict, verify_math
+from rlbook.tasks.rows import (
+    READERS,
+    UNMARKED,
+    flat,
+    level_of,
+    part_files,
+    question_and_answer,
+    rows_of,
+)
 from rlbook.tasks.values import unread
 
 HELD_OUT_SPLITS = ("test", "validation")
-MAX_UNREADABLE = 0.05  # share of references that no answer can meet, before it is an error
+MAX_FAULTY = 0.05  # share of references that no answer can meet, before it is an error
 ONE_IN = 10  # questions held out where the data have no test part of their own
 
 TEMPLATE = "{question}\n\nReason step by step, then write the final answer in \\boxed{{}}.\n"
@@ -51,8 +60,9 @@ class DatasetTask:
     (`ANSWERS`; of a worked solution the last box, GSM8K's "… #### 42" means 42) and, if there is
     one, a level. Prompts ask for the answer in a box and are a user's message where the tokenizer
     has a chat template. A training question that differs from a held-out one in case, spaces or
-    punctuation is left out; so are, with a warning, references that no answer can meet, and more
-    than a twentieth of these is an error. `rlbook audit` tells all of it beforehand.
+    punctuation is left out; so are, with a warning, references that no answer can meet and
+    questions with two different answers, and more than a twentieth of either is an error.
+    `rlbook audit` tells all of it beforehand.
 
     Reasons of a verdict are those of `verify_math`, and ``bad_reference`` if the data set's own
     answer cannot be read. Raises `FileNotFoundError` for a missing source and `ValueError` naming
@@ -78,10 +88,10 @@ class DatasetTask:
             raise FileNotFoundError(
                 f"{self.name} has no train.jsonl, only a part to evaluate on: use benchmark:…"
             )
-        problems = readable(self.name, found["train"])
+        problems = usable(self.name, found["train"], self.seconds)
         if "held out" not in found:
             return divide(problems)
-        held_out = readable(self.name, found["held out"])
+        held_out = usable(self.name, found["held out"], self.seconds)
         known = {likeness(p) for p in held_out}
         return [p for p in problems if likeness(p) not in known], held_out
 
@@ -133,7 +143,7 @@ class BenchmarkTask(DatasetTask):
     def parts(self) -> tuple[list[Problem], list[Problem]]:
         """Nothing to train on, and everything."""
         problems = [problem for part in read(self.source).values() for problem in part]
-        return [], readable(self.name, unique(problems))
+        return [], usable(self.name, unique(problems), self.seconds)
 
 
 def find_source(text: str) -> Path | HubSource:
@@ -224,39 +234,64 @@ def question_id(question: str) -> str:
 
 
 def unique(problems: Iterable[Problem]) -> list[Problem]:
-    """The first problem of each id."""
-    found: dict[str, Problem] = {}
+    """The first problem of each question and answer."""
+    found: dict[tuple[str, str], Problem] = {}
     for problem in problems:
-        found.setdefault(problem.id, problem)
+        found.setdefault((problem.id, problem.answer), problem)
     return list(found.values())
 
 
+BETWEEN = re.compile(r"[\s\"'$`_?]+|[.,;:]+(?!\d)|(?<!\d)[.,;:]+")  # not 1.5, not a sign
+
+
 def likeness(problem: Problem) -> str:
-    """What near duplicates have in common: letters and digits of the question, without case."""
-    return re.sub(r"[\W_]+", "", problem.prompt.casefold())
+    """What near duplicates have in common: the question without case, spaces, punctuation.
 
-
-def readable(name: str, problems: list[Problem]) -> list[Problem]:
-    """The problems whose references an answer can be compared with.
-
-    The others are left out with a warning; `ValueError` if they are more than a twentieth.
+    Whatever counts in a formula stays.
     """
-    faults = {p.id: fault for p in problems if (fault := next(unread(read_answer(p.answer)), None))}
-    if not faults:
-        return problems
-    shown = [
-        f"{p.answer[:60]!r} ({p.meta['source']}: {faults[p.id].why})"
-        for p in problems
-        if p.id in faults
-    ]
-    text = (
-        f"{name}: {len(faults)} of {len(problems)} references can be met by no answer: "
-        f"{'; '.join(shown[:3])}"
-    )
-    if len(faults) > MAX_UNREADABLE * len(problems):
-        raise ValueError(f"{text}: mend or drop these rows (`rlbook audit` lists them)")
-    warnings.warn(f"{text}; left out", stacklevel=2)
-    return [p for p in problems if p.id not in faults]
+    return BETWEEN.sub("", problem.prompt.casefold())
+
+
+def usable(name: str, problems: list[Problem], seconds: float) -> list[Problem]:
+    """One problem of each question, with a reference that an answer can be compared with.
+
+    The others are left out with a warning; `ValueError` if one kind is more than a twentieth.
+    """
+    for what, find in (
+        ("references can be met by no answer", unreadable),
+        ("rows have a question with different answers", contradictory),
+    ):
+        if not (faults := find(problems, seconds)):
+            continue
+        some = [f"{shown(p)} ({p.meta['source']}: {faults[p]})" for p in [*faults][:3]]
+        text = f"{name}: {len(faults)} of {len(problems)} {what}: {'; '.join(some)}"
+        if len(faults) > MAX_FAULTY * len(problems):
+            raise ValueError(f"{text}: mend or drop these rows (`rlbook audit` lists them)")
+        warnings.warn(f"{text}; left out", stacklevel=2)
+        problems = [p for p in problems if p not in faults]
+    return list({p.id: p for p in problems[::-1]}.values())[::-1]
+
+
+def unreadable(problems: Iterable[Problem], seconds: float) -> dict[Problem, str]:
+    """The problems whose references cannot be read, and why."""
+    faults = ((p, next(unread(read_answer(p.answer)), None)) for p in problems)
+    return {problem: fault.why for problem, fault in faults if fault}
+
+
+def contradictory(problems: Iterable[Problem], seconds: float) -> dict[Problem, str]:
+    """The problems whose question, or nearly so, has another answer elsewhere, and which."""
+    found = dict[Problem, str]()
+    for first, *others in group_by(problems, likeness).values():
+        differ = [one for one in others if contradict(first.answer, one.answer, seconds)]
+        if differ:
+            why = f"{shown(first)} and {shown(differ[0])}"
+            found |= dict.fromkeys((first, *others), why)
+    return found
+
+
+def shown(problem: Problem) -> str:
+    """Its reference as messages show it."""
+    return repr(problem.answer.removesuffix(UNMARKED)[:60])
 
 
 def divide(problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:

@@ -65,6 +65,14 @@ def reference_of(text: str) -> Value:
     return value
 
 
+def contradict(one: str, other: str, seconds: float = 3.0) -> bool:
+    """Whether two references, both of which can be read, are met by different answers."""
+    meant = read(one), read(other)
+    if one == other or any(next(unread(value), None) for value in meant):
+        return False
+    return "ok" not in (judge(*meant, seconds), judge(*meant[::-1], seconds))
+
+
 def judge(answer: Value, reference: Value, seconds: float) -> str:
     """The reason of a verdict: ok, wrong, or why there could be no comparison."""
     if isinstance(answer, Unreadable):

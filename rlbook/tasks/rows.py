@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,33 @@ from rlbook.tasks.values import Unreadable, Word
 
 Row = dict[str, Any]
 
-QUESTIONS = ("question", "prompt", "problem", "query", "input", "instruction", "messages")
-ANSWERS = (
-    *("answer", "final_answer", "expected_answer", "gt_answer", "ground_truth"),
-    *("reward_model.ground_truth", "target", "label", "reference_answer", "solution"),
+TALKS = ("messages", "conversations", "conversation")  # both sides of one
+QUESTIONS = (
+    "question",
+    "prompt",
+    "problem",
+    "query",
+    "source_prompt",
+    "input",
+    "instruction",
+    "said",
 )
-WORKED = ("solution",)  # holds a worked solution, not the answer alone
+WORKED = ("solution", "output", "response", "completion", "replied")  # not the answer alone
+ANSWERS = (
+    *("answer", "final_answer", "expected_answer", "gt_answer", "ground_truth", "target", "label"),
+    *("reference_answer", *WORKED),
+)
+INNER = ("reward_model", "reward_spec", "verification_info", "extra_info")  # may hold the answer
+UNMARKED = " ####"  # ends a reference in which no answer is marked: it cannot be read
 PARTS = {"train": ("train",), "held out": ("test", "validation", "valid", "val", "dev", "eval")}
 SENTENCE = re.compile(r"(?i:answer)(?i: is|:| =)+\s*(.+?)\.?\s*$")
 
 
 def question_and_answer(row: object, where: str) -> tuple[str, str]:
     """The two texts of a row; `ValueError` that says what was looked for and what stands there."""
-    row = flat(row)
-    question, _ = field_of(row, QUESTIONS, where)
-    answer, name = field_of(row, ANSWERS, where)
+    found = flat(row)
+    question, _ = field_of(found, QUESTIONS, where, row)
+    answer, name = field_of(found, ANSWERS, where, row)
     reference = final_answer(answer, worked=name in WORKED)
     if not reference:
         raise ValueError(f"{where}: the answer is empty")
@@ -41,17 +54,20 @@ def question_and_answer(row: object, where: str) -> tuple[str, str]:
 
 
 def flat(row: object) -> Row:
-    """A row by lower-case names; a conversation in a list by what its two sides are called."""
-    if isinstance(row, list):
-        human: Row = next((turn for turn in row if turn.get("from") in ("human", "user")), {})
-        other: Row = next((turn for turn in row if "ground_truth" in turn), {})
-        return {"question": human.get("value"), "answer": other.get("ground_truth")}
-    assert isinstance(row, dict)
-    small = {str(name).strip().lower(): value for name, value in row.items()}
-    lone = {k: v[0] for k, v in small.items() if k in ANSWERS and is_lone(v)}
-    inner = small.get("reward_model")
-    inner = inner if isinstance(inner, dict) else {}
-    return small | lone | {f"reward_model.{name}": value for name, value in inner.items()}
+    """A row by lower-case names, with what its inner fields and its conversation hold."""
+    assert isinstance(row, dict | list)
+    given = row if isinstance(row, dict) else {TALKS[0]: row}
+    small = {re.sub(r"[\s-]+", "_", str(name).strip().lower()): v for name, v in given.items()}
+    lone = {name: v[0] for name, v in small.items() if name in ANSWERS and is_lone(v)}
+    inner = [document(small.get(name)) for name in INNER]
+    truth = [one[name] for name in ("ground_truth", "answer") for one in inner if name in one]
+    asked = [one["question"] for one in inner if "question" in one]
+    found = conversation(next((small[name] for name in TALKS if name in small), ()))
+    found |= {"question": asked[0]} if asked else {}
+    found |= {"ground_truth": truth[0][0] if is_lone(truth[0]) else truth[0]} if truth else {}
+    if small.get("instruction") and small.get("input"):
+        found["said"] = f"{small.pop('instruction')}\n\n{small.pop('input')}"
+    return found | small | lone
 
 
 def is_lone(value: object) -> bool:
@@ -59,42 +75,66 @@ def is_lone(value: object) -> bool:
     return isinstance(value, list) and len(value) == 1
 
 
-def field_of(row: Row, names: Sequence[str], where: str) -> tuple[str, str]:
-    """The first of these fields that holds a text, and its name."""
+def document(value: object) -> Row:
+    """An inner row, also one that is written out as JSON; nothing for anything else."""
+    if isinstance(value, str) and value.startswith("{"):
+        with suppress(json.JSONDecodeError):
+            value = json.loads(value)
+    return value if isinstance(value, dict) else {}
+
+
+def conversation(turns: object) -> Row:
+    """What a user said last and what was replied to it, or what should have been."""
+    found: Row = {}
+    for turn in turns if isinstance(turns, list) and is_talk(turns) else ():
+        side = turn.get("role", turn.get("from", "user"))
+        text = turn.get("content", turn.get("value"))
+        if side in ("user", "human"):
+            found = {"said": text}
+        elif side in ("assistant", "gpt", "model"):
+            found |= {"replied": text, "ground_truth": turn.get("ground_truth")}
+    return found
+
+
+def field_of(row: Row, names: Sequence[str], where: str, given: object) -> tuple[str, str]:
+    """The first of these fields that holds a text, and its name; `given` is the row as it came."""
     for name in names:
         if text := text_of(row.get(name)):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise ValueError(f"{where}: {name} has half a surrogate pair: write valid Unicode")
             return text, name
-    found = ", ".join(f"{name} ({type(value).__name__})" for name, value in row.items())[:300]
+    there = given if isinstance(given, dict) else {"a list": given}
+    found = ", ".join(f"{name} ({type(value).__name__})" for name, value in there.items())[:300]
     raise ValueError(
-        f"{where}: no {names[0]}; looked for a text in {', '.join(names)}; it has {found}: "
-        "add the field or rename it"
+        f"{where}: no {names[0]}; looked for a text in {', '.join(names[:-1])}, in {TALKS[0]} or "
+        f"in {', '.join(INNER)}; it has {found}: add the field or rename it"
     )
 
 
 def text_of(value: object) -> str:
-    """Text, a number, one of them under "value", or the last thing that a user said."""
+    """Text, a number, one of them under "value" or "text", or the last thing that a user said."""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else format(Decimal(repr(value)), "f")
     if isinstance(value, str | int):
         return str(value).strip()
     if isinstance(value, dict):
-        return text_of(value.get("value"))
-    if not isinstance(value, list) or not value:
+        return text_of(value.get("value", value.get("text")))
+    if not isinstance(value, list) or not is_talk(value):
         return ""
-    if all(isinstance(turn, dict) and "content" in turn for turn in value):
-        said = [turn["content"] for turn in value if turn.get("role", "user") == "user"]
-        return text_of(said[-1] if said else None)
-    return ""
+    if "text" in value[0]:  # a message in pieces
+        return "\n".join(filter(None, map(text_of, value)))
+    return text_of(conversation(value).get("said"))
 
 
 def final_answer(text: str, worked: bool = False) -> str:
     r"""The reference in an answer, or in a `worked` solution.
 
-    Boxes that follow everything else, else the line of a "####" that ends the text, else what "the
-    answer is", else all of it; of a worked solution without any of these, nothing that is in words.
+    Of what is in `<answer>` tags, or of all: boxes that follow everything else, else the line of a
+    "####" that ends the text, else what "the answer is", else the text; of a worked solution
+    without any of these, nothing that is in words.
     """
+    if tagged := re.findall(r"<answer>(.*?)</answer>", text, re.S):
+        text = tagged[-1].strip()
     before, mark, line = text.rpartition("####")
     if mark and not box_spans(line) and not before.endswith("#"):
         line, _, rest = line.partition("\n")
@@ -106,7 +146,7 @@ def final_answer(text: str, worked: bool = False) -> str:
     if found := SENTENCE.search(text):
         text = found[1]
     elif worked and isinstance(read(text), Word):
-        return f"{text} ####"  # a mark without an answer: unreadable
+        return text + UNMARKED
     return unseparated(text.strip().rstrip("."))
 
 
@@ -153,11 +193,22 @@ def rows_of(path: Path) -> Iterator[tuple[str, object]]:
     if data[:4] == b"PAR1":
         yield from parquet_rows(path, data)
         return
+    for head, what, fix in NO_DATA:
+        if data.startswith(head):
+            raise ValueError(f"{path} is {what}: {fix}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
     yield from READERS.get(kind_of(path), json_lines)(path, text)
+
+
+NO_DATA = (
+    (b"version https://git-lfs", "a pointer of Git LFS, not the data", "fetch it, git lfs pull"),
+    (b"PK\x03\x04", "a zip archive", "unpack it"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it"),
+    (b"ARROW1", "an Arrow file", "save it as parquet or JSONL"),
+)
 
 
 def json_lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
@@ -187,16 +238,28 @@ def json_list(path: Path, text: str) -> Iterator[tuple[str, object]]:
     except (json.JSONDecodeError, RecursionError):
         rows = None
     if isinstance(rows, dict):
-        rows = next((value for value in rows.values() if isinstance(value, list)), None)
+        rows = listed(rows)
     if not isinstance(rows, list) or not all(isinstance(row, dict | list) for row in rows):
         yield from json_lines(path, text)
         return
     yield from ((f"{path}, row {index}", row) for index, row in enumerate(rows))
 
 
+def listed(whole: Row) -> object:
+    """The rows of a document that is no list: one of its lists, its columns, or its values."""
+    values = list(whole.values())
+    lists = [value for value in values if isinstance(value, list)]
+    if len(lists) > 1 and len({*map(len, lists)}) == 1 and not any(map(is_talk, lists)):
+        names = [name for name, value in whole.items() if isinstance(value, list)]
+        return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
+    every = len(values) > 1 and all(isinstance(value, dict) for value in values)
+    return values if every else next(iter(lists), None)
+
+
 def table(path: Path, text: str) -> Iterator[tuple[str, object]]:
-    """Comma-separated values under a line of names."""
-    for number, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
+    """Values under a line of names, with commas, semicolons or tabs between them."""
+    mark = max(",;\t", key=text.partition("\n")[0].count)
+    for number, row in enumerate(csv.DictReader(io.StringIO(text), delimiter=mark), 2):
         yield f"{path}, line {number}", row
 
 
@@ -217,5 +280,6 @@ def parquet_rows(path: Path, data: bytes) -> Iterator[tuple[str, object]]:
 
 READERS: dict[str, Callable[[Path, str], Iterator[tuple[str, object]]]] = {
     **{".jsonl": json_lines, ".ndjson": json_lines, ".json": json_list, ".csv": table},
+    ".tsv": table,
     ".parquet": json_lines,  # never as text
 }

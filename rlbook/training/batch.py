@@ -22,9 +22,9 @@ class Rollout:
     updates its weights had taken (of steps, in `rlbook.scale`). `rewards` keeps the parts of the
     reward by name, `token_rewards` those that come per token. `forced[t]` marks a token that was
     put there, not sampled: it is context, never trained on. `answer` is what the verifier took as
-    the answer (`Verdict.answer`), None if it found none that counts. `greedy_reward` is what the
-    greedy answer to the same prompt earned, where the method compares with it (ReMax). `score` is
-    `Verdict.score`.
+    the answer (`Verdict.answer`), None if it found none that counts; `reason` and `score` are the
+    verdict's too. `greedy_reward` is what the greedy answer to the same prompt earned, where the
+    method compares with it (ReMax).
 
     An answer in several turns says of each token its turn (`turn_of`), where the world stood before
     each turn and at the end (`places`), what the world paid for each turn (`earned`, None from one
@@ -45,6 +45,7 @@ class Rollout:
     token_rewards: dict[str, list[float]] = field(default_factory=dict)
     forced: list[bool] | None = None
     answer: str | None = None
+    reason: str = ""
     score: float | None = None
     greedy_reward: float | None = None
     turn_of: list[int] | None = None

@@ -109,7 +109,7 @@ def judged(
 def take_verdict(rollout: Rollout, verdict: Verdict) -> None:
     """Write a verifier's word on a rollout into it."""
     rollout.correct, rollout.format_ok = verdict.correct, verdict.format_ok
-    rollout.answer, rollout.score = verdict.answer, verdict.score
+    rollout.answer, rollout.reason, rollout.score = verdict.answer, verdict.reason, verdict.score
     if rollout.earned is not None and verdict.score is not None:
         raise ValueError(
             f"an episode of {rollout.problem.id} was paid for its turns, and once more at its end "

@@ -10,6 +10,9 @@ From the rollouts of a step (`rollout_metrics`)
     truncated           share stopped by the token limit
     truncated_right/wrong  the same of correct / other completions
     answered            share in which the verifier found an answer
+    verify_timeouts     completions counted as wrong because the verifier was late; verify_errors:
+                        because it failed, or could not read the reference. `rlbook.scale` asks
+                        twice, and counts an attempt without a verdict as well
     rewards/<part>/mean, …/std  of each part of the reward, summed over tokens where it is dense
     reward_wrong, reward_cut  mean reward of wrong completions that ended / that were cut off
     reward_by_length    correlation of reward and length over the wrong ones that ended, 0 if none
@@ -88,8 +91,6 @@ From the orchestrator of a full-scale run, for everything since its last batch
     rejected            groups that the prompt filter kept from training
     late                groups that had become too old for the bound on staleness
     failed_requests     asked again; refused_requests: left out
-    verify_timeouts     completions counted as wrong because the verifier was late; verify_errors:
-                        because it failed
     interrupted         share of completions whose thought was ended by force
     retired             problems of the pool that are not asked again
 
@@ -113,6 +114,7 @@ from rlbook.training.batch import Rollout, TrainBatch
 
 UPDATES = ("loss", "entropy", "kl", "clip_fraction", "mean_weight", "ratio_min", "ratio_max")
 BY_METHOD = {"reference": ("kl_ref",), "critic": ("value_loss", "explained_variance")}
+UNJUDGED = {"verify_timeouts": ("timeout",), "verify_errors": ("error", "bad_reference")}
 GAPS = "mismatch", "mismatch_max", "mismatch_kl", "mismatch_correlation"
 BEFORE_UPDATES = (*GAPS, "surprise", "surprise_z", "kl_ref")
 
@@ -138,6 +140,7 @@ def rollout_metrics(
         "truncated_right": mean(r.truncated for r in right),
         "truncated_wrong": mean(r.truncated for r in wrong),
         "answered": mean(r.answer is not None for r in rollouts),
+        **{name: sum(r.reason in reasons for r in rollouts) for name, reasons in UNJUDGED.items()},
         "reward_wrong": mean(r.reward for r in ended),
         "reward_cut": mean(r.reward for r in wrong if r.truncated),
         "reward_by_length": correlated([r.reward for r in ended], [r.length for r in ended]),

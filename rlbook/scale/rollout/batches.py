@@ -16,11 +16,11 @@ from rlbook.tasks import AnyTask, Problem
 from rlbook.training import PromptPool, Rollout, RunLog
 from rlbook.training.filter import select_groups
 from rlbook.training.judge import labeller
-from rlbook.training.metrics import rollout_metrics
+from rlbook.training.metrics import UNJUDGED, rollout_metrics
 
 COUNTED = (
-    *("rejected", "late", "failed_requests", "refused_requests"),
-    *("verify_timeouts", "verify_errors", "world_failures"),
+    *("rejected", "late", "failed_requests", "refused_requests", "world_failures"),
+    *UNJUDGED,
 )
 Finished = tuple[list[Rollout], float, float]  # a group, the seconds it took, when it was there
 
@@ -192,9 +192,11 @@ class Batches:
             self.leave(ticket, rollouts)
         for ticket in late:
             self.leave(ticket, self.finished.pop(ticket, ([],))[0], "late")
+        measured = rollout_metrics(self.left, step, self.label)
+        self.counters.events.update({name: int(measured[name]) for name in UNJUDGED})  # adds
         row = {
             "step": step + 1,  # as in the trainer's row of it
-            **rollout_metrics(self.left, step, self.label),
+            **measured,
             **self.counters.row(),
             "group_seconds": mean(seconds for _, seconds, _ in groups.values()),
             "queue_seconds": mean(now - since for *_, since in groups.values()),

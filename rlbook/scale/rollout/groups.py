@@ -31,7 +31,8 @@ class Verifiers:
     A process that hangs, dies or fails is replaced and asked once more. Out of time twice, the
     completion counts as wrong, for the reason "timeout": its own text keeps the verifier busy, for
     only time in which it computes is counted. Any other failure, also a host that is too busy to
-    run it, gives no verdict. `events` counts "verify_timeouts" and "verify_errors".
+    run it, gives no verdict. `events` counts attempts without a verdict, "verify_timeouts" and
+    "verify_errors".
     """
 
     def __init__(self, task: str, count: int = 1, seconds: float = 5.0):
@@ -51,17 +52,17 @@ class Verifiers:
         """
         answer = {"problem": asdict(problem), "completion": completion, "finished": finished}
         request = {"scorer": "task", "task": task or self.task, **answer}
-        for _ in range(2):
+        for again in (False, True):
             worker = await self._idle.get()
             try:
                 return Verdict(**await asyncio.to_thread(worker.call, request, self.seconds))
             except (TimeoutError, RuntimeError) as error:
                 failure, late = error, isinstance(error, TimeoutError)
+                if late and again:
+                    return Verdict(False, False, None, "timeout")
                 self.events["verify_timeouts" if late else "verify_errors"] += 1
             finally:
                 self._idle.put_nowait(worker)
-        if late:
-            return Verdict(False, False, None, "timeout")
         raise GenerationFailed(f"no verdict on an answer to {problem.id}: {failure}")
 
     def close(self) -> None:

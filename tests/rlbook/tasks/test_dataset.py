@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlbook.tasks import Problem, get_task, held_out_problems
-from rlbook.tasks.dataset import problem_of
+from rlbook.tasks.dataset import likeness, problem_of
 from rlbook.training.chat import encode
 
 GSM8K = {
@@ -73,6 +73,27 @@ SHAPES = {  # what is shipped, and the reference in it
     "a whole float": ({"question": "q", "answer": 12.0}, "12"),
     "a sentence": ({"question": "q", "answer": "The answer is 4."}, "4"),
     "null beside a solution": ({"question": "q", "answer": None, "solution": r"\boxed{13}"}, "13"),
+    "Alpaca": ({"instruction": "q", "output": "It is 4, so the answer is 4."}, "4"),
+    "an instruction and its input": ({"instruction": "q", "input": "2+2", "output": "4"}, "4"),
+    "names with spaces": ({"Question": "q", "Final Answer": "7"}, "7"),
+    "both sides in messages": (
+        {"messages": [*TALK, {"role": "assistant", "content": r"So \boxed{5}"}]},
+        "5",
+    ),
+    "ShareGPT": (
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "5"}]},
+        "5",
+    ),
+    "tags": ({"prompt": TALK, "solution": "<think>1</think><answer>9</answer>"}, "9"),
+    "SkyRL": ({"prompt": TALK, "reward_spec": {"ground_truth": "34"}}, "34"),
+    "an inner row as text": ({"prompt": TALK, "reward_model": '{"ground_truth": "34"}'}, "34"),
+    "a list of one truth": ({"prompt": TALK, "reward_model": {"ground_truth": ["34"]}}, "34"),
+    "verl's extra_info": ({"prompt": TALK, "extra_info": {"answer": "x #### 34"}}, "34"),
+    "prompt and completion": ({"prompt": "q", "completion": "3"}, "3"),
+    "a message in pieces": (
+        {"prompt": [{"role": "user", "content": [{"type": "text", "text": "q"}]}], "answer": "3"},
+        "3",
+    ),
 }
 
 
@@ -91,6 +112,10 @@ def test_files_as_they_are_shipped(tmp_path):
         "data.json": json.dumps({"data": rows}),
         "lines.json": lines,
         "rows.csv": "question,answer\n" + "\n".join(f"{r['question']},{r['answer']}" for r in rows),
+        "columns.json": json.dumps({k: [row[k] for row in rows] for k in rows[0]}),
+        "numbered.json": json.dumps(dict(enumerate(rows))),
+        "rows.tsv": "question\tanswer\n"
+        + "\n".join(f"{r['question']}\t{r['answer']}" for r in rows),
         "commas.jsonl": lines.replace("\n", ",\r\n"),
         "rows.jsonl.gz": gzip.compress(lines.encode()),
     }
@@ -128,6 +153,28 @@ def test_references_that_no_answer_can_meet_are_left_out_or_refused(tmp_path):
     assert len(train) + len(held_out) == 40
     with pytest.raises(ValueError, match=r"1 of 5 references .*mend or drop these rows"):
         get_task(f"dataset:{write(many, [*numbered(0, 4), proof])}").sample(0, 1)
+
+
+def test_questions_with_two_answers_are_left_out_or_refused(tmp_path):
+    other = {"question": "what is 3 + 1", "answer": "5"}
+    same = {"question": "What is 4 + 1?", "answer": "5.0"}
+    few = write(tmp_path / "few.jsonl", [*numbered(0, 60), other, same])
+    with pytest.warns(UserWarning, match=r"2 of 62 rows .*different answers: '4' .*'4' and '5'"):
+        task = get_task(f"benchmark:{few}")
+        assert len(task.parts[1]) == 59
+    many = write(tmp_path / "many.jsonl", [*numbered(0, 4), other])
+    with pytest.raises(ValueError, match=r"2 of 5 rows .*mend or drop these rows"):
+        get_task(f"dataset:{many}").sample(0, 1)
+
+
+ALIKE = [("What is $2+3$?", "what is  2 + 3"), ("Find x, y.", "find x y"), ("Say 'a'", "Say a")]
+UNLIKE = [("2+3?", "2-3?"), ("x<1?", "x>1?"), ("1.5?", "15?"), ("3!?", "3?"), ("x^2?", "x2?")]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE + UNLIKE)
+def test_near_duplicates_differ_in_nothing_that_counts_in_a_formula(one, other):
+    first, second = (problem_of({"question": q, "answer": "1"}, "here") for q in (one, other))
+    assert (likeness(first) == likeness(second)) == ((one, other) in ALIKE)
 
 
 def test_near_duplicates_of_held_out_questions_are_not_trained_on(tmp_path):
@@ -216,6 +263,13 @@ def test_hostile_files(tmp_path):
     (tmp_path / "latin.jsonl").write_bytes('{"question": "é"}'.encode("latin-1"))
     with pytest.raises(ValueError, match="save it as UTF-8"):
         get_task(f"dataset:{tmp_path / 'latin.jsonl'}").sample(0, 1)
+    for data, message in (
+        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS.*git lfs pull"),
+        (b"PK\x03\x04", "a zip archive: unpack it"),
+    ):
+        (tmp_path / "train.parquet").write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            get_task(f"dataset:{tmp_path / 'train.parquet'}").sample(0, 1)
 
 
 def test_an_unreadable_reference_is_a_verdict_not_a_crash(sums):

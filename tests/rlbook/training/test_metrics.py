@@ -9,7 +9,9 @@ import torch
 
 from rlbook.objectives import METHODS, policy_loss
 from rlbook.policy import TokenStats, logprobs
+from rlbook.tasks import Verdict
 from rlbook.training import RunConfig, Trainer, collate
+from rlbook.training.judge import take_verdict
 from rlbook.training.metrics import (
     batch_metrics,
     correlated,
@@ -44,6 +46,15 @@ def test_rewards_truncation_and_lengths_are_told_apart_by_verdict(rollouts):
     assert metrics["reward_by_length"] == pytest.approx(1.0)  # at lengths 2, 4, 6
     assert metrics["answered"] == pytest.approx(3 / 6)
     assert metrics["groups"] == 2
+
+
+def test_completions_without_a_fair_verdict_are_counted(make_rollout):
+    rollouts = [make_rollout() for _ in range(5)]
+    reasons = ("timeout", "error", "bad_reference", "wrong", "no_answer")
+    for rollout, reason in zip(rollouts, reasons, strict=True):
+        take_verdict(rollout, Verdict(False, False, None, reason))
+    metrics = rollout_metrics(rollouts, 0)
+    assert (metrics["verify_timeouts"], metrics["verify_errors"]) == (1, 2)
 
 
 def test_each_part_of_the_reward_has_its_mean_and_spread(make_rollout):
