@@ -1,13 +1,17 @@
 """Chapter 05: an advantage in two lines; silent groups, wrong groups, other divisors; the lab."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 
 import torch
 from torch import Tensor
+from torch.optim import AdamW
 
 from rlbook.exact import FOUR
 from rlbook.objectives import group_center, group_normalize
 from rlbook.objectives.groups import group_mean, group_size, group_sum, has_spread
+from rlbook.policy import load_policy, logprobs
+from rlbook.training import RunConfig, Trainer, collate, derive_seed
 from workshop.shared.checks import (
     check_lines,
     check_numbers,
@@ -82,6 +86,31 @@ def check_siblings_advantage(mine: Estimator) -> bool:
         "each answer against its own siblings, in their own unit",
         "subtract the group's mean; then σ is the root of the summed squares over G − 1",
     )
+
+
+def same_as_trainer(step: Callable[..., None]) -> float:
+    """The largest difference of a log-probability after `step` and after the package's `Trainer`.
+
+    Both take one step of GRPO on the first batch. Raises `ValueError` above a hundredth of what
+    the step itself has changed.
+    """
+    trainer = Trainer(RunConfig(method="grpo"))
+    rollouts = trainer.collect()
+    model, _ = load_policy("tiny")
+    optimizer = AdamW(model.parameters(), 1.5e-4, betas=(0.9, 0.95), weight_decay=0.0)
+    shuffle = derive_seed(0, 0, "shuffle", 0)
+    step(model, deepcopy(model), optimizer, collate(rollouts), seed=shuffle)
+    trainer.learn(rollouts)
+    batch = trainer.learner.prepare(rollouts)
+    before, mine, package = (
+        logprobs(each, batch.ids, batch.mask).detach()
+        for each in (load_policy("tiny")[0], model, trainer.model)
+    )
+    apart, moved = ((x - package).abs().max().item() for x in (mine, before))
+    print(f"log-probs moved by up to {moved:.2f}; the step and Trainer are {apart:.0e} apart")
+    if apart >= 0.01 * moved:
+        raise ValueError("the step is not the package's")
+    return apart
 
 
 def check_one_of_eight(answer: tuple[float, float] | None) -> None:

@@ -1,10 +1,13 @@
 """Chapter 05: what a prompt is worth, and what its solve rate decides about its share."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
@@ -15,14 +18,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from rlbook.exact import FOUR
 from rlbook.scaling.memory import StateMemory
 from rlbook.stats import pass_at_k
 from rlbook.stats.differences import paired_differences
 from rlbook.training import Rollout
+from rlbook.viz import setup
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from workshop.bases.habits_card import majority
-from workshop.shared.evidence import FAMILY_COLOURS, by_arm, colour_of
+from workshop.ch05.worlds import HeldOut
+from workshop.shared.evidence import FAMILY_COLOURS, by_arm, colour_of, compare_bars
 from workshop.shared.explorer import Explorer, choice, slider
+from workshop.shared.schematic import chapter_map, schematic
 
 SOLVE_RATES = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
 BLUES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08306b")
@@ -30,6 +37,45 @@ Exact = Callable[[Callable, Float[Tensor, " P"], int], tuple[Tensor, Tensor]]
 
 
 # --- what a prompt is worth ----------------------------------------------------------------------
+
+
+def quiet_setup() -> None:
+    """The style, threads and seeds of `rlbook.viz.setup`, for a picture above the imports."""
+    with redirect_stdout(io.StringIO()):
+        setup()
+
+
+def opening(held: HeldOut, batches: int = 8) -> None:
+    """First screen: the critic's error as it learns, its guesses after some batches, the map."""
+    _, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.3), width_ratios=(1.35, 1))
+    errors = held.errors
+    draw_apprenticeship(
+        left, held.seen, errors["critic"], errors["one mean for all"][0],
+        errors["eight siblings"][0],
+    )  # fmt: skip
+    left.set_title(f"The critic needs {held.level:,} answers to\nguess as well as eight siblings")
+    draw_worth(right, held.worth, {"ppo": held.critic[batches], "grpo": held.siblings})
+    prompts, seen = len(held.problems), held.seen[batches]
+    right.set_title(f"{prompts} prompts: the critic\nafter {seen:,} answers")
+    plt.show()
+    chapter_map({"advantages": "a group, no critic"})
+    plt.show()
+
+
+def against_its_siblings(advantages: Float[Tensor, " 4"]) -> None:
+    """The four completions as a group: what each box makes of them, up to the push on a token."""
+    counts = 1 / (4 * FOUR.lengths)
+    carried = {
+        "answers": [f"{n} tokens" for n in FOUR.lengths.tolist()],
+        "verdicts": ["right" if reward else "wrong" for reward in FOUR.rewards],
+        "rewards": [f"{reward:.0f}" for reward in FOUR.rewards],
+        "advantages": [f"{a:+.3f}" for a in advantages],
+        "loss": [f"1/{1 / each:.0f}" for each in counts],
+        "weights": [f"{push:+.3f}" for push in advantages * counts],
+    }
+    notes = {"advantages": "siblings, no critic", "loss": "a token counts", "weights": "its push"}
+    schematic("Every answer is measured against its siblings", {"advantages"}, carried, notes)
+    plt.show()
 
 
 def draw_apprenticeship(
@@ -169,31 +215,6 @@ def difficulty_figure(
     axes[0].text(0.98, 0.94, note, transform=axes[0].transAxes, ha="right", fontsize=9, color=MUTED)
 
 
-# --- one batch, several scales -------------------------------------------------------------------
-
-
-def draw_shares(ax: Axes, shares: pd.DataFrame, colours: Sequence[str]) -> None:
-    """A bar per way to scale (rows), cut into the shares of the push of each prompt (columns)."""
-    named: set[str] = set()
-    for row, (_, parts) in enumerate(shares.iterrows()):
-        left = 0.0
-        for (prompt, share), colour in zip(parts.items(), colours, strict=True):
-            ax.barh(row, share, left=left, color=colour, height=0.62, ec="white")
-            if share > 0.045:
-                dark = sum(to_rgb(colour)) < 1.6
-                ax.text(
-                    left + share / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=9,
-                    color="white" if dark else INK,
-                )  # fmt: skip
-            if prompt not in named and share > 0.045:
-                named.add(prompt)
-                ax.text(left + share / 2, row - 0.4, prompt, ha="center", fontsize=9, color=INK)
-            left += share
-    ax.set_yticks(range(len(shares)), shares.index)
-    ax.set(ylim=(len(shares) - 0.6, -0.8), xlim=(0, 1), xlabel="share of the push, Σ|Â|")
-    ax.grid(visible=False)
-
-
 # --- the leash -----------------------------------------------------------------------------------
 
 
@@ -313,6 +334,24 @@ def draw_crowds(ax: Axes, before: pd.DataFrame, after: pd.DataFrame) -> None:
     label_lines(ax)
 
 
+def minds(run: pd.DataFrame, before: pd.DataFrame, after: pd.DataFrame) -> None:
+    """Each family's right rule through a run, and any of k and the vote before it and after.
+
+    `run` as `draw_rules` takes it, the others as `crowds` returns them. Raises `ValueError` if
+    the base's vote of the largest crowd is no worse than one answer, or training does not mend it.
+    """
+    k = before.index[-1]
+    if not before.vote[k] < before.vote[1] < after.vote[k]:
+        raise ValueError(f"a vote of {k}: {before.vote[k]:.2f}, then {after.vote[k]:.2f}")
+    _, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.4), width_ratios=(1.25, 1))
+    draw_rules(left, run)
+    passed = int((run.iloc[-1] > 0.5).sum())
+    left.set_title(f"{passed} of {run.shape[1]} right rules pass one half")
+    draw_crowds(right, before, after)
+    right.set_title("A vote cannot mend a habit; training can")
+    plt.show()
+
+
 def draw_scales(
     axes: Sequence[Axes], runs: Mapping[str, pd.DataFrame], families: Sequence[str]
 ) -> None:
@@ -344,6 +383,28 @@ def draw_gaps(ax: Axes, gap: pd.DataFrame, interval: pd.DataFrame) -> None:
 
 
 # --- evidence ------------------------------------------------------------------------------------
+
+
+def siblings_or_critic(final: pd.DataFrame) -> pd.DataFrame:
+    """Held-out pass@1 of every arm, drawn; and the differences that the section tells of, a table.
+
+    Raises `ValueError` if a critic differs from the siblings, or a mean per answer does not.
+    """
+    siblings, critics = "PPO's loss, siblings", ["PPO, critic, λ = 1", "PPO, critic, λ = 0.95"]
+    pairs = {siblings: [*critics, "batch mean", "GRPO"], "GRPO": ["GRPO, no σ", "GRPO + KL"]}
+    table = against(final, pairs)
+    lost = table.loc[("GRPO", siblings)]
+    found = [arm for arm in critics if table.low[arm, siblings] * table.high[arm, siblings] > 0]
+    if found or lost.high >= 0:
+        raise ValueError(f"critics that differ: {found}; a mean per answer: {lost['mean']:+.3f}")
+    _, ax = plt.subplots(figsize=(7.2, 3))
+    compare_bars(final, "pass@1", ax, within=(0, 1))
+    ax.set_title(
+        "Siblings or critic: no difference found.\n"
+        f"A mean per answer loses {-100 * lost['mean']:.1f} points"
+    )
+    plt.show()
+    return table
 
 
 def against(final: pd.DataFrame, pairs: Mapping[str, Sequence[str]]) -> pd.DataFrame:

@@ -45,7 +45,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S05.2",),
                 claim="a critic is level after 2,688 answers",
-                heading="8 · Scorecard",
+                heading="9 · What stands",
                 says="a critic needs more than a thousand answers (section 1, five rates)",
                 how="live, one critic; five rates tried",
             ),
@@ -81,7 +81,7 @@ QUESTIONS = Questions(
                 ids=("S05.4",),
                 claim="a mean over tokens beats one per answer",
                 heading="7 · Do siblings replace the critic?",
-                says="pass@1 falls by 0.047, interval 0.022 to 0.072",
+                says="This is robust: it stands when the choice of the rates is drawn again.",
                 runs={"siblings": ["GRPO", "PPO's loss, siblings"]},
             ),
         ),

@@ -29,7 +29,6 @@ LONGER = {
     "02_reinforce": 234,
     "03_ppo": 270,
     "04_rlhf": 283,
-    "05_grpo": 210,
     "06_rloo": 219,
     "07_dr_grpo": 233,
     "08_dapo": 256,
