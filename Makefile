@@ -19,7 +19,7 @@ ifeq ($(shell uname -s),Linux)
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 endif
 
-START := $(firstword $(sort $(wildcard chapters/[0-9]*.ipynb)) chapters)
+START := $(patsubst chapters/%,my/%,$(firstword $(sort $(wildcard chapters/[0-9]*.ipynb)) chapters))
 UNIT = $(BIN)/python -m pytest -m "not slow" -n $(JOBS) --durations=10 </dev/null
 # The same on every CPU and with any number of threads, for no result of a tensor decides: text,
 # files, tasks, planning, processes and servers in the place of a model. The portable runs leave it
@@ -44,7 +44,10 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
 	@echo "  variables: PYTHON=$(PYTHON) PORT=$(PORT) JOBS=$(JOBS) CHAPTERS=<notebooks for make book>"
 
-lab: check-port setup  ## set everything up and open JupyterLab on the book (PORT=8888)
+# Readers run and edit copies, so that the book stays as it is and `git pull` finds nothing in its way.
+lab: check-port setup  ## set everything up and open JupyterLab on your copies of the chapters (PORT=8888)
+	@$(BIN)/python workshop/tools/reading.py my
+	@$(BIN)/jupyter trust my/*.ipynb my/solutions/*.ipynb >/dev/null  # figures move before they are run
 	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(START) \
 		--port=$(PORT) --ServerApp.port_retries=0 \
 		$(if $(filter 0,$(shell id -u)),--allow-root)
