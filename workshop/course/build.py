@@ -5,7 +5,7 @@ import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout, suppress
 from copy import deepcopy
 from io import StringIO
@@ -31,16 +31,47 @@ WEEKS = {
     12: ((1,), (2,), (3,), (4,), (5,), (6, 7), (8,), (9, 11), (10, 12), (13,), (14, 15), (16, 17)),
     6: ((1, 2), (3,), (5, 7), (8, 9), (11, 13), (16, 17)),
 }
+TO_NOTEBOOK = re.compile(r"\[([^\[\]]*)\]\(([\w/]+\.ipynb)(?:#[^)]*)?\)")
+PAPER = r"\[[^\]]*\]\(https://(?:arxiv\.org|doi\.org)[^)]*\)"
 TO_SOLUTIONS = re.compile(r"(?:Solutions: )?\[[^\]]*\]\(solutions/[^)]*\)\.?")
 SYLLABUS = """# RL for reasoning LLMs: {weeks} weeks
 
-| week | chapter | before class, minutes | lecture | hand in |
-|---|---|---|---|---|
+Before the course: Python, gradients and expectations, one course in machine learning; PyTorch
+helps. No GPU is needed: every chapter runs on a laptop.
+
+| week | chapter | before class, minutes | hand in |
+|---|---|---|---|
+{rows}
+
+## What you will be able to do
+
+{outcomes}
+
+## Project
+
+In the last two weeks: take one claim of a paper that the course has read, find a setting in which
+it should hold and one in which it should not, and run both over at least five seeds. Hand in the
+run files, the table of results with intervals, and two pages: claim, mechanism, evidence, limit.
+
+## Reading
+
+{papers}
+
+## Your own work
+
+The book is public, and so are its solutions. What you hand in must be written by you; what you
+looked up, you name.
+"""
+PLAN = """# For those who teach
+
+| week | chapter | slides |
+|---|---|---|
 {rows}
 
 `python -m workshop course --grade HAND_IN.ipynb --seed 7` runs every check of a notebook that was
-handed in; lines that the text asks for also meet rows drawn with that seed, in batches of another
-size. It executes what students wrote: use a container, or an account that owns nothing.
+handed in. Functions that students write are also tested on hidden inputs, drawn with that seed and
+in other batch sizes. It executes what students wrote: use a container, or an account that owns
+nothing.
 """
 RUBRIC = """# Points
 
@@ -66,32 +97,46 @@ def build(weeks: int, out: Path) -> Path:
     student, instructor = out / "student", out / "instructor"
     for folder in (student, instructor / "slides", instructor / "solutions"):
         folder.mkdir(parents=True)
-    plan, worth, mistakes = [], [], ["# Misconceptions, and how they show"]
+    paths = {n: next((ROOT / "chapters").glob(f"{n:02d}_*.ipynb")) for w in WEEKS[weeks] for n in w}
+    given = {path.name for path in paths.values()}
+    plan, lectures, outcomes, papers, worth = ([] for _ in range(5))
+    mistakes = ["# Misconceptions, and how they show"]
     for week, number in ((w, n) for w, each in enumerate(WEEKS[weeks], 1) for n in each):
-        path = next((ROOT / "chapters").glob(f"{number:02d}_*.ipynb"))
+        path = paths[number]
         notebook = nbformat.read(path, as_version=4)
         title = notebook.cells[0].source.splitlines()[0].lstrip("# ")
         checks = {name: heading for name, (heading, _) in checks_of(notebook).items()}
-        nbformat.write(handed_out(notebook, path.name), student / path.name)
+        nbformat.write(handed_out(notebook, path.name, given), student / path.name)
         (instructor / f"slides/{path.stem}.html").write_text(slides(notebook))
         shutil.copy(
             path.parent / f"solutions/{path.stem}_solutions.ipynb", instructor / "solutions"
         )
         plan.append(
             f"| {week} | [{title}](student/{path.name}) | {measure(notebook).minutes:.0f} "
-            f"| [slides](instructor/slides/{path.stem}.html) "
             f"| {len(checks)} checks, {sum(map(points_of, checks.values()))} points |"
         )
+        lectures.append(f"| {week} | {title} | [slides](slides/{path.stem}.html) |")
+        outcomes += [f"**{title}**\n", *told(notebook, r"(?m)^\* .+(?:\n  .+)*"), ""]
+        papers.append(f"* {title}: {', '.join(told(notebook, PAPER)) or 'the chapter alone'}")
         worth += [f"| {number} | {h} | `{name}` | {points_of(h)} |" for name, h in checks.items()]
         mistakes += ["", f"## {title}", *misconceptions(checks_module(number))]
-    (out / "syllabus.md").write_text(SYLLABUS.format(weeks=weeks, rows="\n".join(plan)))
+    syllabus = {"rows": plan, "outcomes": outcomes, "papers": papers}
+    written_out = {name: "\n".join(lines) for name, lines in syllabus.items()}
+    (out / "syllabus.md").write_text(SYLLABUS.format(weeks=weeks, **written_out))
+    (instructor / "plan.md").write_text(PLAN.format(rows="\n".join(lectures)))
     (instructor / "rubric.md").write_text(RUBRIC.format(rows="\n".join(worth)))
     (instructor / "misconceptions.md").write_text("\n".join([*mistakes, ""]))
     return out
 
 
-def handed_out(notebook: NotebookNode, name: str) -> NotebookNode:
-    """The notebook without outputs, without solutions and without links that lead to them."""
+def told(notebook: NotebookNode, pattern: str) -> list[str]:
+    """What a chapter's first cell says in this form, after "What you will be able to do"."""
+    _, _, rest = notebook.cells[0].source.partition("**What you will be able to do**")
+    return re.findall(pattern, rest)
+
+
+def handed_out(notebook: NotebookNode, name: str, names: Collection[str]) -> NotebookNode:
+    """The notebook without outputs and solutions; its links lead to nothing but `names`."""
     given = deepcopy(notebook)
     given.cells = [c for c in given.cells if SOLUTION not in c.metadata.get("tags", [])]
     for cell in given.cells:
@@ -99,6 +144,7 @@ def handed_out(notebook: NotebookNode, name: str) -> NotebookNode:
             cell.outputs, cell.execution_count = [], None
         else:
             text = TO_SOLUTIONS.sub("", without_navigation(cell.source))
+            text = TO_NOTEBOOK.sub(lambda to: to[0] if to[2] in names else to[1], text)
             cell.source = with_links(text, f"chapters/{name}", read_owner())
     return given
 

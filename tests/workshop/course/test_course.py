@@ -7,7 +7,8 @@ import pytest
 
 from rlbook.paths import ROOT
 from workshop.course.build import build
-from workshop.course.grade import grade
+from workshop.course.grade import checks_in, checks_module, checks_of, grade
+from workshop.course.slides import lecture
 
 CHAPTERS = ROOT / "chapters"
 TITLE = "# 1 · The policy: a language model that acts"
@@ -73,6 +74,22 @@ def test_the_books_own_lines_are_right_on_hidden_numbers(path):
         assert re.search(r"^right: .* \(and on [1-9]\d* hidden cases\)$", mark.said), mark
 
 
+@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("[0-9]*.ipynb")), ids=lambda path: path.stem)
+def test_a_chapter_can_be_given_full_marks_and_lectured_on(path):
+    """Every check that counts exists; every slide has a heading and something below it."""
+    notebook = nbformat.read(path, as_version=4)
+    known = checks_in(checks_module(int(path.name[:2])))
+    assert checks_of(notebook).keys() <= known.keys()
+    shown = list(lecture(notebook))
+    bare = [each for each in shown if not re.search(r"</h[12]>\s*<", each)]
+    assert len(shown) > 10 and bare == []
+    assert all(len(each) < 1_000_000 for each in shown)
+    assert sum("<img" in each for each in shown) > 2
+    assert any('class="formula"' in each for each in shown)
+    scored = [n for n, each in enumerate(shown) if "no difference found?" in each]
+    assert all("<table" in shown[n + 1] for n in scored)
+
+
 def test_what_is_no_chapter_is_refused():
     with pytest.raises(ValueError, match="does not begin with a chapter's number"):
         grade(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Mine")]))
@@ -86,12 +103,17 @@ def test_a_course_gives_students_no_solution(tmp_path):
         notebook = nbformat.read(path, as_version=4)
         assert not any(cell.get("outputs") for cell in notebook.cells)
         assert "solutions/" not in path.read_text()
+        links = re.findall(r"\]\((\w+\.ipynb)", path.read_text())
+        assert {*links} <= {other.name for other in given}
         assert not any("solution" in cell.metadata.get("tags", []) for cell in notebook.cells)
     teacher = tmp_path / "course/instructor"
     assert len(list((teacher / "solutions").glob("*.ipynb"))) == 11
     assert "(-0.616 instead of 0.616)" in (teacher / "misconceptions.md").read_text()
     assert "| 1 | Exercise 1 · ●○○ " in (teacher / "rubric.md").read_text()
-    assert (teacher / "slides/05_grpo.html").read_text().count("<section>") > 10
+    assert "slides/05_grpo.html" in (teacher / "plan.md").read_text()
+    syllabus = (tmp_path / "course/syllabus.md").read_text()
+    assert "instructor" not in syllabus and "arxiv.org/abs/2402.03300" in syllabus
+    assert syllabus.count("\n* ") > 40  # outcomes and papers
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").touch()
     with pytest.raises(ValueError, match="holds something that is no course"):
