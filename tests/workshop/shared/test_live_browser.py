@@ -100,6 +100,8 @@ def test_keys_move_it_and_all_its_words_can_be_read(show, make, paper, width):
             lab.page.keyboard.press("ArrowRight")
     assert lab.locator("h3").inner_text() != told
     assert lab.evaluate(CUT_OFF) == []
+    lab.get_by_role("button", name="reset").click()
+    assert lab.locator("h3").inner_text() == told
 
 
 def test_a_click_or_a_key_makes_an_answer_right(show):

@@ -360,6 +360,8 @@ def test_the_whole_lab_by_keyboard(page, tmp_path):
     lab.locator("select").first.focus()
     press("ArrowDown")
     assert lab.locator("h3").text_content().startswith("Update 10: Dual clip silences")
+    lab.get_by_role("button", name="reset").click()
+    assert lab.locator("h3").text_content().startswith("PPO silences 5 of 16")
 
 
 def test_playing_moves_and_silences_the_tokens(page, tmp_path):
@@ -368,7 +370,7 @@ def test_playing_moves_and_silences_the_tokens(page, tmp_path):
     lab = page.show(mask_lab(update=0).html(), tmp_path / "lab.html")
     assert lab.locator("h3").text_content() == "Update 0: neither silences a token"
     dot = lab.locator('.dot[data-token="B2"] circle').nth(1)
-    play, update = lab.get_by_role("button"), lab.locator(".player input")
+    play, update = lab.locator(".player button"), lab.locator(".player input")
     heights = [float(dot.get_attribute("cy"))]
     clock.pause_at(600)  # seconds
     play.dispatch_event("click")

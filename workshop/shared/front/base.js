@@ -15,6 +15,8 @@ function mountFigure(host, name, given, changed = () => {}) {
   lab.addEventListener("keydown", (event) => event.stopPropagation()); // Jupyter would take the keys
   const controls = put(lab, "div", { class: "controls" });
   const set = figure.controls(view.data).map(makeControl);
+  const start = structuredClone(given.values);
+  put(controls, "button", { type: "button", onclick: () => choose(structuredClone(start)) }, "reset");
   const headline = put(lab, "h3", { "aria-live": "polite" });
   figure.build?.(lab, view);
   const drawings = put(lab, "div", { class: "drawings" });

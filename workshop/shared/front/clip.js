@@ -22,7 +22,7 @@ FIGURES.clip = {
     ["objective", "gradient"].forEach((what, row) =>
       [1, -1].forEach((advantage, column) => {
         const plot = chart(view.svgs[2 * row + column], view, {
-          title: `${what === "gradient" ? "Its gradient" : "Objective"}, A = ${signed(advantage)}`,
+          title: `${what === "gradient" ? "∂ objective / ∂ log π" : "Objective"}, A = ${signed(advantage)}`,
           x: { from: 0.4, to: 1.6, ticks: [0.5, 0.75, 1, 1.25, 1.5], label: row ? "ratio ρ = π / π old" : "" },
           y: { from: -1.8, to: 1.8, ticks: [-1, 0, 1] },
           height: row ? 210 : 195,

@@ -47,7 +47,7 @@ FIGURES.cloud = {
   title: "A cloud of gradient estimates",
   drawings: 2,
   controls: () => [
-    { name: "b", label: "baseline b", min: -1.5, max: 1.5, step: 0.05 },
+    { name: "b", label: "baseline b, reward", min: -1.5, max: 1.5, step: 0.05 },
     { name: "n", label: "answers n", min: 1, max: 64, step: 1 },
     { name: "p", label: "p of answer A", min: 0.05, max: 0.9, step: 0.05 },
   ],

@@ -7,9 +7,9 @@ FIGURES.fit = {
   title: "A compute curve fitted by hand",
   drawings: 1,
   controls: () => [
-    { name: "A", label: "A", min: 0.45, max: 0.8, step: 0.005, show: (x) => x.toFixed(3) },
-    { name: "B", label: "B", min: 0.5, max: 4, step: 0.05, show: (x) => x.toFixed(2) },
-    { name: "C_mid", label: "C mid", min: 2000, max: 30000, step: 250, show: (x) => x.toLocaleString("en") },
+    { name: "A", label: "A, pass rate", min: 0.45, max: 0.8, step: 0.005, show: (x) => x.toFixed(3) },
+    { name: "B", label: "B, exponent", min: 0.5, max: 4, step: 0.05, show: (x) => x.toFixed(2) },
+    { name: "C_mid", label: "C mid, GPU-hours", min: 2000, max: 30000, step: 250, show: (x) => x.toLocaleString("en") },
   ],
   draw(view) {
     const { points, stop, R_0 } = view.data, curve = sigmoidCurve({ ...view.values, R_0 });

@@ -178,8 +178,8 @@ FIGURES.pipeline = {
   title: "Staleness and pacing of an asynchronous run",
   drawings: 2,
   controls: () => [
-    { name: "staleness", label: "allowed staleness", min: 0, max: 16, step: 1 },
-    { name: "sigma", label: "tail σ", min: 0, max: 1.4, step: 0.1 },
+    { name: "staleness", label: "allowed staleness, updates", min: 0, max: 16, step: 1 },
+    { name: "sigma", label: "σ of log length", min: 0, max: 1.4, step: 0.1 },
     { name: "accelerators", label: "accelerators", min: 2, max: 64, step: 2 },
   ],
   draw(view) {

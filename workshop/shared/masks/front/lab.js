@@ -55,6 +55,8 @@ function mountMaskLab(host, given, changed = () => {}) {
     type: "range", min: 0, max: state.updates, step: 1, "aria-label": "updates since the tokens were sampled",
     oninput: () => (stop(), choose({ update: Number(slider.value) })),
   });
+  const { left: first, right: second, token, update, masks } = given;
+  const reset = () => (stop(), choose(structuredClone({ left: first, right: second, token, update, masks })));
   const tally = put(put(middle, "div"), "table");
   const { chips, needles } = makeStrip();
   const details = put(lab, "div", { class: "row details" });
@@ -62,6 +64,7 @@ function mountMaskLab(host, given, changed = () => {}) {
   const facts = put(left, "p", { class: "facts" });
   const table = put(left, "table");
   const slice = put(put(details, "div"), "svg", { role: "img" });
+  put(lab, "button", { type: "button", class: "reset", onclick: reset }, "reset");
   if (state.hint) put(lab, "p", { class: "hint" }, put(null, "i", {}, `Try: ${state.hint}`));
 
   // ---- choices ----
