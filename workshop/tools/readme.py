@@ -1,11 +1,13 @@
-"""The README's picture, from a training run, and the tables of speed, from the benchmarks.
+"""README's pictures, clone line, findings and table of speed, each from where it is known.
 
-`python -m workshop.tools.readme` writes `data/results/eight_answers.png`, and what stands between
-the two marks in README.md (three figures) and in workshop/bench/README.md (all of them), where it
-also writes what readers wait for.
+`python -m workshop.tools.readme` writes `data/results/{eight_answers,field_map}*.png`, for light
+pages and dark ones, and what stands between marks in README.md and in workshop/bench/README.md,
+where it also writes what readers wait for.
 """
 
+import io
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +15,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from PIL import Image
 
 from rlbook.manifest import SUFFIX
+from rlbook.objectives import METHODS, Method
 from rlbook.paths import ROOT, data_dir
 from rlbook.policy import Sampler
 from rlbook.tasks import Problem
@@ -23,6 +27,8 @@ from rlbook.training.rollouts import Rollout, collect_rollouts
 from rlbook.viz.style import use_style
 from workshop.bench.plots import learning_gap
 from workshop.shared.evidence import load_results
+from workshop.site.dark import dark_png
+from workshop.site.owner import Owner, read_owner
 from workshop.tools.runner import recorded_times
 
 README, BENCH = ROOT / "README.md", ROOT / "workshop/bench/README.md"
@@ -32,8 +38,27 @@ WAIT = "<!-- waiting: python -m workshop.tools.readme -->"
 END_OF_WAIT, LONGEST = "<!-- end of waiting -->", 20
 
 SUM, ANSWER = "37+8-5+9=?", "49"
-STEPS, SEED = 60, 4
-WIDTH = 74  # characters of an answer that the picture has room for
+STEPS, SEED = 60, 0  # the seed of chapter 1, whose eight answers these are
+WIDTH = 92  # characters of an answer in a line of the picture
+LAB = "make lab      # a few minutes the first time; then JupyterLab opens chapter 1"
+FINDINGS = (  # claim and world in the table of verdicts, and plain words
+    ("a KL penalty", "plain sums, own rates", "GRPO's **KL penalty** changed nothing"),
+    (
+        "dynamic sampling, at equal answers",
+        "3 of 4 prompts unsolvable, own rates",
+        "**Dynamic sampling** teaches nothing more for each answer that is written",
+    ),
+    (
+        "a majority vote",
+        "habits, lr 3e-4",
+        "**Majority votes** as a reward ruin a model that is mostly wrong",
+    ),
+    (
+        "tokens up to 8 updates old",
+        "plain sums, a pipeline, lr 4e-4",
+        "**Samples eight updates old** cost half of what could be learned, at a high learning rate",
+    ),
+)
 
 
 def eight_answers() -> tuple[list[Rollout], list[Rollout]]:
@@ -52,21 +77,112 @@ def eight_answers() -> tuple[list[Rollout], list[Rollout]]:
 
 
 def eight_answers_figure(before: Sequence[Rollout], after: Sequence[Rollout]) -> Figure:
-    """Both lists side by side, right answers in one colour and wrong ones in another."""
+    """Both lists, one below the other: right answers in one colour and wrong ones in another."""
     use_style()
-    figure, axes = plt.subplots(1, 2, figsize=(11.6, 2.7))
-    titles = ("before", f"after {STEPS} training steps")
-    for ax, title, answers in zip(axes, titles, (before, after), strict=True):
+    lists = {"before training": before, f"after {STEPS} training steps": after}
+    lines = [[wrapped(answer) for answer in answers] for answers in lists.values()]
+    heights = [sum(map(len, texts)) + 1.6 for texts in lines]
+    figure, axes = plt.subplots(
+        2, 1, figsize=(8.4, 0.2 * sum(heights)), gridspec_kw={"height_ratios": heights}
+    )
+    for ax, (title, answers), texts, height in zip(
+        axes, lists.items(), lines, heights, strict=True
+    ):
         right = sum(answer.correct for answer in answers)
         ax.set_title(f"{SUM}   {title}: {right} of {len(answers)} right", loc="left")
-        for row, answer in enumerate(answers):
-            text = textwrap.shorten(answer.text, 1000)
-            text = text if len(text) <= WIDTH else f"{text[: WIDTH - 2]} …"
+        row = 0
+        for answer, text in zip(answers, texts, strict=True):
             mark, colour = ("✓", "#0072B2") if answer.correct else ("✗", "#C05500")
-            ax.text(0, -row, f"{mark} {text}", family="DejaVu Sans Mono", size=7, color=colour)
-        ax.set(xlim=(0, 1), ylim=(-len(answers) + 0.5, 0.8))
+            for line, part in enumerate(text):
+                told = f"{' ' if line else mark} {part}"
+                ax.text(0, -row, told, family="DejaVu Sans Mono", size=9.5, color=colour)
+                row += 1
+        ax.set(xlim=(0, 1), ylim=(-height + 1, 0.9))
         ax.axis("off")
     return figure
+
+
+def wrapped(answer: Rollout) -> list[str]:
+    """The whole answer, in lines that fit."""
+    return textwrap.wrap(" ".join(answer.text.split()), WIDTH, subsequent_indent="  ")
+
+
+def map_figure() -> Figure:
+    """What a method of the table chooses at each step, and which methods choose it."""
+    use_style()
+    columns = {
+        title: grouped(choice)
+        for title, choice in (
+            ("better than what?", lambda m: named(m.advantage)),
+            ("which tokens still learn?", lambda m: region_of(m)),
+            ("who gets how much?", lambda m: str(m.aggregation)),
+        )
+    }
+    figure, axes = plt.subplots(1, 3, figsize=(8.4, 4.6))
+    figure.suptitle("sample answers  →  verify  →  three choices  →  one update", fontsize=12)
+    for ax, (title, groups) in zip(axes, columns.items(), strict=True):
+        ax.set_title(title, loc="left")
+        shared = {choice: names for choice, names in groups.items() if len(names) > 1}
+        single = [f"{choice} ({names[0]})" for choice, names in groups.items() if len(names) == 1]
+        row = 0.0
+        for choice, names in [*shared.items(), ("one method each", single)]:
+            text = textwrap.wrap(", ".join(names), 34)
+            if text:
+                ax.text(0, -row, choice, size=9.5, weight="bold")
+                ax.text(0, -row - 0.5, "\n".join(text), size=8.5, color="#5f5f5f", va="top")
+                row += 2 + len(text)
+        ax.set(xlim=(0, 1), ylim=(-24, 0.8))
+        ax.axis("off")
+    return figure
+
+
+def grouped(choice: Callable[[Method], str]) -> dict[str, list[str]]:
+    """Methods of the table by one of their choices, the commonest first."""
+    found: dict[str, list[str]] = {}
+    for name, method in METHODS.items():
+        found.setdefault(choice(method), []).append(name)
+    return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
+
+
+def named(function: object) -> str:
+    """A function's name in words."""
+    function = getattr(function, "func", function)
+    return getattr(function, "__name__", type(function).__name__).replace("_", " ")
+
+
+def region_of(method: Method) -> str:
+    """A trust region in words."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(method.trust_region).__name__).lower()
+    return spaced + (" of the answer" if method.ratio == "sequence" else "")
+
+
+def clone_lines(owner: Owner) -> list[str]:
+    """How to get the book; without an address, a placeholder that no shell takes for one."""
+    address = owner.repository or "ADDRESS-OF-THIS-REPOSITORY"
+    return ["```sh", f"git clone --depth 1 {address} rlbook", "cd rlbook", LAB, "```"]
+
+
+def findings() -> list[str]:
+    """Results of the table of verdicts, as a list."""
+    table = load_results("verdicts").set_index(["claim", "world"])
+    lines = []
+    for claim, world, words in FINDINGS:
+        row = table.loc[(claim, world)]
+        mean, low, high = (f"{row[key]:+.3f}".replace("-", "−") for key in ("mean", "low", "high"))
+        number = str(row["chapter"]).zfill(2)
+        path = next((ROOT / "chapters").glob(f"{number}_*.ipynb"))
+        lines.append(
+            f"* {words}: {mean} [{low}, {high}]. [Chapter {int(number)}](chapters/{path.name})"
+        )
+    return lines
+
+
+def between(text: str, name: str, lines: Iterable[str]) -> str:
+    """The page with these lines between its marks of this name."""
+    begin, end = f"<!-- {name}: python -m workshop.tools.readme -->", f"<!-- end of {name} -->"
+    head, rest = text.split(begin)
+    _, tail = rest.split(end)
+    return "\n".join([f"{head}{begin}", "", *lines, "", f"{end}{tail}"])
 
 
 def figures_of(parts: Mapping[str, str | None]) -> list[str]:
@@ -178,7 +294,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], list[str]]] = {
 }
 STEP = "method == 'grpo' and completions == 128"
 PAGES: dict[Path, Mapping[str, str | None]] = {
-    README: {"trl": STEP, "trl_late": STEP, "sampler": "batch == 128"},
+    README: {"trl": STEP},
     BENCH: dict.fromkeys(ROWS),
 }
 
@@ -212,12 +328,28 @@ def with_waiting(page: str) -> str:
 
 def main() -> list[Path]:
     """Draw README's figure and write its table anew; the files written."""
-    picture = data_dir() / "results" / "eight_answers.png"
-    eight_answers_figure(*eight_answers()).savefig(picture, dpi=120, metadata={"Software": None})
+    drawn = {"eight_answers": eight_answers_figure(*eight_answers()), "field_map": map_figure()}
+    pictures = []
+    for name, figure in drawn.items():
+        picture = data_dir() / "results" / f"{name}.png"
+        figure.savefig(picture, dpi=120, metadata={"Software": None})
+        picture.write_bytes(small(picture.read_bytes()))
+        dark = picture.with_stem(f"{name}_dark")
+        dark.write_bytes(small(dark_png(picture.read_bytes())))
+        pictures += [picture, dark]
     for page in PAGES:
         page.write_text(with_performance(page))
+    front = between(README.read_text(), "clone", clone_lines(read_owner()))
+    README.write_text(between(front, "findings", findings()))
     BENCH.write_text(with_waiting(BENCH.read_text()))
-    return [picture, *PAGES]
+    return [*pictures, *PAGES]
+
+
+def small(png: bytes) -> bytes:
+    """A picture of text in 32 colours."""
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(32).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
 if __name__ == "__main__":
