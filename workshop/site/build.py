@@ -15,9 +15,11 @@ from rlbook.extras import require
 from rlbook.paths import ROOT, data_dir
 from workshop.site.fonts import write_math_font
 from workshop.site.front import figures_page, front_page, open_graph
+from workshop.site.keywords import write_keywords
 from workshop.site.notebooks import anchors_of, page_of
 from workshop.site.owner import Owner, read_owner
 from workshop.site.reference import write_reference
+from workshop.site.train import with_training, write_scripts
 from workshop.site.weights import MODELS, write_weights
 
 HERE = Path(__file__).parent
@@ -58,6 +60,7 @@ def build(out: Path = ROOT / "build/site") -> Built:
         shutil.rmtree(folder, ignore_errors=True)
     prepare(source, pages, read_owner())
     run_sphinx(source, pages)
+    write_keywords(pages)
     finish(pages, read_owner())
     run_pagefind(pages)
     files = [path for path in pages.rglob("*") if path.is_file()]
@@ -85,14 +88,15 @@ def prepare(source: Path, pages: Path, owner: Owner) -> None:
         titles[name.removesuffix(".ipynb")] = notebook.cells[0].source.splitlines()[0].lstrip("# ")
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(page_of(notebook, name, pages / "figures", owner, anchors), target)
+        page = page_of(notebook, name, pages / "figures", owner, anchors)
+        nbformat.write(with_training(page, path.stem), target)
     static = pages / "_static"
     static.mkdir(parents=True)
     for name in MODELS:
         write_weights(data_dir() / name, static / "models")
+    write_scripts(static)
     (static / "mask-lab.js").write_text(mask_lab_script(), encoding="utf-8")
-    pictures = sorted((pages / "figures").glob("*.png"))
-    (source / "index.md").write_text(front_page(titles, pictures, static / "cards"))
+    (source / "index.md").write_text(front_page(titles, owner))
     (source / "figures.md").write_text(figures_page())
     (source / "solutions.md").write_text(solutions_page(titles))
     write_reference(source / "api", owner)
@@ -167,7 +171,7 @@ def unused(pages: Path) -> list[Path]:
 def run_pagefind(pages: Path) -> None:
     """Index the text of the pages; each has said how much it weighs."""
     unread = "div.cell_input, .cell_output pre, .cell_output table, .headerlink, .neighbours, form"
-    unread += ", [data-ask], [data-mask-lab], [data-live]"
+    unread += ", [data-ask], [data-train], [data-mask-lab], [data-live]"
     command = [sys.executable, "-m", "pagefind", "--site", str(pages), "--quiet"]
     command += ["--exclude-selectors", unread]
     subprocess.run(command, check=True)

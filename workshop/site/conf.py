@@ -24,6 +24,7 @@ templates_path = [str(HERE / "templates")]
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
+nb_code_prompt_show = nb_code_prompt_hide = "Setup"  # of a solution: `notebooks.py`
 nb_ipywidgets_js: dict[str, dict] = {}
 nb_mime_priority_overrides = [("html", "text/html", 1)]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "attrs_inline"]
@@ -42,7 +43,7 @@ html_copy_source = False
 html_show_sphinx = False
 html_last_updated_fmt = None
 html_use_index = False
-pygments_style = "friendly"
+pygments_style = "xcode"
 pygments_dark_style = "native"
 html_theme_options = {
     "navigation_with_keys": True,

@@ -14,6 +14,13 @@ from sphinx.application import Sphinx
 from rlbook.paths import data_dir
 from workshop.site.owner import Owner, read_owner
 
+# What a link to the front page says of the book.
+TITLE = "RL for reasoning LLMs: train a language model in your browser"
+ABOUT = (
+    "Train a language model with PPO, GRPO or DAPO in your browser, and see which differences are "
+    "real: a book of notebooks with a small tested package, from REINFORCE to ScaleRL."
+)
+
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Sphinx calls this when it starts."""
@@ -133,12 +140,16 @@ def complete_page(
         body,
         flags=re.DOTALL,
     )
+    body = body.replace("<th></th>", "<td></td>")  # a corner is no heading
+    body = re.sub(r'<summary aria-label="[^"]*"', "<summary", body)
     body = HEADING.sub(r'\1<h\3 id="at-\2">', TERM.sub(explained, PAPER.sub(cited, body)))
     context["body"] = neighbours(page, context, owner) + body
     context["metatags"] = context.get("metatags", "") + head(page, context["title"], tree, owner)
     context["kind"] = kind_of(page)
+    context["front_title"] = TITLE
     context["has_lab"] = "data-mask-lab" in body
     context["has_model"] = "data-ask" in body
+    context["has_training"] = "data-train" in body
 
 
 def kind_of(page: str) -> str:
@@ -181,9 +192,9 @@ def short(title: str) -> str:
 
 def head(page: str, title: str, tree: nodes.document, owner: Owner) -> str:
     """Description and Open Graph tags of a page."""
-    about = describe(tree)
+    about = ABOUT if page == "index" else describe(tree)
     tags = {
-        "og:title": re.sub(r"<[^>]*>", "", title),
+        "og:title": TITLE if page == "index" else re.sub(r"<[^>]*>", "", title),
         "og:description": about,
         "og:type": "book" if page == "index" else "article",
         "og:site_name": "rlbook",

@@ -1,33 +1,38 @@
-"""The front page: one sentence, the mask lab, the model that answers, three doors, the chapters."""
+"""The front page: a model that learns, how to get the book, three doors, labs, the chapters."""
 
 import html
-import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from workshop.site.dark import dark_png
+from workshop.shared.evidence import load_results
 from workshop.site.notebooks import lab_host
+from workshop.site.owner import Owner
+from workshop.site.train import host
 
 HERE = Path(__file__).parent
-CARD_WIDTH = 420  # pixels, for 210 on the page
+ADDRESS = "ADDRESS-OF-THE-REPOSITORY"  # in a command, while the book has none
 
 
-def front_page(titles: Mapping[str, str], pictures: Sequence[Path], cards: Path) -> str:
+def front_page(titles: Mapping[str, str], owner: Owner) -> str:
     """The source of the front page: `pages/index.md` with its gaps filled in.
 
-    `titles` names every page by its place, in reading order; the small pictures of the chapters
-    are written into the folder `cards`.
+    `titles` names every page by its place, in reading order.
     """
+    told = results()
     chapters = {page: text for page, text in titles.items() if re.match(r"chapters/\d", page)}
     appendices = [page for page in titles if page.startswith("chapters/appendix")]
     gaps = {
+        "train": host("index", auto=True),
+        "address": owner.repository or ADDRESS,
+        "colab": colab(owner),
         "lab": lab(),
         "cards": "\n".join(
-            card(page, text, small_picture(page, pictures, cards))
+            card(page, text, told.get(page.removeprefix("chapters/")[:2], ""))
             for page, text in chapters.items()
         ),
         "chapters": "\n".join(chapters),
@@ -74,29 +79,30 @@ def lab() -> str:
     """The mask lab of the front page."""
     from workshop.shared.masks import mask_lab
 
-    shown = mask_lab("ppo", "dppo", hint="Drag δ or ε, click a token, press play.")
+    shown = mask_lab("ppo", "dppo", hint="Move a slider, click a token, press play.")
     names = ("left", "right", "token", "update", "updates", "hint", "masks", "answers")
     state = json.dumps({name: getattr(shown, name) for name in names}, ensure_ascii=False)
     return lab_host(state.replace("<", "\\u003c"))
 
 
-def small_picture(page: str, pictures: Sequence[Path], folder: Path) -> list[str]:
-    """The first picture of a chapter, made small, for light pages and for dark ones.
+def results() -> dict[str, str]:
+    """A result for each chapter that has one, by the chapter's number in two digits."""
+    listed = tomllib.loads((HERE / "pages/results.toml").read_text(encoding="utf-8"))["result"]
+    words = {(each["claim"], each["world"]): each["words"] for each in listed}
+    found = {}
+    for row in load_results("verdicts").to_dict("records"):
+        if about := words.get((row["claim"], row["world"])):
+            mean, *ends = (f"{row[key]:+.2g}" for key in ("mean", "low", "high"))
+            told = f"{html.escape(about)}: <b>{mean}</b> [{', '.join(ends)}]"
+            found[str(row["chapter"]).zfill(2)] = told.replace("-0", "−0")
+    return found
 
-    Returns their places below the site, none for a chapter without a picture.
-    """
-    stem = page.rsplit("/", 1)[-1]
-    mine = [path for path in pictures if re.fullmatch(rf"{stem}-\d+", path.stem)]
-    if not mine:
-        return []
-    first = min(mine, key=lambda path: int(path.stem.rsplit("-", 1)[1])).read_bytes()
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, png in ((stem, first), (f"{stem}-dark", dark_png(first))):
-        image = Image.open(io.BytesIO(png)).convert("RGB")
-        size = CARD_WIDTH, round(image.height * CARD_WIDTH / image.width)
-        small = image.resize(size, Image.Resampling.LANCZOS)
-        small.save(folder / f"{name}.webp", quality=82, method=6)
-    return [f"_static/{folder.name}/{name}.webp" for name in (stem, f"{stem}-dark")]
+
+def colab(owner: Owner) -> str:
+    """A way without any installing, where there is one."""
+    address = owner.colab_of("chapters/01_policy.ipynb")
+    link = f'<a href="{address}">chapter 1 on Colab</a>'
+    return f" Without installing anything: {link}." if address else ""
 
 
 def open_graph(picture: Path, path: Path) -> None:
@@ -119,18 +125,14 @@ def open_graph(picture: Path, path: Path) -> None:
     card.save(path, optimize=True)
 
 
-def card(page: str, title: str, pictures: Sequence[str]) -> str:
-    """A chapter on the front page: number, name, what it asks, its picture."""
+def card(page: str, title: str, result: str) -> str:
+    """A chapter on the front page: number, name, what it asks, one result."""
     number, _, rest = title.partition(" · ")
     name, _, question = rest.partition(": ")
-    schemes = zip(("light", "dark"), pictures, strict=False)
-    images = "".join(
-        f'<img class="figure only-{scheme}" src="{picture}" alt="" loading="lazy">'
-        for scheme, picture in schemes
-    )
     return (
         f'<a class="card" href="{page}.html">'
         f"<b><i>{html.escape(number)}</i> {html.escape(name)}</b>"
         f"<span>{html.escape(question[:1].upper() + question[1:])}</span>"
-        f'<span class="thumb">{images}</span></a>'
+        + f'<span class="result">{result}</span>' * bool(result)
+        + "</a>"
     )

@@ -20,6 +20,7 @@ from workshop.site.navigation import without_navigation
 from workshop.site.owner import Owner
 from workshop.site.titles import Drawer, alternative, known, parsed
 from workshop.site.vectors import folder_of, vector_of
+from workshop.tools.main_line import SOLUTION
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 DENSITY = 110 / 72  # pixels of a stored picture per point at which it is read best
@@ -68,8 +69,12 @@ def page_of(
             cell.source = with_links(text, path, owner)
         elif cell.cell_type == "code":
             drawers |= known(cell.source)
+            tags = cell.metadata.get("tags", [])
             if is_scaffold(cell.source):
-                cell.metadata.tags = [*cell.metadata.get("tags", []), "hide-input"]
+                cell.metadata.tags = [*tags, "hide-input"]
+            if SOLUTION in tags:
+                shown = {f"code_prompt_{act}": "Solution" for act in ("show", "hide")}
+                cell.metadata.mystnb = shown
             for output in cell.outputs:
                 data = output.get("data", {})
                 data.pop(WIDGET, None)

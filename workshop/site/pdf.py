@@ -127,7 +127,10 @@ def printed(read: Any, page: str, names: dict[str, str], owner: Owner) -> Any:
         part.decompose()
     own, folder = names[page], posixpath.dirname(page)
     for fold in text.find_all("details"):
-        fold["open"] = ""
+        if "hide" in fold.get("class", ()):  # a fold without its summary has the browser's own
+            fold.name = "div"
+        else:
+            fold["open"] = ""
     for image in text.find_all("img"):
         image.attrs.pop("loading", None)
         image["src"] = posixpath.normpath(posixpath.join("html", folder, image["src"]))

@@ -70,6 +70,7 @@ def entry(name: str, thing: Any, owner: Owner, equation: str | None = None) -> s
 
     An equation stands below the first line of the docstring.
     """
+    thing = inspect.unwrap(thing)  # what a decorator of another package wraps is ours
     file, line = inspect.getsourcefile(thing), inspect.getsourcelines(thing)[1]
     place = Path(file or "").relative_to(ROOT).as_posix()
     address = owner.source_of(place)

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 MODELS = {
     "tiny-sums": "tiny-sums, the base",
     "tiny-habits": "tiny-habits, the base",
+    "tiny-habits-small": "tiny-habits, a sixth of its size",
     "tiny-habits-teacher": "tiny-habits, after RL",
 }
 

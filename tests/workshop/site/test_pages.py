@@ -4,7 +4,6 @@ import functools
 import http.server
 import re
 import threading
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import browser
@@ -269,8 +268,8 @@ def test_what_it_cannot_read_is_said(reader):
 
 
 def test_the_pages_model_is_in_the_site():
-    """Every model that the front page offers has its weights there."""
-    source = Path(SITE / "_static/ask.js").read_text()
+    """Every model in the site is offered on its front page, and has its weights there."""
+    source = "".join((SITE / "_static" / name).read_text() for name in ("ask.js", "train.json"))
     for path in (SITE / "_static/models").glob("*.json"):
         assert f'"{path.stem}"' in source
         assert path.with_suffix(".bin").is_file()

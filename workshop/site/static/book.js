@@ -6,34 +6,39 @@ const root = document.documentElement.dataset.content_root;
 
 const field = document.querySelector(".sidebar-search");
 const found = document.querySelector(".found");
-let index;
+let index, listed;
 
 async function look() {
   index ??= import(new URL(`${root}pagefind/pagefind.js`, location.href)).then(async (pagefind) => {
     await pagefind.options({ baseUrl: new URL(root, location.href).pathname });
     return pagefind;
   });
+  listed ??= Promise.all([import(new URL(`${root}_static/keywords.js`, location.href)), fetch(`${root}_static/keywords.json`).then((answer) => answer.json())]);
   const asked = field.value.trim();
   const search = asked && (await (await index).debouncedSearch(asked, {}, 150));
   if (search === null) return; // more was typed meanwhile
   const hits = asked ? await Promise.all(search.results.slice(0, 8).map((hit) => hit.data())) : [];
   if (field.value.trim() !== asked) return;
+  const [{ meant }, entries] = await listed;
+  const first = meant(asked, entries).slice(0, 3);
   found.hidden = !asked;
-  found.replaceChildren(...hits.map(entry));
-  if (asked && !hits.length) found.textContent = "Nothing found";
+  found.replaceChildren(...first.map(({ title, url }) => link(`${root}${url}`, title)), ...hits.map(entry));
+  if (asked && !hits.length && !first.length) found.textContent = "Nothing found";
 }
 
 function entry(hit) {
   // the section that matches best, not the top of a long page
   const part = hit.sub_results.reduce((a, b) => (b.locations.length > a.locations.length ? b : a), hit.sub_results[0]);
-  const link = document.createElement("a");
-  link.href = (part ?? hit).url;
-  const title = document.createElement("b");
-  title.textContent = part && part.title !== hit.meta.title ? `${hit.meta.title.split(": ")[0]}: ${part.title}` : hit.meta.title;
+  const title = part && part.title !== hit.meta.title ? `${hit.meta.title.split(": ")[0]}: ${part.title}` : hit.meta.title;
   const text = document.createElement("span");
   text.innerHTML = (part ?? hit).excerpt; // Pagefind's own, escaped but for <mark>
-  link.append(title, text);
-  return link;
+  return link((part ?? hit).url, title, text);
+}
+
+function link(href, title, ...more) {
+  const made = Object.assign(document.createElement("a"), { href });
+  made.append(Object.assign(document.createElement("b"), { textContent: title }), ...more);
+  return made;
 }
 
 field?.addEventListener("input", look);
@@ -49,6 +54,15 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   field?.focus();
 });
+
+// ---- what scrolls can be scrolled by keys ----
+
+const reachable = () => {
+  for (const box of document.querySelectorAll(".highlight, .highlight pre, .cell_output, .cell_output pre, .output"))
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+};
+addEventListener("resize", reachable);
+addEventListener("load", reachable);
 
 // ---- folds ----
 

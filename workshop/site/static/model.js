@@ -190,7 +190,7 @@ export function draw(logp, uniform) {
 
 // y = W·x for `n` columns that lie one after the other. Four rows of W meet two columns at a time, so
 // that a number once read is used often; a column that is left over meets them alone.
-function times(weights, x, y, n) {
+export function times(weights, x, y, n) {
   const size = x.length / n, out = y.length / n;
   const whole = out - (out % 4);
   let c = 0;
@@ -251,7 +251,7 @@ function dot(a, from, b, start, size) {
   return sum;
 }
 
-function normed(x, scale, epsilon, y) {
+export function normed(x, scale, epsilon, y) {
   const width = scale.length;
   for (let at = 0; at < x.length; at += width) {
     let squares = 0;
@@ -266,10 +266,10 @@ function plus(a, b) {
 }
 
 // Rotary positions: in every head, pairs half a head apart turn by an angle of their own.
-function turn(rows, angles) {
+export function turn(rows, angles, sign = 1) {
   const half = angles.length;
   for (let i = 0; i < half; i++) {
-    const cos = Math.cos(angles[i]), sin = Math.sin(angles[i]);
+    const cos = Math.cos(angles[i]), sin = sign * Math.sin(angles[i]);
     for (let at = i; at < rows.length; at += 2 * half) {
       const a = rows[at], b = rows[at + half];
       rows[at] = a * cos - b * sin;
