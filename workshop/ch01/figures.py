@@ -1,11 +1,12 @@
 """Chapter 01: a tree of tokens, two small worlds and how they cool, troubles measured."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
@@ -16,14 +17,29 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlbook.exact import Completions
+from rlbook.exact import FOUR, Completions
 from rlbook.grouping import group_by, mean
+from rlbook.paths import data_dir
 from rlbook.policy import Sampler, logprobs
 from rlbook.stats import pass_at_k_curve, wilson_interval
 from rlbook.tasks import SumsTask, Task, is_lost
+from rlbook.tasks.habits import FAMILIES
 from rlbook.training import Engine, Rollout, RunConfig, collate, collect_rollouts
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, luminance, readable
+from rlbook.viz import LivePlot
+from rlbook.viz.style import (
+    BAD,
+    FAINT,
+    GOOD,
+    INK,
+    MUTED,
+    label_lines,
+    luminance,
+    readable,
+    use_style,
+)
+from workshop.ch01.worlds import Run, World
 from workshop.shared.explorer import Explorer, choice, slider
+from workshop.shared.schematic import chapter_map, schematic
 from workshop.shared.worlds import RareOpening, RoughSampler, StartsLost, Unsolvable, tight_limit
 from workshop.shared.worlds.shared_choice import shared_choice
 
@@ -35,6 +51,7 @@ WAYS = {  # of asking a policy
     "majority of 16": "#009E73",
     "any of 16": GOOD,
 }
+ARMS = {"only the right ones": GOOD, "chosen blindly": MUTED}
 KINDS = {  # of answers: by strategy in sums, by rule in habits
     "direct": "#E69F00",
     "terse": "#882255",
@@ -79,6 +96,105 @@ class Place:
 
 
 Cooled = Mapping[float, np.ndarray]  # by temperature, (prompts, samples) of right and wrong
+
+
+def opening() -> None:
+    """The first screen: eight answers before training and after it, and the map of the chapter."""
+    use_style()
+    _, (top, bottom) = plt.subplots(2, 1, figsize=(11.6, 4.1), height_ratios=(2.7, 1.3))
+    top.imshow(plt.imread(data_dir() / "results" / "eight_answers.png"), aspect="auto")
+    top.axis("off")
+    words = {"answers": "sampled", "verdicts": "by a program", "loss": "imitate what is right"}
+    chapter_map(words, bottom)
+    plt.show()
+
+
+def two_worlds(ways: pd.DataFrame, habit_ways: pd.DataFrame) -> None:
+    """The share right by kind of problem in three ways of asking, sums beside habits.
+
+    Raises `ValueError` where the titles would not be true of the tables.
+    """
+    sums, habits = (table.drop(columns="all").loc["greedy"] for table in (ways, habit_ways))
+    if sums.min() < 0.85 or habits.loc[3:].max() > 0:
+        raise ValueError("greedy answers are not right in sums, or not wrong in late families")
+    _, (left, ax) = plt.subplots(1, 2, figsize=(8.2, 3), width_ratios=(1, 1.35))
+    draw_ways(left, ways.drop(columns="all"), [str(n) for n in sums.index], labels=False)
+    left.set(title="Sums: the likeliest answer is right", xlabel="operands")
+    names = [name.replace(" ", "\n") for name in FAMILIES]
+    draw_ways(ax, habit_ways.drop(columns="all"), names, labels=False)
+    ax.legend(loc="upper right")
+    ax.set_title("Habits: from the third family on it is wrong")
+    ax.tick_params(axis="x", labelsize=7.5)
+    plt.show()
+
+
+def four_paths() -> None:
+    """The four completions as paths through a tree of prefixes."""
+    _, ax = plt.subplots(figsize=(8.2, 3.3))
+    draw_prefix_tree(ax, FOUR)
+    ax.set_title("Four answers are four paths through a tree of prefixes", x=0.0)
+    plt.show()
+
+
+def keeping_right() -> None:
+    """The book's drawing of a training step, with the weights of this chapter's loss."""
+    kept = (FOUR.lengths * FOUR.rewards).int().tolist()  # tokens of right answers
+    carried = {
+        "answers": [f"{n} tokens" for n in FOUR.lengths],
+        "verdicts": ["right" if reward else "wrong" for reward in FOUR.rewards],
+        "rewards": [f"{reward:.0f}" for reward in FOUR.rewards],
+        "loss": [f"{n} × 1/{sum(kept)}" if n else "–" for n in kept],
+        "weights": ["likelier" if n else "" for n in kept],
+    }
+    notes = {"answers": "sampled", "verdicts": "by a program", "loss": "keep the right"}
+    schematic(
+        "Sample, judge, imitate what is right", set(notes), carried, notes, {"advantages": "02"}
+    )
+    plt.show()
+
+
+def watch_rounds(
+    runs: Mapping[Run, Iterator[Mapping[str, float]]], trained: Mapping[Run, World], rounds: int = 4
+) -> None:
+    """Make all runs side by side and draw the share right of each world, a line per arm."""
+    live = LivePlot(
+        "habits",
+        "sums",
+        colours=ARMS,
+        title="Share right among fresh samples, a line for each run",
+        limits={"sums": (0, 0.8), "habits": (0, 0.8)},
+    )
+    live.side_by_side(runs, trained, total=rounds, lines={run: run[1] for run in runs})
+
+
+def only_colder(
+    cooling: pd.DataFrame,
+    results: pd.DataFrame,
+    colder: Mapping[str, Mapping[float, Sequence[float]]],
+    reward: str = "only the right ones",
+) -> None:
+    """The base at every temperature beside the trained models, in both worlds.
+
+    Raises `ValueError` where the titles would not be true of the tables.
+    """
+    gain = results.groupby(["world", "arm"])["one sample"].mean()
+    if cooling.habits[:1.0].max() > gain["habits", reward] - 0.15:
+        raise ValueError("cooling helps habits as well")
+    if not cooling.sums.is_monotonic_decreasing:
+        raise ValueError("cooling does not help sums")
+    _, axes = plt.subplots(1, 2, figsize=(8.2, 3.2), sharey=True)
+    titles = {
+        "habits": "Where the mode is wrong, only training helps",
+        "sums": "Where it is right, cooling helps too",
+    }
+    for ax, (name, title) in zip(axes, titles.items(), strict=True):
+        mine = results[results.world == name].groupby("arm", sort=False)
+        learned = {arm: {1.0: list(runs["one sample"])} for arm, runs in mine}
+        likeliest = {0.0: list(mine.get_group(reward)["greedy"])}
+        learned[reward] = likeliest | dict(colder[name]) | learned[reward]
+        draw_cooling(ax, cooling[name][:1.0], learned, ARMS)
+        ax.set_title(title, fontsize=10)
+    plt.show()
 
 
 def temperature_explorer(

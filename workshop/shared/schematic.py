@@ -58,14 +58,14 @@ def schematic(
     return fig
 
 
-def chapter_map(lit: Mapping[str, str]) -> Figure:
+def chapter_map(lit: Mapping[str, str], ax: Axes | None = None) -> Figure:
     """The seven boxes without the completions, for a first screen: a chapter's lit, with its words.
 
-    Raises `ValueError` for a box that is not in the drawing.
+    In a figure of its own, or in `ax`. Raises `ValueError` for a box that is not in the drawing.
     """
     if strange := {*lit} - {*BOXES}:
         raise ValueError(f"no box is called {sorted(strange)[0]!r}: {', '.join(BOXES)}")
-    fig, ax = plt.subplots(figsize=(8.6, 1.15))
+    ax = ax or plt.subplots(figsize=(8.6, 1.15))[1]
     for box in BOXES:
         draw_box(ax, box, LIT if box in lit else None, pale=False)
         ax.text(middle(box), -0.24, lit.get(box, ""), ha="center", fontsize=7.5, color=LIT)
@@ -74,7 +74,7 @@ def chapter_map(lit: Mapping[str, str]) -> Figure:
     arrow(ax, (middle("weights"), 0.58), (middle("answers"), 0.58), "arc3,rad=0.1")
     ax.set(xlim=(-0.1, right_edge() + 0.1), ylim=(-0.35, 1.15))
     ax.axis("off")
-    return fig
+    return ax.get_figure()
 
 
 def middle(box: str) -> float:
