@@ -1,6 +1,10 @@
-"""Rows of JSON, one a line: what a run logs, read again also where it was killed."""
+"""Rows of JSON, one a line: what a run logs, read again also where it was killed.
+
+JSON has no word for a number that is none: NaN is written as null, and null read as NaN.
+"""
 
 import json
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +16,14 @@ Row = dict[str, Any]
 def read_jsonl(path: Path) -> list[Row]:
     """Rows of a run log; lines that are none are left out: a killed run leaves half a line."""
     return parse_rows(read_lines(path))
+
+
+def line_of(row: Row) -> str:
+    """A row as a line of JSON; what is not finite becomes null."""
+    finite = {
+        k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()
+    }
+    return json.dumps(finite, allow_nan=False) + "\n"
 
 
 def read_lines(path: Path) -> list[str]:
@@ -34,5 +46,6 @@ def parse_rows(lines: Iterable[str]) -> list[Row]:
     for line in lines:
         with suppress(json.JSONDecodeError):
             row = json.loads(line)
-            rows += [row] if isinstance(row, dict) else []
+            if isinstance(row, dict):
+                rows.append({k: math.nan if v is None else v for k, v in row.items()})
     return rows

@@ -124,6 +124,13 @@ def read_batch_sizes(settings: Mapping[str, Any], ranks: int = 1) -> BatchSizes:
     if peer == "trl":
         per_rank, accumulation, steps, group, epochs = n
         prompts = per_rank * ranks * steps / group
+        if steps < accumulation:
+            raise ValueError(
+                f"batches do not divide: gradient_accumulation_steps={accumulation} and "
+                f"steps_per_generation={steps} make an update of {accumulation / steps:g} "
+                "generations, each sampled anew; here a step samples once: sample "
+                f"{whole(prompts * accumulation / steps)} prompts a step and make one update"
+            )
         return BatchSizes(whole(prompts), group, whole(steps / accumulation), epochs, ranks, n[0])
     if peer == "prime-rl":
         return BatchSizes(whole(n[0] / n[1]), n[1], ranks=ranks)

@@ -118,7 +118,7 @@ def kl(out: Translation, m: Method) -> dict[str, bool]:
     say(out, {"use_kl_in_reward": in_reward, "kl_loss_coef": m.kl.beta})
     say(out, {"kl_estimator_type": m.kl.kind})
     # in the loss it is averaged per sequence, whatever loss_reduction says
-    return {"KL": in_reward or m.aggregation == "sequence_mean"}
+    return {"KL": m.kl.cap is None and (in_reward or m.aggregation == "sequence_mean")}
 
 
 def sampler(out: Translation, m: Method) -> dict[str, bool]:

@@ -111,7 +111,7 @@ def kl(out: Translation, m: Method) -> dict[str, bool]:
     if m.kl is None or m.kl.where == "reward" or m.kl.kind != "k3" or m.kl.gradient == "k2":
         out.say({"beta": 0.0})
         return {}
-    if out.base != m.aggregation:
+    if out.base != m.aggregation or m.kl.cap is not None:
         return {}
     out.say({"beta": m.kl.beta, "use_bias_correction_kl": m.kl.gradient == "score"})
     return {"KL": True}

@@ -150,7 +150,7 @@ def clips(low: float, high: float, c: float | None) -> Settings:
 
 def kl(out: Translation, m: Method) -> dict[str, bool]:
     """The row's KL term, as a loss or within the reward."""
-    if m.kl is None:
+    if m.kl is None or m.kl.cap not in (None, 10.0 if m.kl.kind == "k3" else None):
         return {}
     if m.kl.where == "reward":
         words = {"use_kl_in_reward": True, "kl_penalty": KINDS[m.kl.kind]}

@@ -100,6 +100,7 @@ def group_normalize(
 
     `ddof`: the paper does not say; verl, TRL and oat use 1 (the default here), others 0.
     `eps` is added to the standard deviation: 1e-6 in verl, 1e-4 in TRL, 1e-8 in oat.
+    It is also the least spread that counts: rewards 1e-5 apart are ±1.4 at 1e-6, ±0.001 at 0.01.
     Zero for all-equal groups and singletons.
     Source: GRPO, arXiv:2402.03300, §4.1.2. Chapter 05.
     """

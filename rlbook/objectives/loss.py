@@ -137,7 +137,7 @@ def kl_term(
         raise ValueError("this method has a KL term: pass logp_ref, or replace(method, kl=None)")
     (logp_ref,) = zero_masked(tokens.mask, logp_ref)
     ratio = token_ratio(logp, tokens.logp_old) if kl.gradient == "score" else None
-    return kl.beta * kl_loss(logp, logp_ref, kl.kind, kl.gradient, ratio)
+    return kl.beta * kl_loss(logp, logp_ref, kl.kind, kl.gradient, ratio, kl.cap)
 
 
 def loss_sums(tokens: Tokens, learned: Surrogate) -> dict[str, Tensor]:

@@ -48,4 +48,4 @@ def token_rewards(
     if logp_old is None or logp_ref is None:
         raise ValueError("a KL penalty in the reward needs logp_old and logp_ref")
     logp_old, logp_ref = zero_masked(mask, logp_old, logp_ref)
-    return at_end - kl.beta * kl_estimate(logp_old, logp_ref, kl.kind)
+    return at_end - kl.beta * kl_estimate(logp_old, logp_ref, kl.kind, kl.cap)

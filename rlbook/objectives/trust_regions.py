@@ -117,9 +117,14 @@ class RatioClip(Choice):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.low < 0 or self.high < 0:
-            raise ValueError(f"low and high are distances from 1, got {self.low} and {self.high}")
+            raise ValueError(
+                f"low and high are distances from 1, got {self.low:g} and {self.high:g}: low=0.2, "
+                "high=0.28 clip at 0.8 and 1.28"
+            )
         if self.low > 1:
-            raise ValueError(f"low is at most 1, as no ratio is below 0: got {self.low}")
+            raise ValueError(
+                f"low is at most 1, as no ratio is below 0: got {self.low:g}; low=0.2 clips at 0.8"
+            )
         if self.dual is not None and self.dual <= 1:
             raise ValueError(f"dual is a bound on the ratio above 1, got {self.dual}")
 

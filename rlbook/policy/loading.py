@@ -68,13 +68,11 @@ def load_policy(
 def check_device(device: str) -> None:
     """Raise `ValueError` for a device that is not here, naming those that are."""
     try:
-        known = torch.device(device)
-    except RuntimeError:
-        known = None
-    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    if known is None or (known.type == "cuda" and (known.index or 0) >= len(gpus)):
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # no such name, or none of this kind or number
+        gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
         here = ", ".join(["cpu", *gpus]) + ("" if gpus else "; cuda needs a GPU, and there is none")
-        raise ValueError(f"no device {device!r} here: there are {here}")
+        raise ValueError(f"no device {device!r} here: there are {here}") from None
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

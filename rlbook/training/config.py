@@ -305,14 +305,16 @@ ELSEWHERE = {  # what users of other trainers call a setting
     "optimizer.max_grad_norm": "grad_clip clip_grad max_norm clip_grad_norm",
     "optimizer.minibatches": "ppo_mini_batch_size policy_mini_batch_size steps_per_generation",
     "optimizer.micro_batch_tokens": "ppo_max_token_len_per_gpu ppo_micro_batch_size_per_gpu "
-    "micro_train_batch_size gradient_accumulation_steps",
+    "micro_train_batch_size gradient_accumulation_steps grad_accum",
     "rollout.prompts": "train_batch_size batch_size rollout_batch_size num_prompts "
     "per_device_train_batch_size generation_batch_size",
     "rollout.group_size": "num_generations n n_samples_per_prompt num_return_sequences",
     "rollout.max_new_tokens": "max_completion_length max_response_length max_tokens max_length "
     "generate_max_len response_length",
     "rollout.temperature": "temp sampling_temperature",
-    "steps": "max_steps total_training_steps num_steps total_steps iterations train_steps",
+    "steps": "max_steps total_training_steps num_steps total_steps iterations train_steps "
+    "num_train_epochs total_epochs",
+    "model.dtype": "bf16 fp16 torch_dtype",
     "seed": "random_seed data_seed",
     "sinks": "report_to logger",
     "method": "loss_type adv_estimator advantage_estimator algo loss",

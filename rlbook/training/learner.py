@@ -1,5 +1,6 @@
 """What learns, and how: from the rollouts of a step to all of its updates."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rlbook.objectives import estimator_state, load_estimator_state
+from rlbook.objectives import Method, estimator_state, load_estimator_state
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, minibatches
 from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.critic import Critic, explained_variance
@@ -18,6 +19,14 @@ from rlbook.training.source import frozen_copy
 from rlbook.training.step import adamw, critic_step, train_step, warm_up
 
 __all__ = ["Learner"]
+
+
+def compares_siblings(method: Method) -> bool:
+    """Whether an answer without a sibling has an advantage of 0, whatever it earns."""
+    if method.needs != {"rewards", "groups"} or estimator_state(method.advantage):
+        return False
+    earned = torch.tensor([0.0, 1.0, 0.0, 1.0])
+    return not method.advantage(rewards=earned, groups=torch.arange(4)).any()
 
 
 class Learner:
@@ -61,6 +70,13 @@ class Learner:
             wrote=wrote,
         )
         self.step = self.version = 0
+        if config.rollout.group_size == 1 and compares_siblings(self.method):
+            warnings.warn(
+                f"rollout.group_size=1: {self.method.name} compares answers to one prompt, so "
+                "every advantage is 0; ask for several, or take reinforce_batch_mean",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """All updates on the rollouts of a step, and their metrics: NaN for no rollouts."""

@@ -1,14 +1,13 @@
 """The run log: one row of metrics a step, as JSONL and CSV."""
 
 import csv
-import json
 import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rlbook.jsonl import parse_rows, read_jsonl, read_lines
+from rlbook.jsonl import line_of, parse_rows, read_jsonl, read_lines
 
 __all__ = ["RunLog", "write_csv"]
 
@@ -34,12 +33,12 @@ class RunLog:
             shutil.copyfile(self.path, f"{self.path}.bak")
         kept = [row for row in rows if row["step"] <= resume_step]
         rewritten = self.path.with_suffix(".partial")
-        rewritten.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        rewritten.write_text("".join(map(line_of, kept)))
         os.replace(rewritten, self.path)
         self._file = self.path.open("a")
 
     def __call__(self, metrics: dict[str, Any]) -> None:
-        self._file.write(json.dumps(metrics) + "\n")
+        self._file.write(line_of(metrics))
         self._file.flush()
 
     def close(self) -> None:

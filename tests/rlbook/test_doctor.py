@@ -255,6 +255,15 @@ def test_a_log_of_verl_on_the_console_and_as_lines(tmp_path):
     ]
 
 
+def test_a_step_without_an_update_is_no_overflow(tmp_path):
+    """It has no loss: bare NaN in logs of earlier versions, null in those of today."""
+    healthy = {"step": 1, "loss": 0.1, "grad_norm": 0.3, "updates": 4, "skipped_updates": 0}
+    silent = {"step": 2, "loss": math.nan, "grad_norm": math.nan, "updates": 0}
+    for second in (silent, silent | {"loss": None, "grad_norm": None}):
+        (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(healthy)}\n{json.dumps(second)}\n")
+        assert "overflow" not in names(read_log(tmp_path))
+
+
 def test_a_text_without_metrics_is_named(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing {here}\n")
     with pytest.raises(ValueError, match=r"notes\.txt: no column here"):

@@ -137,6 +137,13 @@ LOGS = {  # what the doctor says first, by form of the log and run
         json.dumps({"log_history": [trl(i, reward=0.9 + 0.03 * i, step=i, **{
             "rewards/accuracy_reward/mean": 0.5 - 0.015 * i}) for i in STEPS]}), "gamed"
     ),
+    "notebook.txt": (
+        "| Step | Training Loss | reward | completions / clipped_ratio | kl |\n"
+        "|---|---|---|---|---|\n"
+        + "\n".join(f"| {i} | {0.01 * i:.6f} | 0.4 | 1.000000 | 0.001 |" for i in STEPS),
+        "all_truncated",
+    ),
+    "verl_kl.log": (console(verl(i, **{"actor/kl_loss": 0.001 * i}) for i in STEPS), ""),
     "memory.log": (
         "Traceback (most recent call last):\ntorch.OutOfMemoryError: HIP out of memory.\n",
         "out_of_memory",

@@ -45,6 +45,12 @@ def test_trl_counts_completions_where_verl_counts_prompts():
     assert read_batch_sizes(trl | {"num_generations": 16}).completions == 512
 
 
+LITE_PPO = {  # as TRL's own recipe has it
+    **{"per_device_train_batch_size": 32, "gradient_accumulation_steps": 32},
+    **{"steps_per_generation": 8, "num_generations": 8, "num_iterations": 1},
+}
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -54,6 +60,10 @@ def test_trl_counts_completions_where_verl_counts_prompts():
         (lambda: BatchSizes(4, 4).settings("areal"), "no trainer 'areal': choose from rlbook"),
         (lambda: BatchSizes(4, 4, 2).settings("prime-rl"), "one update per batch"),
         (lambda: read_batch_sizes({"data.train_batch_size": 8}), "not all that a trainer needs"),
+        (
+            lambda: read_batch_sizes(LITE_PPO),
+            "an update of 4 generations.*sample 128 prompts a step",
+        ),
         (lambda: read_batch_sizes({n: 3 if "num_g" in n else 1 for n in WORDS["trl"]}), "whole"),
     ],
 )

@@ -288,6 +288,14 @@ def test_gradients_of_the_kl_losses_on_policy(kind, mode, target):
     torch.testing.assert_close(gradient(objective), gradient(target), **EXACT)
 
 
+def test_a_cap_bounds_what_one_token_adds_and_not_the_pull_of_k2():
+    far = torch.tensor([-200.0, 0.1], dtype=torch.float64, requires_grad=True)
+    for mode, pull in (("k2", -200.0), ("naive", 0.0)):
+        loss = kl_loss(far, torch.zeros_like(far), "k3", mode, cap=10.0)
+        assert loss[0] == 10 and loss[1] == kl_estimate(far, torch.zeros_like(far))[1]
+        assert torch.autograd.grad(loss.sum(), far)[0][0] == pull
+
+
 @pytest.mark.parametrize("kind", ["k1", "k3"])
 def test_the_score_form_is_right_off_policy(kind):
     behaviour = log_softmax(torch.tensor([0.9, 0.2, -0.6], dtype=torch.float64))

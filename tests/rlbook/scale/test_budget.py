@@ -1,5 +1,6 @@
 """The dry run against numbers worked out by hand, counted elsewhere or measured."""
 
+import json
 import re
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from rlbook.scale.plan.table import SLOWER
 from rlbook.scale.rollout.evaluate import named_set
 from rlbook.scaling.shape import model_shape, shape_of
 from rlbook.tasks import dataset
+from rlbook.tasks.audit import audit, record
 from rlbook.training.config import changed as changed_by_words
 from rlbook.training.config import load_config as training_config
 
@@ -538,6 +540,18 @@ def test_a_pool_larger_than_the_data_is_seen_by_the_dry_run(data_of_published_si
     (path,) = (path for path in CONFIGS if path.stem == "one-node-8")
     with pytest.raises(ValueError, match=r"training problems.*60000 are asked for"):
         dry_run(load_config(path, ["data.pool=60000"]))
+
+
+def test_the_dry_run_says_whether_the_data_were_audited(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLBOOK_CACHE", str(tmp_path / "cache"))
+    data = tmp_path / "rows.jsonl"
+    rows = [{"question": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(900)]
+    data.write_text("\n".join(map(json.dumps, rows)))
+    (path,) = (path for path in CONFIGS if path.stem == "cpu-tiny")
+    config = load_config(path, [f"data.task=dataset:{data}", "data.levels=null", "data.pool=100"])
+    assert dry_run(config).endswith(f"the data were not audited: rlbook audit {data}")
+    record(audit(str(data)))
+    assert dry_run(config).endswith("the data were audited: 0 findings")
 
 
 def test_prompts_are_measured():

@@ -1,6 +1,5 @@
 r"""Data sets of questions and answers: sources, parts, references, hostile rows."""
 
-import contextlib
 import gzip
 import json
 import sys
@@ -119,15 +118,41 @@ def test_files_as_they_are_shipped(tmp_path):
         "commas.jsonl": lines.replace("\n", ",\r\n"),
         "rows.jsonl.gz": gzip.compress(lines.encode()),
     }
-    with contextlib.suppress(ImportError):
-        from pyarrow import Table, parquet
-
-        parquet.write_table(Table.from_pylist(rows), tmp_path / "rows.parquet")
-        files["rows.parquet"] = (tmp_path / "rows.parquet").read_bytes()
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         found = get_task(f"benchmark:{tmp_path / name}").held_out(3)
         assert sorted(p.answer for p in found) == ["1", "2", "3"], name
+
+
+def test_parquet_is_read_by_pyarrow(tmp_path):
+    parquet = pytest.importorskip(
+        "pyarrow.parquet", reason="comes with the extra datasets: 55 MB, too much for every clone"
+    )
+    from pyarrow import Table
+
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"q {i}"}],
+            "reward_model": {"ground_truth": f"{i}"},
+        }
+        for i in range(3)
+    ]
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "train-00000-of-00001.parquet"
+    parquet.write_table(Table.from_pylist(rows), file)
+    for source in (file, tmp_path):
+        found = get_task(f"benchmark:{source}").held_out(3)
+        assert sorted(p.answer for p in found) == ["0", "1", "2"]
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"no whole parquet file .*fetch it again"):
+        get_task(f"benchmark:{file}").held_out(3)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 and more")
+    with pytest.raises(ImportError, match=r"pyarrow reads: pip install -e '\.\[datasets\]'.*JSONL"):
+        get_task(f"dataset:{tmp_path / 'rows.parquet'}").sample(0, 1)
 
 
 def test_a_folder_as_the_hub_lays_it_out(tmp_path):

@@ -1,3 +1,6 @@
+import json
+import math
+
 from rlbook.jsonl import read_jsonl
 from rlbook.training import RunLog, write_csv
 
@@ -15,6 +18,20 @@ def test_run_log_survives_a_killed_run(tmp_path):
     resumed.close()
     assert [row["reward"] for row in read_jsonl(log.path)] == [0.5, 1.0, 9.0]
     assert (tmp_path / "metrics.csv").read_text().splitlines()[-1] == "3,9.0"
+
+
+def test_a_number_that_is_none_is_null_in_every_line_and_nan_again(tmp_path):
+    log = RunLog(tmp_path)
+    log({"step": 1, "loss": math.nan, "grad_norm": math.inf, "reward": 0.5})
+    log.close()
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    (line,) = log.path.read_text().splitlines()
+    assert json.loads(line, parse_constant=refuse)["loss"] is None
+    (row,) = read_jsonl(log.path)
+    assert math.isnan(row["loss"]) and row["reward"] == 0.5
 
 
 def test_csv_has_the_union_of_columns(tmp_path):

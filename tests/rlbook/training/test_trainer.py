@@ -19,6 +19,15 @@ from rlbook.training import RolloutSource, RunConfig, Trainer, collate
 from rlbook.training.metrics import update_metrics
 
 
+@pytest.mark.parametrize(
+    ("method", "silent"),
+    [("grpo", True), ("rloo", True), ("reinforce_batch_mean", False), ("reinforce", False)],
+)
+def test_groups_of_one_are_said_where_answers_are_compared(trainer, method, silent, recwarn):
+    trainer(method, group_size=1)
+    assert any("group_size=1" in str(one.message) for one in recwarn) == silent
+
+
 @pytest.fixture
 def trainer(little_policy, parity, little):
     """`trainer(method, **settings)` trains the little policy on parity."""
