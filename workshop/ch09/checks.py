@@ -1,6 +1,6 @@
 """Chapter 09: two losses, four meanings of one ε, lengths, masks as weights, caps; the lab."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, log
 from types import SimpleNamespace
 
@@ -8,12 +8,18 @@ import torch
 from torch import Tensor
 
 from rlbook.exact import SoftmaxPolicy
+from rlbook.objectives import Method
+from rlbook.policy import load_policy
+from rlbook.tasks import SumsTask
+from rlbook.training import RunConfig, Trainer
+from workshop.ch09.worlds import batches
 from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right
 
 WIDTHS = ("a hundredth", "a tenth", "mine", "ten times")
 BEHIND = 0.02  # less than that between two accuracies is a matter of seeds
 
 CAP = 5.0
+DETACHED = "no gradient reaches log π: answer_ratio must not detach"
 RATIOS = torch.tensor([[0.05, 1, 2, 8, 50, 3], [0.05, 1, 2, 8, 50, 3]], dtype=torch.float64)
 PROBE = SimpleNamespace(
     logp_old=torch.full((2, 6), -4.5, dtype=torch.float64),
@@ -40,7 +46,12 @@ def weighted(logp: Tensor, part: SimpleNamespace, weight: Tensor) -> Tensor:
 def gradient(loss: Callable[..., Tensor], part: SimpleNamespace) -> Tensor:
     """What a loss does to log π of every token, at ratios from 0.05 to 50."""
     logp = (part.logp_old + RATIOS.log()).requires_grad_()
-    value = loss(logp, part)
+    try:
+        value = loss(logp, part)
+    except RuntimeError as error:
+        if "must match" not in str(error):
+            raise
+        raise ValueError("an advantage for each row of logp: write advantages[:, None]") from error
     if value is None or value is ...:
         return value
     if not value.requires_grad:
@@ -84,9 +95,18 @@ def check_cispo_loss(mine: Callable[..., Tensor]) -> bool:
             ),
             "no token is weighted: where is the ratio?": of(lambda r, a: torch.ones_like(r)),
             "no weight is capped yet": of(lambda r, a: r.detach()),
+            "the cap bounds from above: clamp(max=cap), not min": of(
+                lambda r, a: r.detach().clamp(min=CAP)
+            ),
+            "the sign of Â is lost: a wrong answer has to become less likely": of(
+                lambda r, a: r.detach().clamp(max=CAP) * a.sign()
+            ),
+            "the padding is counted: take the mean over part.mask": (
+                lambda n, p: cispo_loss(n, p) * p.mask.sum() / p.mask.numel()
+            ),
         },
         [(PROBE,)],
-        "a weight that leans and never silences",
+        "a weight with a cap, and no token is masked",
         "the ratio, detached, no larger than the cap; then −weight · Â · log π",
         gradient,
     )
@@ -120,11 +140,45 @@ def check_answer_ratio(mine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> bool
             "one number for each token; GSPO has one for the answer": (
                 lambda n, o, m: gap(n, o, m).exp()
             ),
+            "divide by the number of tokens, not by its root": (
+                lambda n, o, m: (gap(n, o, m).sum(1) / m.sum(1) ** 0.5).exp()
+            ),
+            DETACHED: lambda n, o, m: geometric(n, o, m).detach(),
         },
         [(MOVED - 1, torch.full_like(MOVED, -1), SHORT)],
         "one ratio for an answer, whatever its length",
         "sum the log-ratios of an answer, divide by its tokens, and take the exponential",
+        with_gradient,
     )
+
+
+def with_gradient(
+    ratio: Callable[[Tensor, Tensor, Tensor], Tensor], logp: Tensor, *given: Tensor
+) -> Tensor:
+    """What a ratio is, and below it how its sum depends on log π: the loss trains with both."""
+    logp = logp.clone().requires_grad_()
+    s = ratio(logp, *given)
+    if not isinstance(s, Tensor):
+        return s
+    slope = torch.autograd.grad(s.sum(), logp)[0] if s.requires_grad else torch.zeros_like(logp)
+    return torch.cat([s.detach().flatten(), slope.flatten()])
+
+
+def same_as_trainer(train: Callable[..., Iterator], method: Method, loss: Callable) -> float:
+    """Largest difference in any weight after 16 updates of `train` and of `Trainer`.
+
+    Prints it; raises `ValueError` above 1e-4.
+    """
+    policy = load_policy("tiny")
+    list(train(policy, batches(policy, SumsTask(), estimate=method.new_advantage()), loss, 8))
+    trainer = Trainer(RunConfig(method=method, prompts=8, minibatches=8, steps=2, lr=1e-4))
+    list(trainer)
+    pairs = zip(policy[0].parameters(), trainer.model.parameters(), strict=True)
+    apart = max((mine - its).abs().max().item() for mine, its in pairs)
+    if apart > 1e-4:
+        raise ValueError(f"a weight differs from Trainer's by {apart:.1e}: is it the same loss?")
+    print(f"largest difference in a weight after 16 updates: {apart:.1e}")
+    return apart
 
 
 def check_verl_setting(answer: Sequence[float] | None) -> None:
@@ -151,7 +205,7 @@ def check_lengths(answer: Sequence[float] | None) -> None:
     check_numbers(
         answer,
         [ceil(n) for n in bounds],
-        "below these lengths a single token silences all the others of its answer",
+        "below these lengths a single token masks all the others of its answer",
         {
             tuple(2 / eps for eps in widths): "s averages logarithms, not the ratios themselves",
             tuple(int(n) for n in bounds): (

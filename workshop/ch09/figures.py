@@ -1,15 +1,24 @@
-"""Chapter 09: whom a trust region silences, answers on their windows, runs in a noisy world."""
+"""Chapter 09: which tokens a trust region masks, runs as they go, answers on their windows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log1p
+from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from rlbook.policy import Sampler, load_policy
+from rlbook.training import Rollout, collect_rollouts
+from rlbook.viz import LivePlot
 from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, readable
+from workshop.ch08.figures import draw_openings as draw_openings
+from workshop.ch09.worlds import Moved
+from workshop.shared import texts
 from workshop.shared.evidence import ARM_COLOURS, colour_of, compare_bars
+from workshop.shared.texts import TextPanel
 
 REGION_COLOURS = {
     "no region": ARM_COLOURS["no trust region"],
@@ -21,12 +30,103 @@ REGION_COLOURS = {
     "[0.8, 1.2]": "#b8860b",
 }
 WINDOW_COLOURS = ("#6cc8ee", "#0b5a80")  # GSPO's windows, narrow and wide
-ANCHOR_COLOURS = {
-    "no trust region": ARM_COLOURS["no trust region"],
-    "CISPO": ARM_COLOURS["CISPO"],
-    "clip, recomputed": ARM_COLOURS["clip-higher 0.28"],
-    "clip, at the sampler": "#E69F00",
+WATCHED = ARM_COLOURS | {
+    "window 0.0003": WINDOW_COLOURS[0],
+    "window 0.03": WINDOW_COLOURS[1],
 }
+Accuracies = dict[str, list[float]]  # of each run, batch by batch
+
+
+def opening(sums: pd.DataFrame, rare: pd.DataFrame) -> None:
+    """The first screen: masked tokens by their probability, on plain sums and in a rare opening.
+
+    Tables of `workshop.ch09.worlds.opening_tokens`. The titles say how many of the masked tokens
+    belong to right answers.
+    """
+    fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.2), sharey=True)
+    for ax, world, tokens in zip(axes, ("Plain sums", "A rare opening"), (sums, rare), strict=True):
+        draw_silenced(ax, tokens, "PPO")
+        good = (tokens[tokens.PPO.eq(0)].advantage > 0).mean()
+        ax.set_title(f"{world}: {good:.0%} of them in right answers")
+    axes[1].legend()
+    title = "Tokens whose gradient PPO's clip sets to 0"
+    fig.suptitle(title, x=0.01, ha="left", weight="bold")
+    plt.show()
+
+
+def watch(
+    policies: Mapping[str, tuple],
+    runs: Mapping[str, Iterator],
+    total: int,
+    finding: Callable[[Accuracies], str],
+) -> Accuracies:
+    """Draw the accuracy of several runs as they go, and return it.
+
+    `finding` gives the title when all have ended, or raises where the runs say something else.
+    """
+    live = LivePlot("accuracy", colours=WATCHED)
+    live.side_by_side(runs, policies, total)
+    history = {name: [row["accuracy"] for row in rows] for name, rows in live.history.items()}
+    live.title = finding(history)
+    live.close()
+    return history
+
+
+def sooner(arm: str, than: str) -> Callable[[Accuracies], str]:
+    """A finding: by how many batches one arm passes one half before another."""
+
+    def half(accuracy: list[float]) -> float:
+        k = next(k for k, value in enumerate(accuracy) if value > 0.5)
+        return k + 1 - (accuracy[k] - 0.5) / (accuracy[k] - accuracy[k - 1])
+
+    def finding(history: Accuracies) -> str:
+        ahead = half(history[than]) - half(history[arm])
+        if ahead <= 0:
+            raise ValueError(f"{arm} is not sooner than {than}: {ahead:+.2f} batches")
+        return f"{arm} passes one half {ahead:.1f} batches before {than}"
+
+    return finding
+
+
+def last(arm: str) -> Callable[[Accuracies], str]:
+    """A finding: that an arm is behind all others over the last three batches."""
+
+    def finding(history: Accuracies) -> str:
+        ends = {name: late(values) for name, values in history.items()}
+        if min(ends, key=lambda name: ends[name]) != arm:
+            raise ValueError(f"the {arm} does not end last: {ends}")
+        return f"The {arm} ends last"
+
+    return finding
+
+
+def late(accuracy: Sequence[float]) -> float:
+    """Mean over a run's last three batches."""
+    return sum(accuracy[-3:]) / 3
+
+
+def before_after(policy: tuple, world: Any, n: int = 4) -> TextPanel:
+    """Answers of the base and of `policy` to one problem, tinted by how log π has changed."""
+    base, problem = load_policy("tiny"), world.sample(0, 1)
+
+    def answers(of: tuple) -> list[Rollout]:
+        engine = Sampler(of[0], of[1].eos_token_id)
+        return collect_rollouts(engine, of[1], world, problem, n=n, seed=0, max_new_tokens=12)
+
+    was, now = answers(base), answers(policy)
+    change = texts.log_prob_change(was, base[0], policy[0])
+    name = "change of log π"
+    return texts.before_after(problem[0], was, now, change, base[1], push_name=name)
+
+
+def sum_and_mean(moved: Moved, window: tuple[float, float] = (3e-4, 4e-4)) -> None:
+    """A dot per answer: its length against the sum and against the mean of its log-ratios."""
+    _, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.3))
+    draw_answers(left, moved.length, moved.log_sum, moved.good)
+    draw_answers(right, moved.length, moved.log_s, moved.good, window=window)
+    left.set(title="Sum of the log-ratios", ylabel="log-ratio of the answer")
+    right.set(title="Mean of them; the line is GSPO's window")
+    plt.show()
 
 
 def draw_silenced(ax: Axes, tokens: pd.DataFrame, method: str) -> None:

@@ -43,9 +43,9 @@ def whole_answers(told: Told) -> Iterator[Claim]:
 
 QUESTIONS = Questions(
     Question(
-        claim="a clip silences the rare token that ought to grow",
+        claim="a clip masks the rare token that ought to grow",
         row={
-            "exact": "up to four updates a batch: nobody; at sixteen it takes three times as long",
+            "exact": "up to four updates a batch: none; at sixteen it takes three times as long",
             "pressing": "half of the good `check ` (section 1, one run)",
             "control": "plain sums: less than one token in a hundred",
             "paper": "MiniMax: *However*, *Aha*",
@@ -65,8 +65,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S09.2", "S09.3"),
                 claim="CISPO needs half the steps, for its missing mask",
-                heading="Which part of it helped?",
-                says="what is gained is the mask that is missing, and the cap has nothing to do",
+                heading="4 · Does it train faster, and which part of it does?",
+                says="The whole gain comes from the missing mask.",
                 runs={"rare_opening": ["CISPO", "clip 0.2", "no trust region"]},
             ),
             Asked(
@@ -104,8 +104,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S09.4", "S09.5", "C09.16"),
                 claim="the cap itself helps; a clip must not be held to a sampler, never or +.40",
-                heading="Deeper: A clip held to a rough sampler, or to recomputed probabilities?",
-                says="On old samples the table has the clip five points above the capped weight",
+                heading="5 · When is a mask the better choice?",
+                says="This verdict **falls**, because the rates decide it.",
                 runs={
                     "mask_new": ["CISPO", "clip at μ"],
                     "mask_old": ["CISPO", "clip at μ"],
@@ -126,16 +126,15 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S09.6",),
                 claim="GSPO's published window is slow",
-                heading="8 · Evidence",
-                says="At every rate the published window is nine points behind, or more.",
+                heading="7 · How wide must the window be?",
+                says="the published window is behind at each of three learning rates",
                 how="tuning runs, two seeds; on the ladder its own width",
             ),
             Asked(
                 ids=("S09.7",),
                 claim="GSPO learns faster than DAPO",
-                heading="The ladder",
-                says="GSPO has its own width here, 0.03, and is among the first of the rows with "
-                "a ratio.",
+                heading="7 · How wide must the window be?",
+                says="Chapter 12's ladder has GSPO, with its own width, ahead of DAPO on sums",
                 runs={
                     "methods": ["gspo", "dapo"],
                     "ladder_sums": ["GSPO", "DAPO"],

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import html
-import io
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -15,7 +14,7 @@ import traitlets
 
 from workshop.shared.explorer import Explorer
 from workshop.shared.masks import lab as mask_lab
-from workshop.shared.masks.lab import as_script, packed
+from workshop.shared.masks.lab import as_script, packed, small
 
 HERE = Path(__file__).parent / "front"
 SHARED = Path(mask_lab.__file__).parent / "front"
@@ -103,17 +102,3 @@ def front_end(name: str) -> str:
     """Style, base and the figure's own scripts as one, without comments and indentation."""
     files = [*BASE, *(HERE / f"{part}.js" for part in PARTS[name])]
     return as_script({file.name: file.read_text(encoding="utf-8") for file in files})
-
-
-def small(png: bytes) -> bytes:
-    """A picture with 32 colours, which is enough for charts, as WebP."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    few = (
-        Image.open(io.BytesIO(png))
-        .convert("RGB")
-        .quantize(32, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    )
-    few.convert("RGB").save(buffer, "WEBP", lossless=True, method=6)
-    return buffer.getvalue()

@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 
 from rlbook.objectives import METHODS, DivergenceMask, RatioClip, TrustRegion, WeightClip
 from rlbook.paths import data_dir
+from workshop.shared.bound import without_bindings
 from workshop.shared.scorecard import markdown
 from workshop.tools.runner import chapters
 
@@ -42,7 +43,7 @@ def applies(number: str) -> str:
     """What the chapter says under "Does this apply to my run?", in Markdown."""
     for cell in stored(number).cells:
         if cell.cell_type == "markdown" and (found := APPLIES.search(cell.source)):
-            return found[1].strip()
+            return without_bindings(found[1]).strip()
     raise ValueError(f"chapter {number} does not say to whom it applies")
 
 

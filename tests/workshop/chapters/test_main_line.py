@@ -31,7 +31,6 @@ LONGER = {
     "06_rloo": 219,
     "07_dr_grpo": 233,
     "08_dapo": 256,
-    "09_cispo_gspo": 271,
     "10_maxrl": 258,
     "11_dppo": 214,
     "12_tricks_or_traps": 209,

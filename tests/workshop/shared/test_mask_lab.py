@@ -527,13 +527,15 @@ def test_two_labs_of_a_notebook_on_a_web_page(page, tmp_path):
     page.errors.clear()  # nbconvert's own page asks the network for MathJax and require.js
 
 
-def test_without_scripts_a_sentence_points_to_the_picture(chromium, tmp_path):
+def test_without_scripts_there_is_a_picture_and_a_sentence(chromium, tmp_path):
     """As on GitHub."""
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     (tmp_path / "lab.html").write_text(f'<meta charset="utf-8">{mask_lab().html()}')
     page.goto((tmp_path / "lab.html").as_uri())
-    assert "Its static face is the picture below" in page.locator("body").inner_text()
+    picture = page.get_by_alt_text("Of 16 tokens PPO silences 5, DPPO-TV 3")
+    assert picture.evaluate("image => image.naturalWidth") > 300
+    assert "It moves where scripts may run" in page.locator("body").inner_text()
     assert "function" not in page.locator("body").inner_text()
     context.close()
 
@@ -568,13 +570,13 @@ def test_a_trusted_notebook_draws_before_anything_runs(jupyter, chromium):
 
 
 def test_in_jupyterlab_before_and_after_running(jupyter, chromium):
-    """Unrun and not trusted: the sentence. Run: the lab, and its choices are Python's."""
+    """Unrun and not trusted: a picture and a sentence. Run: the lab, its choices Python's."""
     nbformat.write(notebook_with(mask_lab()), jupyter.folder / "lab.ipynb")
     page = chromium.new_page(viewport={"width": 1280, "height": 1000})
     page.set_default_timeout(1000 * browser.PATIENCE)
     jupyter.open(page, "lab.ipynb")
     stored = page.locator(".jp-OutputArea").first
-    sync_api.expect(stored).to_contain_text("Its static face is the picture below")
+    sync_api.expect(stored).to_contain_text("It moves where scripts may run")
     cells = page.evaluate(browser.RUN_ALL)
     assert not [o for c in cells for o in c.get("outputs", []) if o["output_type"] == "error"]
 

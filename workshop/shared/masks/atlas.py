@@ -46,6 +46,7 @@ ATLAS = ("none", "ppo", "dapo", "cispo", "dppo", "dppo_kl", "gspo")
 
 # inches
 PLANE, GAP, LEFT, RIGHT, TITLE, HEAD, FOOT, LINE = 1.36, 0.1, 0.62, 0.6, 0.34, 0.46, 0.44, 0.86
+LETTER = 0.0094  # of a bold title, for each point of its size
 
 
 def mask_atlas(
@@ -88,7 +89,8 @@ def mask_atlas(
             return fig.add_axes((x / width, 1 - (y + high) / height, wide / width, high / height))
 
         if title:
-            fig.text(LEFT / width, 1 - 0.05 / height, title, va="top", fontsize=11, weight="bold")
+            size = min(11, (width - LEFT) / (LETTER * len(title)))
+            fig.text(LEFT / width, 1 - 0.05 / height, title, va="top", fontsize=size, weight="bold")
         for column, mask in enumerate(planes):
             for row, sign in enumerate((1, -1)):
                 x, y = LEFT + column * (PLANE + GAP), top + HEAD + row * (PLANE + GAP)

@@ -3,6 +3,8 @@
 import base64
 import gzip
 import hashlib
+import html
+import io
 import json
 import re
 from collections.abc import Mapping
@@ -12,6 +14,7 @@ from typing import Any
 
 import anywidget
 import traitlets
+from matplotlib.figure import Figure
 
 from rlbook.exact import FOUR
 from rlbook.exact.four_completions import Completions
@@ -23,6 +26,7 @@ from rlbook.objectives import (
     WeightClip,
 )
 from rlbook.objectives.specs import read, write
+from workshop.shared.masks.atlas import mask_atlas
 from workshop.shared.masks.rules import MASKS, Mask, advantages_of, find_mask, token_names
 
 UPDATES = 16
@@ -43,8 +47,9 @@ export default { render({ model, el }) {
 } };
 """
 PAGE = """\
-<div data-mask-lab="{key}"><p><em>The mask lab, {what}: interactive where scripts may run (run \
-this cell, or read the book as a web page). Its static face is the picture below.</em></p></div>
+<div data-mask-lab="{key}"><img src="data:image/webp;base64,{picture}" alt="{words}" \
+style="max-width:100%"><p><em>The mask lab, {what}, as it stands after {updates} updates. It moves \
+where scripts may run: run this cell, or read the book as a web page.</em></p></div>
 <script>(async () => {{
 {code}
 for (const host of document.querySelectorAll('[data-mask-lab="{key}"]'))
@@ -71,7 +76,7 @@ def mask_lab(
     as the completions have them, each on a straight line in its logit. Sliders move the limits of
     the two masks; arrow keys walk over the tokens. `hint` says what to try, in a line below.
     The drawing is made in the browser and answers at once. A stored notebook keeps it as HTML of
-    its own, which a web page shows; GitHub takes scripts out, so put a picture below.
+    its own, which a web page shows, and `mask_atlas` of both where scripts are taken out.
     Of `masks` it has those with a region of `trust_regions` that the browser can calculate.
     Raises `ValueError` for a mask or token that it does not have, and an update outside [0, 16].
     """
@@ -86,6 +91,7 @@ def mask_lab(
     if not 0 <= update <= UPDATES:
         raise ValueError(f"update is from 0 to {UPDATES}, got {update}")
     return MaskLab(
+        completions,
         left=left,
         right=right,
         token=token,
@@ -108,8 +114,8 @@ class MaskLab(anywidget.AnyWidget):
     masks = traitlets.List(traitlets.Dict()).tag(sync=True)
     answers = traitlets.List(traitlets.Dict()).tag(sync=True)
 
-    def __init__(self, **choices: Any):
-        self._esm = front_end() + WIDGET_END
+    def __init__(self, completions: Completions = FOUR, **choices: Any):
+        self._esm, self.completions = front_end() + WIDGET_END, completions
         super().__init__(**choices)
 
     @property
@@ -117,14 +123,28 @@ class MaskLab(anywidget.AnyWidget):
         """The trust region of every mask, as the sliders stand."""
         return {mask["key"]: read("trust_region", mask["region"]) for mask in self.masks}
 
+    def picture(self) -> Figure:
+        """Both masks as areas, with the tokens where the last update leaves them."""
+        masks = {
+            mask["key"]: Mask(mask["label"], region, mask["colour"], mask["ratio"])
+            for mask, region in zip(self.masks, self.regions.values(), strict=True)
+        }
+        both = dict.fromkeys((self.left, self.right))
+        return mask_atlas(*both, masks=masks, completions=self.completions)
+
     def html(self) -> str:
         """The lab as it stands as HTML that needs no kernel, no network and no other file."""
         names = ("left", "right", "token", "update", "updates", "hint", "masks", "answers")
         state = json.dumps({name: getattr(self, name) for name in names}, ensure_ascii=False)
         state = state.replace("<", "\\u003c")  # no </script> inside the script
         labels = {mask["key"]: mask["label"] for mask in self.masks}
+        picture, png = self.picture(), io.BytesIO()
+        picture.savefig(png, format="png", dpi=110)
         return PAGE.format(
             key=hashlib.sha256(state.encode()).hexdigest()[:12],
+            picture=base64.b64encode(small(png.getvalue())).decode(),
+            words=html.escape(picture.texts[0].get_text()),
+            updates=self.updates,
             what=f"{labels[self.left]} against {labels[self.right]}",
             code=packed(front_end(), "mountMaskLab"),
             state=state,
@@ -195,6 +215,20 @@ def packed(script: str, name: str) -> str:
         'const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));\n'
         f"const {name} = new Function(`${{await new Response(plain).text()}}\\nreturn {name}`)();"
     )
+
+
+def small(png: bytes) -> bytes:
+    """A picture with 32 colours, which is enough for charts, as WebP."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    few = (
+        Image.open(io.BytesIO(png))
+        .convert("RGB")
+        .quantize(32, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    )
+    few.convert("RGB").save(buffer, "WEBP", lossless=True, method=6)
+    return buffer.getvalue()
 
 
 def lean(source: str) -> str:

@@ -1,0 +1,99 @@
+"""Chapter 08: what is trained and measured there."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from rlbook.evaluation import held_out_rollouts, right_counts
+from rlbook.grouping import group_by
+from rlbook.objectives import Region, group_center
+from rlbook.policy import Sampler
+from rlbook.stats import pass_at_k
+from rlbook.tasks import SumsTask
+from rlbook.training import Rollout, collate, collect_rollouts, derive_seed
+from workshop.shared.worlds.batch_reuse import ReuseRun, reuse_batches
+
+UPDATES = (1, 2, 4, 8, 16, 32)  # a batch
+LENGTHS = (0.06, 0.12, 0.18, 0.24, 0.48)  # of an update, in log-probability of the good token
+ASKED = 16  # prompts of each level, answers to each
+
+
+def progress(runs: Mapping[str, ReuseRun]) -> pd.DataFrame:
+    """Of each clip: batches until the good token has ½, its growth in the first, share masked."""
+    rows = {}
+    for name, run in runs.items():
+        growth = (run.probs[1, 0] / run.probs[0, 0]).item()
+        rows[name] = [run.batches_until(token=0), growth, run.masked[0, 0].item()]
+    columns = ["batches until p > ½", "growth in batch 1", "share masked"]
+    return pd.DataFrame(rows, index=columns).T
+
+
+def batches_needed(
+    world: tuple[Tensor, Tensor], clips: Mapping[str, Region]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Batches until the good token has ½, a column per clip: by updates a batch, by their length.
+
+    `world` has probabilities and rewards. The second table's updates are 16 a batch; their length
+    is how far one moves the good token's log-probability.
+    """
+
+    def needed(**how: Any) -> dict[str, int | None]:
+        runs = {name: reuse_batches(*world, clip, 80, **how) for name, clip in clips.items()}
+        return {name: run.batches_until(0) for name, run in runs.items()}
+
+    by_updates = pd.DataFrame({n: needed(updates=n) for n in UPDATES}).T
+    by_length = pd.DataFrame({far: needed(lr=far / 0.6) for far in LENGTHS}).T
+    return by_updates.rename_axis("updates per batch"), by_length.rename_axis("length of one of 16")
+
+
+def ask_levels(policy: tuple, n: int) -> tuple[list[list[Rollout]], pd.DataFrame]:
+    """Sixteen answers to sixteen sums of every level, and a row per prompt.
+
+    "silent" is the chance that n answers to it are all right or all wrong, without bias: the share
+    of the groups of n that can be formed of its sixteen answers.
+    """
+    levels = SumsTask().levels
+    asked = [held_out_rollouts(policy, SumsTask(), ASKED, ASKED, [k], seed=k) for k in levels]
+    right = np.concatenate([right_counts(rollouts) for rollouts in asked])
+    prompts = pd.DataFrame({"level": np.repeat(levels, ASKED), "solve rate": right / ASKED})
+    prompts["silent"] = 2 - pass_at_k(ASKED, right, n) - pass_at_k(ASKED, ASKED - right, n)
+    return asked, prompts
+
+
+def by_level(prompts: pd.DataFrame, n: int) -> pd.DataFrame:
+    """Means of each level, and what a batch of 16 groups of n costs that all have an advantage."""
+    levels = prompts.groupby("level").mean()
+    levels["prompts per useful one"] = 1 / (1 - levels.silent)
+    levels["answers for 16 groups"] = (16 * n * levels["prompts per useful one"]).round()
+    return levels
+
+
+def groups_of(rollouts: list[Rollout]) -> list[list[Rollout]]:
+    """The rollouts of each prompt, in the order of their groups."""
+    return list(group_by(rollouts, lambda r: r.group).values())
+
+
+def batches(
+    policy: tuple,
+    task: Any,
+    *,
+    steps: int = 2,
+    prompts: int = 8,
+    limit: int = 80,
+    estimate: Callable[[Tensor, Tensor], Tensor] = group_center,
+) -> Iterator[Any]:
+    """Prepared batches, 8 answers a prompt, each sampled from `policy` as it is by then."""
+    words, engine = policy[1], Sampler(policy[0], policy[1].eos_token_id)
+    for step in range(steps):
+        problems = task.sample(derive_seed(0, step, "prompts", 0), prompts)
+        size = {"n": 8, "seed": derive_seed(0, step, "rollouts", 0), "max_new_tokens": limit}
+        sampled = collate(collect_rollouts(engine, words, task, problems, **size))
+        yield sampled.prepared(advantages=estimate(sampled.rewards, sampled.groups))
+
+
+def shuffle(step: int) -> int:
+    """The seed by which batch `step` is cut into minibatches, the same as `Trainer`'s."""
+    return derive_seed(0, step, "shuffle", 0)
