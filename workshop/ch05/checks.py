@@ -77,6 +77,30 @@ def check_siblings_advantage(mine: Estimator) -> bool:
             "that is the spread of the whole batch; each group has its own": lambda r, g: over(
                 r - group_mean(r, g), r.std(), r, g
             ),
+            "the answer itself belongs into its group's mean; without it that is leave-one-out, "
+            "chapter 06": lambda r, g: over(
+                group_size(g) / (group_size(g) - 1) * (r - group_mean(r, g)), spread(r, g), r, g
+            ),
+            "square each deviation before you add: the deviations themselves add up to 0": (
+                lambda r, g: over(
+                    r - group_mean(r, g),
+                    (group_sum(r - group_mean(r, g), g) ** 2 / (group_size(g) - 1)).sqrt(),
+                    r,
+                    g,
+                )
+            ),
+            "the squares are added and never divided by G − 1": lambda r, g: over(
+                r - group_mean(r, g), spread(r, g, torch.ones_like(r)), r, g
+            ),
+            "you divide by the size of the batch; each group has its own G − 1": lambda r, g: over(
+                r - group_mean(r, g), spread(r, g, torch.full_like(r, len(r) - 1)), r, g
+            ),
+            "that is the spread of what is left in the whole batch; each group has its own": (
+                lambda r, g: over(r - group_mean(r, g), (r - group_mean(r, g)).std(), r, g)
+            ),
+            "that is the group's sum, not its mean": lambda r, g: over(
+                r - group_sum(r, g), spread(r, g), r, g
+            ),
             "nothing is divided by σ yet": lambda r, g: r - group_mean(r, g),
             "the sign: the best answer is above its siblings": (
                 lambda r, g: -siblings_advantage(r, g)
