@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import browser
 import pytest
+from PIL import Image
 
 from rlbook.paths import ROOT
 from workshop.site.build import weight
@@ -80,6 +81,12 @@ def reader(chromium, address):
 
 
 OPEN = "() => document.querySelectorAll('details').forEach((fold) => { fold.open = true })"
+SHIFT = """() => new Promise((tell) => {
+  let sum = 0;
+  const add = (list) => list.getEntries().forEach(({ value }) => (sum += value));
+  new PerformanceObserver(add).observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => tell(sum), 500);
+})"""
 OVERFLOW = """() => document.documentElement.scrollWidth - document.documentElement.clientWidth"""
 FAULTS = """() => [
   ...[...document.images].filter((image) => !image.hasAttribute("alt")
@@ -257,6 +264,52 @@ def test_a_step_is_learned_in_the_page_and_forgotten(reader):
     forget.click()
     sync_api.expect(score).to_have_text(re.compile("^[0-9] of 8 say 49"), timeout=30_000)
     sync_api.expect(forget).to_be_hidden()
+
+
+def test_two_methods_train_in_the_page(reader, tmp_path):
+    """By keys alone: train, pause, keep a picture, put a method together, start anew."""
+    reader.open("index.html")
+    host = reader.page.locator("[data-train]")
+    go = host.get_by_role("button", name="Train", exact=True)
+    go.focus()
+    reader.page.keyboard.press("Enter")
+    columns = host.locator(".columns section")
+    for column in columns.all():
+        sync_api.expect(column.locator("dd").nth(2)).to_contain_text("nats", timeout=120_000)
+        sync_api.expect(column.locator("dd").first).to_contain_text("%")
+        assert column.locator(".answers li:is(.good, .bad)").count() == 8
+    host.get_by_role("button", name="Pause").press("Enter")
+    with reader.page.expect_download() as kept:
+        host.get_by_role("button", name="Save a picture of this run").press("Enter")
+    kept.value.save_as(tmp_path / "run.png")
+    assert Image.open(tmp_path / "run.png").size == (1200, 675)
+    columns.first.locator("summary").press("Enter")
+    columns.first.get_by_label("mask").select_option("gspo")
+    assert columns.first.get_by_label("first method").input_value() == "own"
+    sync_api.expect(host.locator(".status")).to_contain_text("Nothing has been trained yet")
+    assert columns.first.locator(".answers li:is(.good, .bad)").count() == 0
+
+
+def test_nothing_on_the_front_page_shifts(reader):
+    reader.open("index.html")
+    reader.page.locator("[data-train].ready").wait_for()
+    assert reader.page.evaluate(SHIFT) <= 0.02
+
+
+def test_without_scripts_a_film_is_shown(chromium, address):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{address}index.html")
+    assert page.locator("[data-train] circle").count() == 2 * 8 * 8
+    context.close()
+
+
+def test_readers_words_find_the_section_first(reader):
+    reader.open("index.html")
+    reader.page.locator(".sidebar-search").fill("why divide by std")
+    first = reader.page.locator(".found a").first
+    sync_api.expect(first).to_contain_text("σ", timeout=60_000)
+    assert "_grpo.html#" in first.get_attribute("href")
 
 
 def test_what_it_cannot_read_is_said(reader):

@@ -80,7 +80,7 @@ function mountFigure(host, name, given, changed = () => {}) {
 function chart(svg, view, { x, y, title = "", height = 240, names = [] }) {
   const width = widthOf(svg, 250), texts = (axis) => axis.ticks.map((tick) => (Array.isArray(tick) ? tick : [tick, short(tick)]));
   blank(svg, width, height);
-  svg.setAttribute("aria-label", [title, ...names].join("; "));
+  svg.setAttribute("aria-label", [title, ...names].join("; ") || `${y.label} against ${x.label}`);
   const widest = (words, attributes) => Math.max(0, ...words.map((word) => sizeOf(svg, word, attributes).width));
   const left = 8 + widest(texts(y).map(([, text]) => text)) + (y.label ? 16 : 0);
   const box = { left, right: width - 6 - (names.length ? widest(names, { class: "end" }) + 6 : 4), top: title ? 26 : 8, bottom: height - (x.label ? 34 : 20) };
