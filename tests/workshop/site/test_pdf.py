@@ -22,6 +22,7 @@ PAGE = """<!doctype html><body><article><div data-pagefind-body>
 <a href="https://arxiv.org/abs/1">paper</a> <a href="02_b.html">whole</a></p>
 <details><summary>folded</summary><img loading="lazy" class="only-light" src="../figures/a.svg">
 <img class="only-dark" src="../figures/a-dark.svg"></details><button>press</button>
+<details class="admonition hide"><summary>Setup</summary>import torch</details>
 </div></article></body>"""
 
 
@@ -65,6 +66,7 @@ def test_links_and_anchors_stay_inside(site, address):
     (picture,) = first.find_all("img")
     assert picture["src"] == "html/figures/a.svg" and "loading" not in picture.attrs
     assert first.details.has_attr("open")
+    assert first.find(class_="hide").name == "div"  # without "Details", the browser's own word
     assert not read.find_all(["nav", "button"]) and "¶" not in together
     listed = [link["href"] for link in read.select(".listed a")]
     assert listed == ["#p0", "#p1"]
