@@ -19,7 +19,7 @@ from workshop.site.weights import write_weights
 
 HERE = Path(__file__).parent
 FILM = HERE / "film.json"
-FRAMES = (0, 5, 10, 20, 30, 40, 50, 60)  # steps
+FRAMES = (0, 5, 10, 20, 30, 40, 60, 80)  # steps
 RECORD = """
 import { readFileSync } from "node:fs";
 import { Learner } from "./learner.js";

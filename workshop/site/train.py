@@ -56,7 +56,7 @@ AGGREGATIONS = {
     "constant": "sum over a constant",
     "sequence_sum": "mean over answers of their sum",
 }
-SETTINGS = {"rate": 5e-4, "prompts": 4, "parts": 2}
+SETTINGS = {"rate": 3e-4, "prompts": 4, "parts": 2}
 # Where it stands: the two methods, and the section of a chapter before which.
 PLACES = {
     "index": (("reinforce", "grpo"), ""),

@@ -185,7 +185,7 @@ def test_the_film_is_what_the_scripts_do():
         assert frames[0]["accuracy"] == pytest.approx(first["accuracy"], abs=0.03)
         assert frames[-1]["accuracy"] > first["accuracy"]  # it learns
     shown = film.strip(pairs[0])
-    assert shown.count("<circle") == 2 * 8 * len(film.FRAMES) and "after 60 steps" in shown
+    assert shown.count("<circle") == 2 * 8 * len(film.FRAMES) and "after 80 steps" in shown
 
 
 def test_it_stands_before_the_section_that_is_named():

@@ -1,7 +1,7 @@
 // "Train it here": two methods train the same small model side by side, in the page.
 
-const STEPS = 60, EVERY = 10;
-const RATES = { 0.0002: "slow", 0.0005: "as in the film", 0.002: "fast" };
+const STEPS = 80, EVERY = 10;
+const RATES = { 0.0001: "low", 0.0003: "medium", 0.001: "high" };
 const COLOURS = ["var(--rl-good)", "var(--rl-bad)"];
 const SVG = "http://www.w3.org/2000/svg";
 const OWN = "own";
@@ -135,7 +135,7 @@ class Panel {
     this.keep = make("button", { type: "button", textContent: "Save a picture of this run", disabled: true, onclick: () => this.save() });
     this.seed = make("input", { type: "number", min: 1, max: 999, value: 1, onchange: () => this.reset() });
     this.rate = make("select", { onchange: () => this.reset() }, ...options(RATES));
-    this.rate.value = "0.0005";
+    this.rate.value = String(data.settings.rate);
     const bar = make("div", { className: "bar" }, this.go, this.again, labelled("seed", this.seed), labelled("learning rate", this.rate), this.keep);
     this.status = make("p", { className: "status", ariaLive: "polite" });
     this.chart = document.createElementNS(SVG, "svg");
@@ -246,7 +246,7 @@ function chart(svg, columns, { width, height, goal, ink = "var(--rl-ink)", muted
     draw(svg, "line", { x1: left, x2: right, y1: y(share), y2: y(share), stroke: line });
     draw(svg, "text", { x: left - 5, y: y(share) + 4, "text-anchor": "end", ...font }, percent(share));
   }
-  for (let step = 0; step <= goal; step += goal / 3) draw(svg, "text", { x: x(step), y: height - 7, "text-anchor": "middle", ...font }, step === goal ? `step ${step}` : step);
+  for (let step = 0; step <= goal; step += goal / 4) draw(svg, "text", { x: x(step), y: height - 7, "text-anchor": "middle", ...font }, step === goal ? `step ${step}` : step);
   const ends = [];
   columns.forEach(({ name, steps, measured }, n) => {
     const path = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
@@ -303,5 +303,5 @@ const seen = new IntersectionObserver((entries) => {
     const panel = panels.get(target);
     if (!panel.at && !panel.running) panel.play();
   }
-}, { threshold: 0.2 });
+}, { threshold: 0.1 });
 for (const host of document.querySelectorAll("[data-train]")) near.observe(host);
