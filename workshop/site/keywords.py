@@ -32,7 +32,7 @@ def page_named(name: str, paths: Iterable[Path]) -> Path:
 def write_keywords(pages: Path) -> None:
     """Write `_static/keywords.json` for the built pages: words, title and address of each section.
 
-    Raises `ValueError` for a section that no page has.
+    A section that has another name by now leads to the top of its page.
     """
     chapters, found = sorted((pages / "chapters").glob("*.html")), []
     for entry in entries():
@@ -40,10 +40,9 @@ def write_keywords(pages: Path) -> None:
         text = page.read_text(encoding="utf-8")
         texts = [(anchor, plain(heading)) for anchor, heading in HEADING.findall(text)]
         anchor, title = next(((a, t) for a, t in texts if entry["section"] in t), ("", ""))
-        if not title:
-            raise ValueError(f"keywords.toml: {page.name} has no section {entry['section']!r}")
         chapter = plain(TITLE.findall(text)[0]).split(": ")[0]
-        told = {"title": f"{chapter}: {title}", "url": f"chapters/{page.name}#{anchor}"}
+        place = f"chapters/{page.name}" + f"#{anchor}" * bool(anchor)
+        told = {"title": f"{chapter}: {title}" if title else chapter, "url": place}
         found.append({"words": f"{title} {entry['words']}", **told})
     data = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     (pages / "_static/keywords.json").write_text(data, encoding="utf-8")

