@@ -305,3 +305,35 @@ def draw_against_cold(
     ax.set_yticks(range(len(rows)), rows)
     ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel="right at one try, mean over kinds")
     ax.grid(axis="y", visible=False)
+
+
+def draw_real_model(axes: Sequence[Axes], steps: pd.DataFrame, greedy: float) -> None:
+    """A pretrained model, two runs an arm: right answers to short sums, and steps shown for long.
+
+    Left the held-out pass@1 of sums of two numbers, with the untrained model's greedy answers as a
+    line; right the share of its answers to sums of three that show a step.
+    """
+    for ax, column in zip(axes, ("heldout_1", "steps_2"), strict=True):
+        for arm, runs in steps.groupby("arm", sort=False):
+            colour = REAL_COLOURS[str(arm)]
+            asked = runs.dropna(subset=[column])
+            for _, run in asked.groupby("seed"):
+                ax.plot(run["step"], run[column], color=colour, lw=1, alpha=0.4)
+            mean = asked.groupby("step")[column].mean()
+            ax.plot(mean.index, mean, color=colour, lw=2.4, label=arm)
+        ax.set(xlabel="training step", ylim=(-0.02, 1.02))
+        label_lines(ax)
+    axes[0].axhline(greedy, color=MUTED, ls=DASHES, lw=1)
+    axes[0].text(10, greedy + 0.015, "untrained, greedy", color=MUTED, fontsize=8)
+    axes[0].set(ylabel="right at one try, held out")
+    axes[1].set(ylabel="answers that show a step")
+
+
+REAL_COLOURS = {
+    "RLOO": ARM_COLOURS["RLOO"],
+    "GRPO": ARM_COLOURS["GRPO"],
+    "MaxRL": ARM_COLOURS["MaxRL"],
+    "format only": MUTED,
+    "majority vote": ARM_COLOURS["majority vote"],
+    "coin": FAINT,
+}

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.grouping import mean
 from rlbook.objectives import METHODS, Method, PromptFilter, RatioClip
-from rlbook.stats import pass_at_k
+from rlbook.stats import pass_at_k, t_interval
 from rlbook.tasks import Example, FewShotTask
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
 from rlbook.training.chat import encode
@@ -26,6 +28,7 @@ SMOLLM2: dict[str, Any] = {
     "trainable_layers": 15,
 }
 RATES = (1.5e-5, 3e-5)
+LABEL_FREE = "rlbook.rewards.label_free"
 HELD_OUT, CURVE, EVERY = 64, 32, 10  # problems at the end and on the way, steps between these
 SHOWN = 8  # held-out problems whose first answer is kept as text
 
@@ -48,14 +51,6 @@ def shows_steps(rollout: Rollout) -> bool:
     return "+" in rollout.text
 
 
-def sums_a_quarter_in_steps() -> FewShotTask:
-    """The same, with one question of four in steps."""
-    levels = (ONE, ONE, ONE, IN_STEPS)
-    return FewShotTask(
-        "sums_a_quarter_in_steps", sum_of, levels, shots=(ONE, IN_STEPS, ONE, IN_STEPS)
-    )
-
-
 SETTINGS: dict[str, Any] = SMOLLM2 | {
     "task": "workshop.ch13.real_model:sums_in_steps",
     "prompts": 8,
@@ -67,24 +62,32 @@ SETTINGS: dict[str, Any] = SMOLLM2 | {
 
 
 def sums() -> Iterator[Arm]:
-    """One update a batch; behind them three that bound four updates; then rewards without truth."""
+    """One update a batch: the start, a verifier twice, and rewards without the truth."""
     settings = dict(SETTINGS)
-    gspo = replace(bounded("clip 0.2"), ratio="sequence", trust_region=RatioClip(0.03, 0.03))
-    label_free = "rlbook.rewards.label_free"
     yield vary(arm("start", RLOO, minibatches=1, steps=1, **settings), lr=RATES[:1])
-    settings["steps"] = 40
+    settings |= {"minibatches": 1, "steps": 40}
+    for label, method, reward in (
+        ("RLOO", RLOO, None),
+        ("format only", RLOO, f"{LABEL_FREE}:format_only"),
+        ("majority vote", RLOO, f"{LABEL_FREE}:majority_vote"),
+        ("GRPO", GRPO, None),
+    ):
+        one = arm(label, without_idle(method), reward=reward, **settings)
+        yield vary(one, lr=RATES[:1])
+
+
+def more_sums() -> Iterator[Arm]:
+    """The other rows, and a coin, at both rates: one update a batch, or four that are bounded."""
+    settings = SETTINGS | {"steps": 40}
+    gspo = replace(bounded("clip 0.2"), ratio="sequence", trust_region=RatioClip(0.03, 0.03))
     for label, method, minibatches, reward in (
-        ("RLOO", RLOO, 1, None),
-        ("format only", RLOO, 1, f"{label_free}:format_only"),
-        ("GRPO", GRPO, 1, None),
-        ("no baseline", METHODS["reinforce"], 1, None),
         ("MaxRL", METHODS["maxrl"], 1, None),
+        ("no baseline", METHODS["reinforce"], 1, None),
+        ("Dr. GRPO", METHODS["dr_grpo"], 1, None),
+        ("coin", RLOO, 1, f"{LABEL_FREE}:random_reward"),
         ("CISPO", bounded("CISPO"), 4, None),
         ("clip-higher 0.28", bounded("clip-higher 0.28"), 4, None),
-        ("Dr. GRPO", METHODS["dr_grpo"], 1, None),
         ("GSPO", gspo, 4, None),
-        ("coin", RLOO, 1, f"{label_free}:random_reward"),
-        ("majority vote", RLOO, 1, f"{label_free}:majority_vote"),
     ):
         one = arm(label, without_idle(method), minibatches=minibatches, reward=reward, **settings)
         yield vary(one, lr=RATES)
@@ -100,14 +103,10 @@ def off_policy() -> Iterator[Arm]:
 def thinking() -> Iterator[Arm]:
     """What ends the thinking: too few questions that need it, or a limit that cuts it off?"""
     settings = SETTINGS | {"minibatches": 1, "steps": 40}
-    quarter = {"task": "workshop.ch13.real_model:sums_a_quarter_in_steps"}
-    for share, changes in (
-        ("none", {"levels": (ONE,)}),
-        ("a quarter", quarter),
-        ("half", {}),
-        ("all", {"levels": (IN_STEPS,)}),
-    ):
-        for limit in (15, 30):
+    for share, changes in (("half", {}), ("all", {"levels": (IN_STEPS,)})):
+        for limit in (30, 15):
+            if (share, limit) == ("half", 15):
+                continue  # RLOO of the experiment above
             label = f"{share} in steps, {limit} tokens"
             how = settings | changes | {"max_new_tokens": limit, "lr": RATES[0]}
             yield arm(label, without_idle(RLOO), **how)
@@ -204,15 +203,17 @@ def at_the_end(trainer: Trainer) -> dict[str, Any]:
     return row
 
 
-def asked(question: str, arms: Iterator[Arm], seeds: tuple[int, ...]) -> Experiment:
-    """An experiment on these sums; its runs are still to come."""
+def asked(
+    question: str, arms: Iterator[Arm], seeds: tuple[int, ...], planned: bool = False
+) -> Experiment:
+    """An experiment on these sums; `planned`: its runs are still to come."""
     return Experiment(
         question,
         tuple(arms),
         chosen_by=None,
         seeds=seeds,
         world=on_sums,
-        planned=True,
+        planned=planned,
         measure=at_the_end,
         watch=on_the_way,
         evaluation={"prompts": HELD_OUT, "n": 4, "ks": (1, 4)},
@@ -229,16 +230,57 @@ REAL_SUMS: dict[str, Experiment] = {
     "real_sums": asked(
         "Which verdicts of the small worlds hold for a pretrained model that learns sums?",
         sums(),
+        seeds=(0, 1, 2),
+    ),
+    "real_thinking": asked(
+        "What ends its thinking: too few questions in steps, or the limit?",
+        thinking(),
+        seeds=(0,),
+    ),
+    "real_more_sums": asked(
+        "... for the other rows, and at twice the rate?",
+        more_sums(),
         seeds=(0, 1, 2, 3, 4),
+        planned=True,
     ),
     "real_off_policy": asked(
         "... and which of those on trust regions, where answers are four batches old?",
         off_policy(),
         seeds=(0, 1, 2, 3, 4),
-    ),
-    "real_thinking": asked(
-        "What ends its thinking: too few questions in steps, or the limit?",
-        thinking(),
-        seeds=(0, 1, 2),
+        planned=True,
     ),
 }
+
+
+def by_seed(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Right at one try on sums of two and three numbers, greedy, and any of eight, per run."""
+    columns = {
+        "two numbers": "pass@1_1",
+        "greedy": "greedy_pass@1_1",
+        "any of 8": "pass@8_1",
+        "steps shown": "steps_2",
+        "three numbers": "pass@1_2",
+    }
+    runs = evaluations.set_index(["arm", "seed"])[list(columns.values())]
+    return runs.set_axis(list(columns), axis=1)
+
+
+def over_problems(evaluations: pd.DataFrame, level: int = ONE) -> pd.DataFrame:
+    """Right at one try on a level's held-out problems, an arm's runs averaged, with its interval.
+
+    The interval is over the problems: it speaks of others like them, not of another seed.
+    """
+    rows = {
+        name: t_interval(runs.filter(regex=rf"^right_{level}_").mean() / 8)._asdict()
+        for name, runs in evaluations.groupby("arm", sort=False)
+    }
+    return pd.DataFrame(rows).T[["mean", "low", "high"]]
+
+
+def eight_answers(evaluations: pd.DataFrame, arms: Sequence[str]) -> pd.DataFrame:
+    """The first answers to eight held-out sums of the arms' first runs, side by side."""
+    first = evaluations.drop_duplicates("arm").set_index("arm").loc[list(arms)]
+    shown = first[[f"answer_{i}" for i in range(SHOWN)]].T
+    asked = [str(text).partition(" = ")[0] for text in shown[arms[0]]]
+    answers = {arm: [str(text).partition(" = ")[2] for text in shown[arm]] for arm in arms}
+    return pd.DataFrame(answers, index=pd.Index(asked, name="asked"))
