@@ -324,7 +324,7 @@ def draw_real_model(axes: Sequence[Axes], steps: pd.DataFrame, greedy: float) ->
         ax.set(xlabel="training step", ylim=(-0.02, 1.02))
         label_lines(ax)
     axes[0].axhline(greedy, color=MUTED, ls=DASHES, lw=1)
-    axes[0].text(10, greedy + 0.015, "untrained, greedy", color=MUTED, fontsize=8)
+    axes[0].text(26, greedy - 0.06, "untrained, greedy", color=MUTED, fontsize=8)
     axes[0].set(ylabel="right at one try, held out")
     axes[1].set(ylabel="answers that show a step")
 
