@@ -1,13 +1,14 @@
 """Chapter 08: edges and balance of a clip, silent groups, a colleague's configuration; the lab."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from math import ceil, log
 
 import torch
 from torch import Tensor
 
-from rlbook.objectives import group_normalize
+from rlbook.objectives import Method, group_normalize
+from rlbook.training import RunConfig, Trainer
 from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right, same
 
 EXACT = 1e-6
@@ -120,6 +121,22 @@ def check_speaks(mine: Callable[[Tensor], Tensor]) -> bool:
         "right and wrong answers in one group, by correctness and not by reward",
         "more than none of a group's answers are right, and fewer than all",
     )
+
+
+def same_as_trainer(policy: tuple, run: Iterable, method: Method) -> float:
+    """Largest difference in any weight after 16 updates of a run of `policy` and of `Trainer`.
+
+    Prints it; raises `ValueError` above 1e-4.
+    """
+    list(run)
+    trainer = Trainer(RunConfig(method=method, prompts=8, minibatches=8, steps=2, lr=1e-4))
+    list(trainer)
+    pairs = zip(policy[0].parameters(), trainer.model.parameters(), strict=True)
+    apart = max((mine - its).abs().max().item() for mine, its in pairs)
+    if apart > 1e-4:
+        raise ValueError(f"a weight differs from Trainer's by {apart:.1e}: is it the same loss?")
+    print(f"largest difference in a weight after 16 updates: {apart:.1e}")
+    return apart
 
 
 def check_batches(answer: Sequence[int] | None) -> None:

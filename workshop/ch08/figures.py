@@ -1,7 +1,9 @@
 """Chapter 08: how far a rare token may go, and whom a length limit blames."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -11,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.evaluation import held_out_rollouts
+from rlbook.exact import FOUR
 from rlbook.objectives import (
     Method,
     NoTrustRegion,
@@ -24,10 +27,13 @@ from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.stats import t_interval
 from rlbook.tasks import SumsTask
 from rlbook.training import TrainBatch, Trainer
+from rlbook.viz import LivePlot
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
 from workshop.shared.evidence import ARM_COLOURS, learning_curves
 from workshop.shared.explorer import Explorer, choice, slider
-from workshop.shared.worlds.batch_reuse import rare_token_world, reuse_batches
+from workshop.shared.schematic import chapter_map as chapter_map
+from workshop.shared.schematic import schematic
+from workshop.shared.worlds.batch_reuse import ReuseRun, rare_token_world, reuse_batches
 
 CLIPS = {
     "no clip": ARM_COLOURS["no trust region"],
@@ -44,6 +50,79 @@ REGIONS = {"no trust region": "no clip", "clip-higher 0.28": "0.28", "clip 0.2":
 PAID = {"GRPO": "GRPO", "GRPO, twice the batches": "twice the batches"}
 PAID |= {"+ dynamic sampling": "dynamic sampling"}
 BANDS = {0.03: "< .03", 0.1: ".03–.1", 0.3: ".1–.3", 0.5: ".3–.5", 0.9: ".5–.9", 1.01: "> .9"}
+
+
+def opening(runs: Mapping[str, ReuseRun], world: tuple[Tensor, Tensor], clip: RatioClip) -> None:
+    """The first screen: a good, rare token with a clip and without, and where its edges are.
+
+    Left the probability of the good token, batch after batch; right the first batch under `clip`.
+    """
+    _, (left, right) = plt.subplots(1, 2, figsize=(8.8, 3.2), width_ratios=(1, 1.4))
+    until = {name: runs[name].batches_until(0) for name in ("0.2", "no clip")}
+    for name in until:
+        left.plot(runs[name].probs[:, 0], color=CLIPS[name], label=name)
+    left.set(title=f"{until['0.2']} batches instead of {until['no clip']}")
+    left.set(xlabel="batches of 16 updates", ylabel="probability of the good token")
+    label_lines(left)
+    draw_positions(right, world, clip, {"good, rare": 0, "dominant": 1, "any other": 2})
+    masked = runs["0.2"].masked[0]
+    if masked[0] < 0.5 or masked[1:].any():
+        raise ValueError(f"not only the good token is masked: {masked.tolist()}")
+    right.set_title("Only the good token meets an edge")
+    plt.show()
+
+
+History = Mapping[str, Sequence[Mapping[str, float]]]  # metrics of each run, step by step
+
+
+def watch(
+    runs: Mapping[str, Any],
+    finding: Callable[[History], str],
+    *metrics: str,
+    total: int | None = None,
+) -> History:
+    """Draw metrics of several runs as they go, and return all of them.
+
+    `finding` gives the title when all have ended, or raises where the runs say something else.
+    """
+    live = LivePlot(*metrics, colours=ARM_COLOURS | CLIPS, smooth=1 if total else 2)
+    live.side_by_side(runs, total=total)
+    live.title = finding(live.history)
+    live.close()
+    return live.history
+
+
+def in_order(history: History) -> str:
+    """A finding: the wider the window, the higher the mean reward over all batches."""
+    mean = {name: sum(row["mean reward"] for row in rows) for name, rows in history.items()}
+    if not mean["no clip"] > mean["0.28"] > mean["0.2"]:
+        raise ValueError(f"the runs are not in the order of their windows: {mean}")
+    return "The wider the window, the sooner the rare opening is common"
+
+
+def only_the_ramp(history: History) -> str:
+    """A finding: under the ramp most answers come at once, under cliff and filter they do not."""
+    ends = {rule: rows[-1].get("share_direct", 0.0) for rule, rows in history.items()}
+    if not ends["ramp"] > 0.5 > max(ends["cliff"], ends["filter"]):
+        raise ValueError(f"not the ramp alone answers at once: {ends}")
+    return "Under the ramp the policy answers at once; without it it goes on working"
+
+
+def by_hand(penalty: Tensor, advantages: Tensor) -> None:
+    """The four completions through all of DAPO, in the seven boxes of a training step."""
+    shaped = zip(FOUR.rewards, penalty, strict=True)
+    pairs = zip(FOUR.lengths, advantages, strict=True)
+    columns = {
+        "answers": [f"{n} tokens" for n in FOUR.lengths],
+        "verdicts": ["right" if r else "wrong" for r in FOUR.rewards],
+        "rewards": [f"{2 * r - 1:+g} {p + 0.0:+g}" for r, p in shaped],
+        "advantages": [f"{a:+.2f}" for a in advantages],
+        "loss": [f"{n}/16 × {a:+.2f}" for n, a in pairs],
+    }
+    notes = {"verdicts": "filter", "rewards": "±1, ramp", "loss": "window, token mean"}
+    title = "Four repairs; and because C is long, D is blamed less"
+    schematic(title, {*notes}, columns, notes)
+    plt.show()
 
 
 def tokens_in_turn(trainer: Trainer, methods: Mapping[str, Method], steps: int = 1) -> pd.DataFrame:

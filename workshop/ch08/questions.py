@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pandas as pd
+
 from rlbook.evaluation import held_out_rollouts
 from rlbook.grouping import mean
 from rlbook.objectives import METHODS, Method, PromptFilter, RatioClip
@@ -16,7 +18,7 @@ from workshop.shared.evidence import ARM_COLOURS, batches_until, load_results
 from workshop.shared.experiments import FEW, GRPO, ONCE
 from workshop.shared.question import Asked, Panel, Question
 from workshop.shared.runs import Column
-from workshop.shared.scorecard import Questions
+from workshop.shared.scorecard import Questions, load_ledger
 from workshop.shared.told import (
     NOT_NAMED,
     OWN,
@@ -259,7 +261,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("T08.1",),
                 claim="fifteen batches instead of five; wider is sooner",
-                heading="10 · Scorecard",
+                heading="11 · What stands?",
                 says="15 batches become 13; up to four updates nothing",
                 how="exact",
             ),
@@ -299,8 +301,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S08.3",),
                 claim="the ramp gives up care",
-                heading="9 · Evidence",
-                says="with 80 tokens allowed its accuracy is a fifth of the cliff's",
+                heading="9 · What did each part earn, and at what price?",
+                says="with 80 tokens allowed its accuracy is",
                 runs={
                     "tight_limit": ["ramp", "cliff"],
                     "tight_limit_control": ["ramp", "cliff"],
@@ -321,9 +323,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S08.4", "S12.5", "C12.9"),
                 claim="the filter keeps care: best, +7 points or +1.4",
-                heading="9 · Evidence",
-                says="The filter's lead of seven points over the cliff is not settled by ten "
-                "seeds.",
+                heading="9 · What did each part earn, and at what price?",
+                says="The filter minus the cliff is",
                 runs={
                     "tight_limit": ["filter", "cliff"],
                     "tight_limit_control": ["filter", "cliff"],
@@ -369,8 +370,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S08.5",),
                 claim="dynamic sampling learns more per update",
-                heading="9 · Evidence",
-                says="Give GRPO as many, and the lead is gone",
+                heading="9 · What did each part earn, and at what price?",
+                says="Give GRPO as many answers, and the lead is gone",
                 runs={
                     "unsolvable": ["+ dynamic sampling", "GRPO, twice the batches"],
                     "equal_answers": ["+ dynamic sampling", "GRPO"],
@@ -417,3 +418,20 @@ QUESTIONS = Questions(
         ),
     ),
 )
+
+
+QUOTED = {
+    "equal answers": ("dynamic sampling, at equal answers", SOLVABLE),
+    "equal updates": ("dynamic sampling, at equal updates", SOLVABLE),
+    "ramp at once": ("the ramp gives up thinking", TIGHT),
+    "ramp with room": ("what that costs when there is room", TIGHT),
+    "filter": ("the filter keeps it", TIGHT),
+    "DAPO": ("all of DAPO, for GRPO", TROUBLED),
+    "ramp in DAPO": ("the ramp, in its company", TROUBLED),
+}
+
+
+def quoted() -> dict[str, pd.Series]:
+    """The rows of the ledger that the text quotes: mean, low and high of each difference."""
+    ledger = load_ledger().set_index(["claim", "world"])
+    return {name: ledger.loc[row] for name, row in QUOTED.items()}
