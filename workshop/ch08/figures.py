@@ -1,6 +1,6 @@
 """Chapter 08: how far a rare token may go, and whom a length limit blames."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.evaluation import held_out_rollouts
 from rlbook.exact import FOUR
 from rlbook.objectives import (
-    Method,
     NoTrustRegion,
     RatioClip,
     Tokens,
@@ -23,17 +22,18 @@ from rlbook.objectives import (
     weigh,
 )
 from rlbook.objectives import overlong_penalty as ramp
-from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.stats import t_interval
 from rlbook.tasks import SumsTask
-from rlbook.training import TrainBatch, Trainer
 from rlbook.viz import LivePlot
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
-from workshop.shared.evidence import ARM_COLOURS, learning_curves
+from workshop.shared.evidence import ARM_COLOURS
+from workshop.shared.evidence import draw_openings as draw_openings
 from workshop.shared.explorer import Explorer, choice, slider
 from workshop.shared.schematic import chapter_map as chapter_map
 from workshop.shared.schematic import schematic
 from workshop.shared.worlds.batch_reuse import ReuseRun, rare_token_world, reuse_batches
+from workshop.shared.worlds.in_turn import token_frame as token_frame
+from workshop.shared.worlds.in_turn import tokens_in_turn as tokens_in_turn
 
 CLIPS = {
     "no clip": ARM_COLOURS["no trust region"],
@@ -49,7 +49,6 @@ SHOWN = 4  # runs drawn in a fan
 REGIONS = {"no trust region": "no clip", "clip-higher 0.28": "0.28", "clip 0.2": "0.2"}
 PAID = {"GRPO": "GRPO", "GRPO, twice the batches": "twice the batches"}
 PAID |= {"+ dynamic sampling": "dynamic sampling"}
-BANDS = {0.03: "< .03", 0.1: ".03–.1", 0.3: ".1–.3", 0.5: ".3–.5", 0.9: ".5–.9", 1.01: "> .9"}
 
 
 def opening(runs: Mapping[str, ReuseRun], world: tuple[Tensor, Tensor], clip: RatioClip) -> None:
@@ -123,40 +122,6 @@ def by_hand(penalty: Tensor, advantages: Tensor) -> None:
     title = "Four repairs; and because C is long, D is blamed less"
     schematic(title, {*notes}, columns, notes)
     plt.show()
-
-
-def tokens_in_turn(trainer: Trainer, methods: Mapping[str, Method], steps: int = 1) -> pd.DataFrame:
-    """Train for some steps, and list every token with an advantage as its minibatch found it.
-
-    `ratio` is how far the updates before its own have moved the token; a column per method holds
-    the weight w of its gradient −w·Â·∇log π there, 0 if masked; `band` sorts by `pi_old`, the
-    probability it had when sampled. One row per token.
-    """
-    frames = []
-    for _ in range(steps):
-        for part in trainer.learner.minibatches(trainer.learner.prepare(trainer.collect())):
-            frames.append(token_frame(trainer, part, methods).assign(step=trainer.step + 1))
-            trainer.learner.update(part)
-        trainer.step += 1
-    tokens = pd.concat(frames, ignore_index=True)
-    tokens["band"] = pd.cut(tokens.pi_old, [0, *BANDS], labels=list(BANDS.values()), right=False)
-    return tokens
-
-
-def token_frame(trainer: Trainer, part: TrainBatch, methods: Mapping[str, Method]) -> pd.DataFrame:
-    """The tokens of a minibatch that have an advantage, under the policy as it is now."""
-    logp, advantages = trainer.learner.logprobs(part), expand_to_tokens(part.advantages, part.mask)
-    live = part.mask & (advantages != 0)
-    columns = {
-        "token": [trainer.tokenizer.decode([i]) for i in part.ids[live].tolist()],
-        "pi_old": part.logp_old[live].exp(),
-        "advantage": advantages[live],
-        "ratio": (logp - part.logp_old)[live].exp(),
-    }
-    for name, method in methods.items():
-        tokens = Tokens.of(logp, part.logp_old, advantages, part.mask, method.ratio)
-        columns[name] = weigh(method.trust_region, tokens).weight[live]
-    return pd.DataFrame(columns)
 
 
 def push_on_care(
@@ -291,17 +256,6 @@ def draw_fans(
         ax.set(xlabel="batches", ylim=(0, 2.35), xlim=(0, len(runs) - 1))
         ax.set_title(f"{name}: ends at {runs[-1].mean():.2f}", fontsize=10)
     axes[0].set_ylabel("entropy, nats")
-
-
-def draw_openings(axes: Sequence[Axes], steps: pd.DataFrame, arms: Iterable[str]) -> None:
-    """Probability of the rare opening after each batch, a panel per learning rate."""
-    for ax, (lr, part) in zip(axes, steps.groupby("lr"), strict=True):
-        nameless = None if ax is axes[0] else dict.fromkeys(arms, " ")
-        learning_curves(part, "opens_rarely", ax, arms=[*arms], labels=nameless)
-        ax.axhline(0.5, color=FAINT, lw=1, zorder=0)
-        ax.set(xlabel="batches", ylabel="", ylim=(-0.02, 1.02))
-        ax.set_title(f"lr {lr:g}", fontsize=10)
-    axes[0].set_ylabel("probability of the opening")
 
 
 def draw_pushes(

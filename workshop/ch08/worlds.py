@@ -1,6 +1,6 @@
 """Chapter 08: what is trained and measured there."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,13 @@ from torch import Tensor
 
 from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.grouping import group_by
-from rlbook.objectives import Region, group_center
-from rlbook.policy import Sampler
+from rlbook.objectives import Region
 from rlbook.stats import pass_at_k
 from rlbook.tasks import SumsTask
-from rlbook.training import Rollout, collate, collect_rollouts, derive_seed
+from rlbook.training import Rollout
 from workshop.shared.worlds.batch_reuse import ReuseRun, reuse_batches
+from workshop.shared.worlds.in_turn import batches as batches
+from workshop.shared.worlds.in_turn import shuffle as shuffle
 
 UPDATES = (1, 2, 4, 8, 16, 32)  # a batch
 LENGTHS = (0.06, 0.12, 0.18, 0.24, 0.48)  # of an update, in log-probability of the good token
@@ -74,26 +75,3 @@ def by_level(prompts: pd.DataFrame, n: int) -> pd.DataFrame:
 def groups_of(rollouts: list[Rollout]) -> list[list[Rollout]]:
     """The rollouts of each prompt, in the order of their groups."""
     return list(group_by(rollouts, lambda r: r.group).values())
-
-
-def batches(
-    policy: tuple,
-    task: Any,
-    *,
-    steps: int = 2,
-    prompts: int = 8,
-    limit: int = 80,
-    estimate: Callable[[Tensor, Tensor], Tensor] = group_center,
-) -> Iterator[Any]:
-    """Prepared batches, 8 answers a prompt, each sampled from `policy` as it is by then."""
-    words, engine = policy[1], Sampler(policy[0], policy[1].eos_token_id)
-    for step in range(steps):
-        problems = task.sample(derive_seed(0, step, "prompts", 0), prompts)
-        size = {"n": 8, "seed": derive_seed(0, step, "rollouts", 0), "max_new_tokens": limit}
-        sampled = collate(collect_rollouts(engine, words, task, problems, **size))
-        yield sampled.prepared(advantages=estimate(sampled.rewards, sampled.groups))
-
-
-def shuffle(step: int) -> int:
-    """The seed by which batch `step` is cut into minibatches, the same as `Trainer`'s."""
-    return derive_seed(0, step, "shuffle", 0)

@@ -14,10 +14,10 @@ from rlbook.policy import Sampler, load_policy
 from rlbook.training import Rollout, collect_rollouts
 from rlbook.viz import LivePlot
 from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, readable
-from workshop.ch08.figures import draw_openings as draw_openings
 from workshop.ch09.worlds import Moved
 from workshop.shared import texts
 from workshop.shared.evidence import ARM_COLOURS, colour_of, compare_bars
+from workshop.shared.evidence import draw_openings as draw_openings
 from workshop.shared.texts import TextPanel
 
 REGION_COLOURS = {
@@ -132,7 +132,7 @@ def sum_and_mean(moved: Moved, window: tuple[float, float] = (3e-4, 4e-4)) -> No
 def draw_silenced(ax: Axes, tokens: pd.DataFrame, method: str) -> None:
     """Share of the tokens of each band of π_old that a method masks, by the sign of Â.
 
-    `tokens` as in `tokens_in_turn` of chapter 08.
+    `tokens` as in `tokens_in_turn`.
     """
     masked = tokens[method] == 0
     share = pd.DataFrame({"good": masked & (tokens.advantage > 0), "band": tokens.band})

@@ -21,11 +21,10 @@ from rlbook.objectives import (
 )
 from rlbook.policy import load_policy
 from rlbook.training import RunConfig, Trainer
-from workshop.ch08.figures import tokens_in_turn
-from workshop.ch08.worlds import batches
-from workshop.ch08.worlds import shuffle as shuffle
 from workshop.shared.worlds import RareOpening
 from workshop.shared.worlds.batch_reuse import reuse_sampled
+from workshop.shared.worlds.in_turn import batches, tokens_in_turn
+from workshop.shared.worlds.in_turn import shuffle as shuffle
 
 BASE = replace(METHODS["grpo"], kl=None, advantage=group_center, aggregation="token_mean")
 PPO = replace(BASE, trust_region=RatioClip(0.2, 0.2))

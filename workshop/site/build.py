@@ -13,13 +13,14 @@ import nbformat
 
 from rlbook.extras import require
 from rlbook.paths import ROOT, data_dir
+from workshop.site.film import with_training
 from workshop.site.fonts import write_math_font
 from workshop.site.front import figures_page, front_page, open_graph
 from workshop.site.keywords import write_keywords
 from workshop.site.notebooks import anchors_of, page_of
 from workshop.site.owner import Owner, read_owner
 from workshop.site.reference import write_reference
-from workshop.site.train import with_training, write_scripts
+from workshop.site.train import write_scripts
 from workshop.site.weights import MODELS, write_weights
 
 HERE = Path(__file__).parent

@@ -6,6 +6,7 @@ and writes film.json.
 
 import html
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,8 +14,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import nbformat
+from nbformat import NotebookNode
+
 from rlbook.paths import data_dir
-from workshop.site.train import LABELS, MODEL, PLACES, write_scripts
+from workshop.site.train import FILM_TEXT, LABELS, MODEL, PLACES, TEXT, write_scripts
 from workshop.site.weights import write_weights
 
 HERE = Path(__file__).parent
@@ -101,3 +105,33 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# ---- its places ----
+
+
+def host(place: str, auto: bool = False) -> str:
+    """Where it stands: a film strip, which the script replaces; one line, as Markdown takes it."""
+    rows, _ = PLACES[place]
+    shown = f'<div class="film">{strip(rows)}<p>{FILM_TEXT}</p></div>'
+    return f'<div data-train="{" ".join(rows)}"{" data-auto" * auto}>{shown}</div>'
+
+
+def with_training(notebook: NotebookNode, place: str) -> NotebookNode:
+    """The notebook with "Train it here" before the section that `PLACES` names, if it names one.
+
+    Where that section has another name by now, before scorecard or exercises. Raises `ValueError`
+    for a notebook that has neither.
+    """
+    if place not in PLACES:
+        return notebook
+    _, before = PLACES[place]
+    for name in (re.escape(before), "(Scorecard|Exercises)"):
+        found = re.compile(rf"^##+ (\d+ · )?{name}", re.MULTILINE)
+        for index, cell in enumerate(notebook.cells):
+            if cell.cell_type == "markdown" and found.search(cell.source):
+                text = f"### Train it here\n\n{TEXT}\n\n{host(place)}"
+                made = nbformat.v4.new_markdown_cell(text, id="train-it-here")
+                notebook.cells.insert(index, made)
+                return notebook
+    raise ValueError(f"{place}: no section {before!r}, before which the page trains")

@@ -10,9 +10,9 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from workshop.shared.evidence import load_results
+from workshop.site.film import host
 from workshop.site.notebooks import lab_host
 from workshop.site.owner import Owner
-from workshop.site.train import host
 
 HERE = Path(__file__).parent
 ADDRESS = "ADDRESS-OF-THE-REPOSITORY"  # in a command, while the book has none

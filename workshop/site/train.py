@@ -1,14 +1,10 @@
 """What "Train it here" needs besides its scripts: methods, problems, numbers, its places."""
 
 import json
-import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import nbformat
-from nbformat import NotebookNode
 
 from rlbook.objectives import METHODS, Method
 from rlbook.objectives.specs import write
@@ -148,35 +144,3 @@ def write_scripts(folder: Path) -> None:
     }
     data = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
     (folder / "train.json").write_text(data, encoding="utf-8")
-
-
-# ---- its places ----
-
-
-def host(place: str, auto: bool = False) -> str:
-    """Where it stands: a film strip, which the script replaces; one line, as Markdown takes it."""
-    from workshop.site.film import strip
-
-    rows, _ = PLACES[place]
-    shown = f'<div class="film">{strip(rows)}<p>{FILM_TEXT}</p></div>'
-    return f'<div data-train="{" ".join(rows)}"{" data-auto" * auto}>{shown}</div>'
-
-
-def with_training(notebook: NotebookNode, place: str) -> NotebookNode:
-    """The notebook with "Train it here" before the section that `PLACES` names, if it names one.
-
-    Where that section has another name by now, before scorecard or exercises. Raises `ValueError`
-    for a notebook that has neither.
-    """
-    if place not in PLACES:
-        return notebook
-    _, before = PLACES[place]
-    for name in (re.escape(before), "(Scorecard|Exercises)"):
-        found = re.compile(rf"^##+ (\d+ · )?{name}", re.MULTILINE)
-        for index, cell in enumerate(notebook.cells):
-            if cell.cell_type == "markdown" and found.search(cell.source):
-                text = f"### Train it here\n\n{TEXT}\n\n{host(place)}"
-                made = nbformat.v4.new_markdown_cell(text, id="train-it-here")
-                notebook.cells.insert(index, made)
-                return notebook
-    raise ValueError(f"{place}: no section {before!r}, before which the page trains")

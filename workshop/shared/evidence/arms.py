@@ -1,6 +1,6 @@
 """Arms of experiments: their colours, and curves and bars over seeds, with intervals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from rlbook.objectives import METHODS
 from rlbook.stats import t_interval
-from rlbook.viz.style import CYCLE, METHOD_COLOURS, label_lines
+from rlbook.viz.style import CYCLE, FAINT, METHOD_COLOURS, label_lines
 
 __all__ = [
     "ARM_COLOURS",
@@ -17,6 +17,7 @@ __all__ = [
     "arm_colours",
     "colour_of",
     "compare_bars",
+    "draw_openings",
     "learning_curves",
 ]
 
@@ -223,3 +224,14 @@ def arm_colours(
     taken = {known[arm] for arm in arms if arm in known}
     free = iter([c for c in CYCLE if c not in taken] + list(CYCLE) * len(arms))
     return {arm: known[arm] if arm in known else next(free) for arm in arms}
+
+
+def draw_openings(axes: Sequence[Axes], steps: pd.DataFrame, arms: Iterable[str]) -> None:
+    """Probability of the rare opening after each batch, a panel per learning rate."""
+    for ax, (lr, part) in zip(axes, steps.groupby("lr"), strict=True):
+        nameless = None if ax is axes[0] else dict.fromkeys(arms, " ")
+        learning_curves(part, "opens_rarely", ax, arms=[*arms], labels=nameless)
+        ax.axhline(0.5, color=FAINT, lw=1, zorder=0)
+        ax.set(xlabel="batches", ylabel="", ylim=(-0.02, 1.02))
+        ax.set_title(f"lr {lr:g}", fontsize=10)
+    axes[0].set_ylabel("probability of the opening")
