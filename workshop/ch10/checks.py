@@ -5,9 +5,12 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.optim import AdamW
 
 from rlbook.objectives import group_normalize, max_rl
 from rlbook.objectives.groups import group_mean, group_size, group_sum
+from rlbook.policy import Sampler, load_policy
+from rlbook.training import RunConfig, Trainer
 from workshop.shared.checks import check_lines, not_attempted, not_yet, right, same
 from workshop.shared.worlds.strategy_mixture import (
     StrategyMixture,
@@ -74,6 +77,28 @@ def check_my_votes(mine: Callable[[Tensor, Tensor], Tensor]) -> bool:
         "one vote for every prompt that was solved at all",
         "the reward minus the group's mean, over that mean; 0 where the mean is 0",
     )
+
+
+def same_as_trainer(step: Callable[..., None]) -> float:
+    """The largest difference of a weight after two steps and after the package's `Trainer`.
+
+    `step(model, words, engine, optimizer, number)` takes one. Raises `ValueError` above a hundredth
+    of what the steps have changed.
+    """
+    model, words = load_policy("tiny")
+    start = [weight.detach().clone() for weight in model.parameters()]
+    optimizer = AdamW(model.parameters(), 1.5e-4, betas=(0.9, 0.95), weight_decay=0.0)
+    for number in range(2):
+        step(model, words, Sampler(model, words.eos_token_id), optimizer, number)
+    trainer = Trainer(RunConfig(method="maxrl", steps=2))
+    list(trainer)
+    trios = zip(start, model.parameters(), trainer.model.parameters(), strict=True)
+    pairs = [((b - a).abs().max().item(), (b - c).abs().max().item()) for a, b, c in trios]
+    moved, apart = map(max, zip(*pairs, strict=True))
+    print(f"weights moved by up to {moved:.1e}; loop and Trainer differ by {apart:.1e}")
+    if apart >= moved / 100:
+        raise ValueError("the loop is not the package's")
+    return apart
 
 
 def check_votes(answer: Sequence[tuple[float, float]] | None) -> None:

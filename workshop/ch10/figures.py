@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -10,14 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rlbook.evaluation import right_counts
+from rlbook.evaluation import right_counts, summary
+from rlbook.exact import FOUR
 from rlbook.objectives import group_normalize, leave_one_out, max_rl
 from rlbook.stats import bootstrap_interval, pass_at_k, t_interval
 from rlbook.training import Rollout
-from rlbook.viz.style import INK, MUTED, label_lines
+from rlbook.viz.style import INK, MUTED, label_lines, use_style
 from workshop.shared.evidence import batches_until, colour_of, compare_bars, learning_curves
 from workshop.shared.explorer import Explorer, slider
 from workshop.shared.live import LiveFigure
+from workshop.shared.schematic import chapter_map, schematic
 from workshop.shared.worlds.strategy_mixture import (
     StrategyMixture,
     easy_and_hard,
@@ -226,6 +229,63 @@ def draw_sampled_pass_curves(
     label_lines(ax, lines)
 
 
+def opening(policies: Mapping[str, Sequence[Rollout]]) -> None:
+    """First screen: how base and RLOO open, their pass@k, and the map of the chapter.
+
+    Raises `ValueError` if RLOO does not gain at one try, or does not lose at sixteen.
+    """
+    use_style()
+    found = {name: summary(rollouts, ks=(1, 16)) for name, rollouts in policies.items()}
+    gained, lost = (found["RLOO"][k] - found["base"][k] for k in ("pass@1", "pass@16"))
+    if gained <= 0 or lost >= 0:
+        raise ValueError(f"RLOO changes pass@1 by {gained:+.3f} and pass@16 by {lost:+.3f}")
+    openings_and_passes(policies, ("RLOO stops guessing", "It loses what guesses solved"))
+    chapter_map({"advantages": "relative to the solve rate"})
+    plt.show()
+
+
+def openings_and_passes(policies: Mapping[str, Sequence[Rollout]], titles: tuple[str, str]) -> None:
+    """How the answers of each policy begin, and their pass@k."""
+    _, (left, right) = plt.subplots(1, 2, figsize=(8.8, 3.2), width_ratios=(1.15, 1))
+    draw_openings(left, policies)
+    left.set_title(titles[0])
+    draw_sampled_pass_curves(right, policies)
+    right.set_title(titles[1])
+    plt.show()
+
+
+def found_out(policies: Mapping[str, Sequence[Rollout]], ks: Sequence[int]) -> pd.DataFrame:
+    """Share of guesses and pass@k of every policy, from its answers."""
+    table = pd.DataFrame({name: summary(r, ks=ks) for name, r in policies.items()}).T
+    table.insert(0, "guesses", [opening_shares(r)["at once"] for r in policies.values()])
+    return table[["guesses", *(f"pass@{k}" for k in ks)]].astype(float)
+
+
+def two_advantages() -> None:
+    """The four completions with MaxRL's advantage and RLOO's."""
+    maxrl, rloo = max_rl(FOUR.rewards, FOUR.groups), leave_one_out(FOUR.rewards, FOUR.groups)
+    carried = {
+        "verdicts": ["right" if reward else "wrong" for reward in FOUR.rewards],
+        "rewards": [f"{reward:.0f}" for reward in FOUR.rewards],
+        "advantages": [f"{a:+.0f} · {b:+.2f}" for a, b in zip(maxrl, rloo, strict=True)],
+        "loss": ["1/16"] * 4,
+    }
+    notes = {"advantages": "MaxRL · RLOO", "loss": "a token counts"}
+    schematic(
+        "A reward, measured by how often its prompt is solved", {"advantages"}, carried, notes
+    )
+    plt.show()
+
+
+def three_tries(runs: pd.DataFrame, base: Mapping[str, float]) -> None:
+    """`draw_ends` in one call."""
+    _, axes = plt.subplots(1, 3, figsize=(9.4, 2.7), sharey=True)
+    draw_ends(axes, runs, base)
+    for ax, title in zip(axes, ("One try", "Sixteen tries", "Sixty-four tries"), strict=True):
+        ax.set_title(title)
+    plt.show()
+
+
 def draw_ends(axes: Sequence[Axes], runs: pd.DataFrame, base: Mapping[str, float]) -> None:
     """pass@1, @16 and @64 of every run: a panel each, a row per arm and learning rate."""
     rows = runs.assign(arm=[f"{arm}, lr {lr:g}" for arm, lr in zip(runs.arm, runs.lr, strict=True)])
@@ -255,6 +315,13 @@ def draw_price(axes: Sequence[Axes], steps: pd.DataFrame, levels: Mapping[int, s
         learning_curves(steps, f"accuracy_level_{level}", ax, smooth=3)
         ax.set(ylim=(0, 1), xlabel="batches", ylabel="", title=title)
     axes[0].set_ylabel("share of right answers")
+
+
+def rare_families(steps: pd.DataFrame) -> None:
+    """`draw_price` for plain sums and the three rarest families, in one call."""
+    _, axes = plt.subplots(1, 4, figsize=(11.5, 2.9), sharey=True)
+    draw_price(axes, steps, {1: "Plain sums", 4: "Precedence", 5: "Powers", 6: "Squares"})
+    plt.show()
 
 
 def half_times(steps: pd.DataFrame, column: str) -> pd.DataFrame:
