@@ -30,7 +30,6 @@ LONGER = {
     "04_rlhf": 283,
     "06_rloo": 219,
     "07_dr_grpo": 233,
-    "10_maxrl": 258,
     "11_dppo": 214,
     "12_tricks_or_traps": 209,
     "13_reality_check": 247,
