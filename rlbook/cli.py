@@ -416,14 +416,19 @@ def fit(words: Sequence[str]) -> None:
 
 
 def export(words: Sequence[str]) -> None:
-    """Write the newest checkpoint of a run as a Hugging Face model folder and nothing else."""
+    """Write the newest checkpoint of a run as a Hugging Face model folder and nothing else.
+
+    An adapter (`model.lora`) is merged into its base; with --adapter it is written alone.
+    """
     parser = parser_of("rlbook export", export)
     parser.add_argument("run", type=Path, help="folder of the run, of train or of scale")
     parser.add_argument("folder", type=Path, help="folder to write, which must be new")
+    parser.add_argument("--adapter", action="store_true", help="a LoRA run's adapter, for peft")
     asked = parser.parse_args(words)
     from rlbook.training.checkpoint import export as write
 
-    print(f"wrote {write(asked.run, asked.folder)}; to put it on the hub, with an account there:")
+    written = write(asked.run, asked.folder, adapter=asked.adapter)
+    print(f"wrote {written}; to put it on the hub, with an account there:")
     print(f"  hf upload <your name>/{asked.folder.name} {asked.folder}")
 
 

@@ -102,6 +102,7 @@ def summary(
     pass@1_low/high  95 % bootstrap interval; the problem is the sampling unit, since completions
                      of one problem are drawn together
     format_ok, length, truncated   means over all completions
+    pass@1_<task>    of each task of a mixture
     share_<label>    share of completions to which the task gives that label, if it has labels
     problems, samples              how many problems, and completions of each
 
@@ -125,6 +126,9 @@ def summary(
         "length": mean(r.length for r in rollouts),
         "truncated": mean(r.truncated for r in rollouts),
     }
+    if len(mixed := {r.problem.meta.get("mixture") for r in rollouts}) > 1 or None not in mixed:
+        rates = pass_rates(rollouts, lambda r: r.problem.meta.get("mixture"))
+        row |= {f"pass@1_{name}": rate for name, rate in sorted(rates.items())}
     if task is not None and (label := labeller(task)):
         for name, members in sorted(group_by(rollouts, label).items()):
             row[f"share_{name}"] = len(members) / len(rollouts)

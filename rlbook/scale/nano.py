@@ -26,6 +26,7 @@ from torch import Tensor
 
 from rlbook import training
 from rlbook.policy import Completion, set_threads
+from rlbook.policy.adapters import plain_weights
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import reload_request, sampling_params
 from rlbook.scale.launch import commands
@@ -36,6 +37,7 @@ from rlbook.scale.rollout.staleness import Pacing
 from rlbook.tasks import Environment, Problem, Task, get_task, held_out_problems
 from rlbook.training import Rollout, TrainBatch
 from rlbook.training.chat import Dialect, encode
+from rlbook.training.checkpoint import save_policy
 from rlbook.training.config import derive_seed
 from rlbook.training.episodes import Ask, Episode, Limits, Turns, asked, cut_short, dialogue
 from rlbook.training.filter import select_groups
@@ -67,7 +69,8 @@ async def server(config: ScaleConfig) -> AsyncIterator[aiohttp.ClientSession]:
     layout = Layout(config.folder.resolve())
     entry, log = layout.server("generator0"), layout.logs / "generator0.log"
     entry.unlink(missing_ok=True)  # where it will say its URL
-    (process,) = start_here(commands.generator(config, layout, 0), [log])
+    served = config.replace(model={"lora": None})  # whose weights come merged
+    (process,) = start_here(commands.generator(served, layout, 0), [log])
     try:
         while True:
             with suppress(aiohttp.ClientError):
@@ -150,7 +153,7 @@ class Learner(training.Learner):
     """Learns batches that older weights may have written; `step` counts them."""
 
     def __init__(self, config: ScaleConfig):
-        model, self.tokenizer = policy_of(config.model)
+        model, self.tokenizer = policy_of(config)
         super().__init__(config, model)
 
     def prepare(self, rollouts: Sequence[Rollout]) -> TrainBatch:
@@ -159,8 +162,9 @@ class Learner(training.Learner):
         return self.builder.make_batch(rollouts, version=self.step)
 
     def weights(self) -> dict[str, Tensor]:
-        """Copies by name; a head that is tied to the embedding has one of its own."""
-        return {name: w.detach().cpu().clone() for name, w in self.model.state_dict().items()}
+        """Copies by name, adapters merged; a head that is tied to the embedding has its own."""
+        tensors = plain_weights(as_policy(self.model))
+        return {name: w.detach().cpu().clone() for name, w in tensors}
 
 
 # ── 3 · The pipeline: three things at once, and one rule between them ─────────────────────────────
@@ -344,5 +348,5 @@ def main(config: ScaleConfig) -> None:
     """A run from the shell; leaves a Hugging Face folder."""
     set_threads()
     learner = asyncio.run(run(config))
-    as_policy(learner.model).save_pretrained(config.folder / "model")
-    learner.tokenizer.save_pretrained(config.folder / "model")
+    (config.folder / "model").mkdir(exist_ok=True)
+    save_policy(config.folder / "model", as_policy(learner.model), learner.tokenizer)

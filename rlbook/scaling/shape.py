@@ -1,11 +1,18 @@
 """A model's sizes, read from its configuration: no weights are loaded, none need exist."""
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from rlbook.policy.loading import policy_source
 from rlbook.scaling.memory import StateMemory, count_parameters, trained_memory
@@ -34,6 +41,7 @@ class ModelShape:
     tied: bool
     head_norms: bool  # queries and keys are normalised per head (Qwen3)
     experts: int = 0  # per layer, in a mixture of experts
+    linears: Mapping[str, int] = field(default_factory=dict)  # in the layers: by name Σ (in + out)
 
     @property
     def embedding(self) -> int:
@@ -44,6 +52,11 @@ class ModelShape:
     def layer(self) -> int:
         """Parameters of one layer."""
         return (self.parameters - self.embedding * (2 - self.tied)) // self.layers
+
+    def adapter(self, rank: int, targets: Collection[str] | None = None) -> int:
+        """Parameters of adapters (LoRA) beside linear layers of these names, or beside all."""
+        widths = (w for name, w in self.linears.items() if targets is None or name in targets)
+        return rank * sum(widths)
 
     def cache_bytes(self, itemsize: int) -> int:
         """Bytes of one token's keys and values in all layers."""
@@ -68,16 +81,18 @@ class ModelShape:
             return self.layers * itemsize * self.hidden + layer
         return self.layers * layer
 
-    def training_flops(self, tokens: float, contexts: float) -> float:
+    def training_flops(self, tokens: float, contexts: float, adapter: int = 0) -> float:
         """Operations of forward and backward on `tokens` tokens that see `contexts` keys in all.
 
         3 (2 · linear · tokens + 4 · layers · heads · head_dim · contexts)
 
-        What is computed a second time to save memory is not counted: this is the numerator of
-        model FLOPs utilisation (MFU).
+        Where an `adapter` of so many parameters learns the weights have no gradients: 2 times their
+        products, 3 times the adapter's. What is computed a second time to save memory is not
+        counted: this is the numerator of model FLOPs utilisation (MFU).
         """
         attention = 4 * self.layers * self.heads * self.head_dim
-        return 3 * (2 * self.linear * tokens + attention * contexts)
+        products = 2 * self.linear + 3 * adapter if adapter else 3 * self.linear
+        return 2 * products * tokens + 3 * attention * contexts
 
 
 def model_shape(policy: str) -> ModelShape:
@@ -127,8 +142,19 @@ def shape_of(config: PretrainedConfig) -> ModelShape:
         positions=config.max_position_embeddings,
         tied=config.tie_word_embeddings,
         head_norms=any(name.endswith("q_norm") for name, _ in model.named_modules()),
+        linears=widths(model),
         experts=next((n for name in EXPERTS if (n := getattr(config, name, 0))), 0),
     )
+
+
+def widths(model: PreTrainedModel) -> dict[str, int]:
+    """Inputs and outputs of the linear layers in a model's body, those of one name together."""
+    found: dict[str, int] = {}
+    for name, m in model.base_model.named_modules():
+        if isinstance(m, nn.Linear):
+            leaf = name.rpartition(".")[2]
+            found[leaf] = found.get(leaf, 0) + m.in_features + m.out_features
+    return found
 
 
 def first_line(error: Exception) -> str:

@@ -19,6 +19,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.durable import publish_folder, replace_text
 from rlbook.policy import load_policy
+from rlbook.policy.adapters import (
+    CONFIG,
+    WEIGHTS,
+    adapted,
+    adapter_weights,
+    load_adapter,
+    save_adapter,
+)
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -48,14 +56,14 @@ def save_checkpoint(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     model, tokenizer = policy
-    modules = [module.state_dict() for module in (model, *others.values())]
-    kept = [*modules, *(tensors for tensors, _ in packed.values())]
+    weights = adapter_weights(model) or model.state_dict()
+    modules = [module.state_dict() for module in others.values()]
+    kept = [weights, *modules, *(tensors for tensors, _ in packed.values())]
     size = sum(t.numel() * t.element_size() for tensors in kept for t in tensors.values())
     try:
         if size > (free := shutil.disk_usage(partial).free):
             raise OSError(f"no room for {final}: it takes {size:,} bytes, and {free:,} are free")
-        model.save_pretrained(partial, max_shard_size="1000GB")
-        tokenizer.save_pretrained(partial)
+        save_policy(partial, model, tokenizer)
         for name, module in others.items():
             save_file(_contiguous(module.state_dict()), partial / f"{name}.safetensors")
         for name, (tensors, _) in packed.items():
@@ -74,6 +82,16 @@ def save_checkpoint(
     return final
 
 
+def save_policy(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write what `load_policy` takes: the whole model, or, where it has one, its adapter alone."""
+    if weights := adapter_weights(model):
+        save_adapter(model, folder, weights)
+        save_description(folder, model, tokenizer)
+    else:
+        model.save_pretrained(folder, max_shard_size="1000GB")
+        tokenizer.save_pretrained(folder)
+
+
 def load_checkpoint(
     path: Path,
     model: nn.Module,
@@ -86,7 +104,10 @@ def load_checkpoint(
     naming the missing piece.
     """
     folder = resolve(path)
-    load_model(model, folder / MODEL)
+    if adapted(model):
+        load_adapter(model, folder)
+    else:
+        load_model(model, folder / MODEL)
     for name, module in others.items():
         module.load_state_dict(load_file(folder / f"{name}.safetensors"))
     param_groups = read_state(folder)["param_groups"]
@@ -127,16 +148,24 @@ def point_latest(folder: Path) -> None:
     replace_text(folder.with_name(LATEST), f"{folder.name}\n")
 
 
-def export(run: Path, target: Path, dtype: torch.dtype | None = None) -> Path:
+def export(
+    run: Path, target: Path, dtype: torch.dtype | None = None, adapter: bool = False
+) -> Path:
     """Write a run's newest checkpoint as a plain Hugging Face folder, without the run's state.
 
     `run` is the folder of any run, or of one of its steps. Its weights come in the dtype of their
-    training, unless another is asked for. Raises `FileExistsError` if `target` exists, and
-    `FileNotFoundError` if there is no checkpoint. Chapter 17.
+    training, unless another is asked for; an adapter is merged into its base, unless it is asked
+    for alone (`adapter`: a folder of peft's). Raises `FileExistsError` if `target` exists,
+    `FileNotFoundError` if there is no checkpoint, `ValueError` if it has no adapter. Chapter 17.
     """
     if target.exists():
         raise FileExistsError(f"{target} exists: name a new folder, nothing is overwritten")
     folder = resolve(run)
+    if adapter and not (folder / CONFIG).is_file():
+        raise ValueError(f"{run} has no adapter, for it was trained without model.lora: export all")
+    if adapter:
+        files = (*(folder / name for name in (CONFIG, WEIGHTS)), *folder.glob("*token*"))
+        return publish_folder(target, lambda empty: [shutil.copy(f, empty) for f in files])
     trained = getattr(torch, read_state(folder).get("dtype", "float32"))
     policy = load_policy(str(folder), dtype or trained)
     return publish_folder(target, lambda empty: [part.save_pretrained(empty) for part in policy])

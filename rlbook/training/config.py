@@ -65,6 +65,16 @@ def kinds_in(annotation: Any) -> set[Any]:
     return {annotation}.union(*map(kinds_in, get_args(annotation)))
 
 
+class LoRA(Section):
+    """Low-rank adapters that learn in place of the weights, h = W x + (alpha / rank) B A x."""
+
+    rank: int = Field(16, ge=1, description="of B A")
+    alpha: float = Field(32.0, gt=0, description="alpha / rank scales B A")
+    targets: tuple[str, ...] | None = Field(
+        None, min_length=1, description="linear layers by name; all but the head if absent"
+    )
+
+
 class ModelConfig(Section):
     """What is trained, and where."""
 
@@ -79,12 +89,17 @@ class ModelConfig(Section):
     trainable_layers: int | None = Field(
         None, ge=1, description="last layers that learn, the rest stays as it is; all if absent"
     )
+    lora: LoRA | None = Field(
+        None, description="{rank, alpha, targets}: adapters learn, the rest is frozen; none: null"
+    )
     chat: dict[str, Any] = Field(
         {}, description="system, examples: [[question, answer]], settings of the chat template"
     )
 
     @model_validator(mode="after")
     def _examples(self) -> Self:
+        if self.lora and self.trainable_layers:
+            raise ValueError("lora and trainable_layers both say what learns: leave one out")
         for pair in self.chat.get("examples", ()):
             if not (isinstance(pair, Sequence) and [type(part) for part in pair] == [str, str]):
                 raise ValueError(f"chat.examples: write pairs [question, answer], not {pair!r}")
@@ -321,6 +336,10 @@ ELSEWHERE = {  # what users of other trainers call a setting
     "method.kl.beta": "beta kl_coef kl_loss_coef init_kl_coef",
     "method.trust_region.low": "epsilon clip_ratio clip_ratio_low eps_clip eps_clip_low cliprange",
     "method.trust_region.high": "epsilon_high clip_ratio_high eps_clip_high",
+    "model.lora.rank": "lora_rank lora_r",
+    "model.lora.alpha": "lora_alpha",
+    "model.lora.targets": "lora_target_modules target_modules",
+    "model.lora": "use_peft peft_config lora_config",
     "model.policy": "model_name_or_path pretrain model_path model_name path base_model",
     "data.task": "dataset dataset_name train_files prompt_data train_dataset",
     "data.reward": "reward_funcs reward_func reward_function reward_fn",

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rlbook.objectives import Method, estimator_state, load_estimator_state
+from rlbook.policy.adapters import adapted
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, minibatches
 from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.critic import Critic, explained_variance
@@ -35,8 +36,9 @@ class Learner:
     `learn` makes the updates of a step: `optimizer.epochs` passes of `optimizer.minibatches` each.
     `step` counts the steps learned, `version` the updates made. `parallel` says where models run;
     with several ranks every method is collective. `reference` is the frozen policy of a KL term,
-    by default a copy of the model as it is now; `sampler` the policy that writes the completions,
-    where it is not the model itself; `wrote` says whether the model, as it is, wrote some rollouts.
+    by default the model without its adapter, or, if it has none, a copy of it as it is now;
+    `sampler` the policy that writes the completions, where it is not the model itself; `wrote` says
+    whether the model, as it is, wrote some rollouts.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Learner:
         self.model, self.parallel, wanted = model, parallel, self.method.requirements()
         self.critic = Critic(as_policy(model)) if "critic" in wanted else None
         if reference is None and "reference" in wanted:
-            reference = frozen_copy(as_policy(model))
+            reference = model if adapted(model) else frozen_copy(as_policy(model))
         self.reference = reference
         self.optimizers: dict[str, torch.optim.Optimizer] = {
             "model": adamw(model, config.optimizer, **parallel.optimizer_options)

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from rlbook.objectives import Method, estimate, imitation_weights, token_rewards
 from rlbook.objectives.shapes import expand_to_tokens
+from rlbook.policy.adapters import without_adapter
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, collate
 from rlbook.training.config import RunConfig
 from rlbook.training.critic import Critic
@@ -58,7 +60,7 @@ class BatchBuilder:
         rollouts = usable(rollouts)
         batch = collate(rollouts).to(self.config.model.device)
         old = self.old_logprobs(batch, rollouts)
-        reference = None if self.reference is None else self.logprobs(batch, self.reference)
+        reference = None if self.reference is None else self.reference_logprobs(batch)
         limit = self.config.optimizer.micro_batch_tokens
         values = None if self.critic is None else self.parallel.values(self.critic, batch, limit)
         parts = parts_of(rollouts) if "parts" in self.method.needs else None
@@ -90,6 +92,12 @@ class BatchBuilder:
         if self.method.sampler_correction is None and self.wrote(rollouts):
             return batch.logp_sampler
         return self.logprobs(batch, self.model)
+
+    def reference_logprobs(self, batch: SampledBatch) -> Float[Tensor, "N T"]:
+        """log π_ref; of a policy with an adapter that is its base."""
+        model = self.reference or self.model
+        with without_adapter(model) if model is self.model else nullcontext():
+            return self.logprobs(batch, model)
 
     def estimates(
         self,

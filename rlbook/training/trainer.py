@@ -10,11 +10,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.grouping import mean
 from rlbook.policy import load_policy
-from rlbook.policy.loading import cut_policy
+from rlbook.policy.adapters import adapted, add_adapter, start_adapter
+from rlbook.policy.loading import base_name, cut_policy
 from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
 from rlbook.training.batch import Rollout
 from rlbook.training.checkpoint import load_checkpoint, save_checkpoint
-from rlbook.training.config import Kind, ModelConfig, RunConfig
+from rlbook.training.config import Kind, RunConfig
 from rlbook.training.engine import Engine
 from rlbook.training.filter import Patience, select_groups
 from rlbook.training.judge import labeller
@@ -31,10 +32,23 @@ __all__ = ["Trainer"]
 Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
 
-def policy_of(settings: ModelConfig) -> Policy:
-    """The policy that a run's settings name."""
+def policy_of(config: RunConfig, given: Policy | None = None) -> Policy:
+    """The policy that a run's settings name, or the one that is given, with the run's adapter."""
+    settings = config.model
     cut = {"vocabulary": settings.vocabulary, "trainable_layers": settings.trainable_layers}
-    return load_policy(settings.policy, getattr(torch, settings.dtype), settings.device, **cut)
+    how = getattr(torch, settings.dtype), settings.device
+    model, tokenizer = given or load_policy(settings.policy, *how, **cut)
+    if settings.lora and not adapted(model):
+        add_lora(model, config)
+        start_adapter(model, config.seed, model.device)
+    return model, tokenizer
+
+
+def add_lora(model: PreTrainedModel, config: RunConfig) -> None:
+    """Put the adapter of a run's settings, without values yet, into its policy."""
+    if lora := config.model.lora:
+        base = base_name(cut_once(config).model.policy)
+        add_adapter(model, lora.rank, lora.alpha, lora.targets, base)
 
 
 def cut_once(config: Kind) -> Kind:
@@ -81,7 +95,7 @@ class Trainer:
         self.given = {"policy": policy, "task": task, "reward": reward, "engine": engine}
         self.task = task or get_task(config.data.task)
         rewards = rewards_of(config, reward)
-        policy = policy or policy_of(config.model)
+        policy = policy_of(config, policy)
         self.model, self.tokenizer = policy
         self.source = self.source_class(config, self.task, rewards, policy, engine)
         how: dict[str, Any] = {"sampler": self.source.weights, "wrote": self.source.wrote}

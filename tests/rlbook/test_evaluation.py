@@ -297,3 +297,14 @@ def test_the_command_measures_the_tiny_model(tmp_path, capsys):
     easy, hard = ([row["pass_rate"] for row in found if row["level"] == level] for level in (2, 6))
     assert sum(easy) / len(easy) > sum(hard) / len(hard)
     assert capsys.readouterr().out.splitlines()[0].endswith("mixed groups of 4")
+
+
+def test_each_task_of_a_mixture_has_its_own_pass_rate():
+    """3 of 4 right answers of one task, 1 of 4 of the other: pass@1 is a half, and each its own."""
+    rollouts = rollouts_of([[1, 1], [1, 0], [0, 0], [1, 0]])
+    for one in rollouts:
+        task = "sums" if one.group < 2 else "words"
+        one.problem = Problem(one.problem.id, "?", "yes", meta={"mixture": task})
+    row = summary(rollouts)
+    assert (row["pass@1"], row["pass@1_sums"], row["pass@1_words"]) == (0.5, 0.75, 0.25)
+    assert "pass@1_sums" not in summary(rollouts_of([[1, 1], [1, 0]]))

@@ -51,6 +51,10 @@ CRITIC = Method("critic", "-", gae, ratio="token", trust_region=RatioClip(0.2, 0
 CONSTANT = replace(PLAIN, aggregation="constant")
 
 
+RANK_4 = {"rank": 4}
+ALPHA, QUERIES = RANK_4 | {"alpha": 1.0}, RANK_4 | {"targets": ("q_proj",)}
+
+
 @dataclass(frozen=True)
 class Case:
     """A changed value, the settings under which it matters, and what differs first."""
@@ -68,6 +72,13 @@ RUN = {
     "model.policy": [Case("another folder", "rollouts of step 1")],
     "model.dtype": [Case("bfloat16", "rollouts of step 1")],
     "model.trainable_layers": [Case(1, "update of step 1")],
+    "model.lora": [
+        Case({"rank": 4}, "update of step 1"),
+        *(
+            Case(v, "update of step 1", {"lora": {"rank": 4}})
+            for v in ({"rank": 8}, ALPHA, QUERIES)
+        ),
+    ],
     "data.task": [Case(f"{__name__}:Echo", "rollouts of step 1")],
     "data.reward": [Case(f"{__name__}:of_length", "rollouts of step 1")],
     "data.levels": [Case((1,), "rollouts of step 1")],

@@ -196,6 +196,8 @@ def make_app(sampler: ContinuousSampler) -> web.Application:
             web.get("/weight_info", server.weight_info),
             web.post("/pause", server.pause),
             web.post("/resume", server.resume),
+            web.post("/sleep", server.pause),  # there is no other memory to give back
+            web.post("/wake_up", server.resume),
             web.post("/update_weight_version", server.update_label),
             web.post(RELOAD_ROUTE, server.reload),
             web.post("/inference/v1/generate", server.generate),

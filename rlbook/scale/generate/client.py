@@ -14,6 +14,8 @@ import aiohttp
 from rlbook.policy import Completion
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import (
+    ADAPTER,
+    ADAPTER_ROUTE,
     RELOAD_ROUTE,
     GenerationFailed,
     RequestRefused,
@@ -24,6 +26,7 @@ from rlbook.scale.generate.protocol import (
     sampling_params,
     weight_label,
 )
+from rlbook.scale.generate.vllm_adapter import takes_adapters
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import Heartbeat, published
 
@@ -49,8 +52,10 @@ class GeneratorClient:
         token: str | None = None,
         timeout: float = 600.0,
         heartbeat: Callable[[], None] = lambda: None,
+        adapter: bool = False,
     ):
         self.where, self.run_id, self.timeout, self.heartbeat = where, run_id, timeout, heartbeat
+        self.model = {"model": ADAPTER} if adapter else {}  # who answers, beside the base
         self.url = str(where).rstrip("/")
         self.name = where.stem if isinstance(where, Path) else self.url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -86,7 +91,7 @@ class GeneratorClient:
         Cached prompts are shared only among requests sent at the same `version`, the server's own.
         Its weights must be of this run throughout.
         """
-        body = {
+        body = self.model | {
             "token_ids": prompt,
             "cache_salt": weight_label(self.run_id, version),
             "sampling_params": sampling_params(n, max_new_tokens, temperature, stop),
@@ -135,6 +140,15 @@ class GeneratorClient:
         """Let frozen and waiting requests go on; without effect on a server that runs."""
         await self._ask("/resume")
 
+    async def sleep(self) -> None:
+        """Move weights to the host's memory and drop all keys and values; requests are kept."""
+        await self._ask("/sleep?level=1&mode=keep")
+
+    async def wake(self) -> None:
+        """Take the memory back and go on; without effect on a server that is awake."""
+        await self._ask("/wake_up")
+        await self.resume()
+
     async def name_weights(self, version: int | None) -> None:
         """From now on tokens carry `version`; None: it counts as a server without weights."""
         label = weight_label(self.run_id, version)
@@ -143,6 +157,17 @@ class GeneratorClient:
     async def reload(self, folder: str) -> None:
         """Have the server load the safetensors files of a folder it can read."""
         await self._ask(RELOAD_ROUTE, reload_request(folder))
+
+    async def load_adapter(self, folder: str, fresh: bool) -> None:
+        """Have vLLM's workers take the adapter in a folder; a `fresh` server learns its name first.
+
+        Not by `load_inplace`: requests that are being answered would load the old one again.
+        """
+        if fresh:
+            with suppress(RequestRefused):  # it knows the name from a trainer that has died
+                named = {"lora_name": ADAPTER, "lora_path": folder}
+                await self._ask(ADAPTER_ROUTE, named, read=bytes.decode)
+        await self._ask(RELOAD_ROUTE, reload_request(folder, "load_adapter"))
 
     async def transfer(self, step: str, **information: dict) -> None:
         """A step of `TRANSFER`; an update that a dead trainer has left open is closed first."""
@@ -154,7 +179,7 @@ class GeneratorClient:
             await self._ask("/finish_weight_update")
             await self._ask(f"/{step}")
 
-    async def _ask(self, route: str, body: Any = None, method: str = "POST") -> Any:
+    async def _ask(self, route: str, body: Any = None, method="POST", read=json.loads) -> Any:
         """The reply, None for an empty one."""
         where, seconds = f"{self.url}{route}", STATUS_SECONDS if method == "GET" else self.timeout
         limit = aiohttp.ClientTimeout(total=seconds)
@@ -171,7 +196,7 @@ class GeneratorClient:
             kind = GenerationFailed if passes else RequestRefused
             raise kind(f"{where}: HTTP {status}: {content[:500].decode(errors='replace')}")
         try:
-            return json.loads(content or b"null")
+            return read(content or b"null")
         except ValueError:
             raise GenerationFailed(f"{where} sent no JSON but {content[:200]!r}") from None
 
@@ -199,7 +224,8 @@ def clients_of(config: ScaleConfig, layout: Layout) -> list[GeneratorClient]:
     def client(name: str) -> GeneratorClient:
         heartbeat = Heartbeat(layout.alive(name), SERVER_SILENCE)
         where = layout.server(name)
-        return GeneratorClient(where, run_id, generate.token, generate.timeout, heartbeat)
+        given = generate.token, generate.timeout, heartbeat, takes_adapters(config)
+        return GeneratorClient(where, run_id, *given)
 
     return [client(f"generator{i}") for i in range(generate.count)]
 

@@ -16,6 +16,7 @@ Result = TypeVar("Result")
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another try: doubled by every failure
 CLAMPED = -9999.0  # what vLLM writes for -inf and NaN
 RELOAD_ROUTE = "/collective_rpc"
+ADAPTER_ROUTE, ADAPTER = "/v1/load_lora_adapter", "policy"  # and what an adapter is called there
 TRANSFER = {  # the steps of a transfer between vLLM's engines, and what each is told
     "shutdown_weight_transfer_engine": [],
     "init_weight_transfer_engine": ["init_info"],
@@ -91,15 +92,15 @@ def sampling_params(
     return asked.model_dump()
 
 
-def reload_request(folder: str) -> dict:
-    """What has a server load the safetensors files of a folder."""
-    return {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+def reload_request(folder: str, method: str = "reload_weights") -> dict:
+    """What has a server load the safetensors files of a folder, or the adapter in it."""
+    return {"method": method, "kwargs": {"weights_path": folder}}
 
 
 class Reload(BaseModel, extra="forbid"):
     """A `reload_request`. vLLM's route would call any method of its workers."""
 
-    method: Literal["reload_weights"]
+    method: Literal["reload_weights", "load_adapter"]
     kwargs: dict[Literal["weights_path"], str] = Field(min_length=1)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
+from typing import Literal
 
 import torch
 from packaging.specifiers import SpecifierSet
@@ -23,6 +24,7 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default the worker is pinned to core 0
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM makes room
 LEAST_CONTEXT = 64  # tokens: a probe of new weights takes 32, however short the answers
 LEAST_FREE = 0.05  # of a shared GPU: vLLM starts with less than its share free if it is told so
 FIND_VERSION = """
@@ -43,6 +45,20 @@ def vllm_python(configured: str | None = None, device: str = "cpu") -> str | Non
     if python.exists():
         return str(python)
     return sys.executable if find_spec("vllm") else None
+
+
+def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
+    """What `generate.engine` means here: with "auto", vLLM where there is one."""
+    engine = config.generate.engine
+    if engine == "auto":
+        wanted = config.generate.python, config.model.device
+        return "vllm" if vllm_python(*wanted) else "builtin"
+    return engine
+
+
+def takes_adapters(config: ScaleConfig) -> bool:
+    """Whether generators are sent the run's adapter alone; others are sent it merged."""
+    return config.model.lora is not None and chosen_engine(config) == "vllm"
 
 
 @cache
@@ -82,6 +98,8 @@ def server_command(
         switch = name if value else f"no-{name}"
         arguments.append(f"--{switch}" if isinstance(value, bool) else f"--{name}={value}")
     environment = {"VLLM_SERVER_DEV_MODE": "1", PUSH_VARIABLE: f"{config.generate.timeout:g}"}
+    if config.model.lora:
+        environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if config.model.device == "cpu":
         environment |= CPU_ENVIRONMENT
     return [python, "-m", "rlbook.scale.generate.vllm_server", *arguments], environment
@@ -107,6 +125,10 @@ def server_options(
         "disable-uvicorn-access-log": True,
         "disable-log-stats": True,
     }
+    if lora := config.model.lora:
+        options |= {"enable-lora": True, "max-loras": 1}
+        options["max-lora-rank"] = next(rank for rank in LORA_RANKS if rank >= lora.rank)
+        options["worker-extension-cls"] = "rlbook.scale.generate.vllm_server.Adapters"
     if context:
         options["max-model-len"] = max(context, LEAST_CONTEXT)
     if generate.transport == "nccl":
@@ -121,6 +143,8 @@ def server_options(
         }
     options["tensor-parallel-size"] = generate.tensor_parallel
     options["gpu-memory-utilization"] = generate.gpu_memory
+    if generate.sleep:
+        options["enable-sleep-mode"] = True
     if generate.colocated:
         options["gpu-memory-utilization"] = LEAST_FREE
         options["kv-cache-memory-bytes"] = cache_bytes(config)

@@ -14,17 +14,32 @@ import asyncio
 import multiprocessing
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 from rlbook.scale.generate import protocol
 from rlbook.scale.process import ENTRY_VARIABLE, die_with_parent, free_port, own_host, publish, say
 
 # The engine answers these, and may have to wait for the trainer.
-UPDATE_ROUTES = ("/pause", *(f"/{step}" for step in protocol.TRANSFER))
+UPDATE_ROUTES = ("/pause", "/sleep", "/wake_up", *(f"/{step}" for step in protocol.TRANSFER))
 OTHER_ROUTES = ("/health", "/weight_info", "/resume", "/update_weight_version")
-ROUTES = (*UPDATE_ROUTES, *OTHER_ROUTES, protocol.RELOAD_ROUTE, "/inference/v1/generate")
+LOADING = (protocol.RELOAD_ROUTE, protocol.ADAPTER_ROUTE)
+ROUTES = (*UPDATE_ROUTES, *OTHER_ROUTES, *LOADING, "/inference/v1/generate")
 GRACE = 30.0  # seconds in which an update may end after the trainer has hung up
 LOOK_SECONDS = 0.5  # between two looks at the engine
+
+
+class Adapters:
+    """What vLLM's workers can do besides (`worker-extension-cls`)."""
+
+    def load_adapter(self, weights_path: str) -> None:
+        """Take the adapter in a folder in place of the one that there is, for requests that are
+        being answered as well."""
+        from vllm.lora.request import LoRARequest
+
+        worker = cast(Any, self)
+        (number,) = worker.list_loras()
+        worker.remove_lora(number)
+        worker.add_lora(LoRARequest(protocol.ADAPTER, number, weights_path))
 
 
 class Guard:

@@ -4,7 +4,6 @@ Secrets travel in the environment: command lines are public on a machine.
 """
 
 import sys
-from typing import Literal
 
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate import vllm_adapter
@@ -42,21 +41,12 @@ def run_commands(config: ScaleConfig, layout: Layout, context: int | None = None
     return [trainer, orchestrator, *generators]
 
 
-def chosen_engine(config: ScaleConfig) -> Literal["builtin", "vllm"]:
-    """What `generate.engine` means here: with "auto", vLLM where there is one."""
-    engine = config.generate.engine
-    if engine == "auto":
-        wanted = config.generate.python, config.model.device
-        return "vllm" if vllm_adapter.vllm_python(*wanted) else "builtin"
-    return engine
-
-
 def generator(
     config: ScaleConfig, layout: Layout, index: int, context: int | None = None
 ) -> Command:
     """Generator `index`; on a CPU it has one thread, for all processes share the cores."""
     name, generate, cuda = f"generator{index}", config.generate, config.model.device == "cuda"
-    if chosen_engine(config) == "vllm":
+    if vllm_adapter.chosen_engine(config) == "vllm":
         argv, env = vllm_adapter.server_command(config, context)
     else:
         argv, env = builtin_server(config, index), {}

@@ -12,7 +12,8 @@ from rlbook.durable import damage, held, read_json, write_json
 from rlbook.jsonl import parse_rows, read_lines
 from rlbook.scale.batch_log import log_end, prune
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.launch.commands import chosen_engine, run_commands
+from rlbook.scale.generate.vllm_adapter import chosen_engine
+from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.dry_run import check_machine, check_start
 from rlbook.scale.launch.processes import Start, preload, start_here
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, say

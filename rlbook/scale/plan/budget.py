@@ -22,6 +22,7 @@ ITEMSIZE: Mapping[str | None, int] = {"float32": 4, "bfloat16": 2}
 MFU = ((0.6e9, 0.26), (4e9, 0.28), (8e9, 0.35))  # by parameters: of the layers, without the head
 FILE_LEGS = 3  # of a push by files: gathered, written, read
 PUSH_BUFFER = 2**30  # bytes: vLLM sends what it has collected once it is more than that
+HOST_SPEED = 20e9  # bytes per second between a GPU and its host: an assumption
 LOGIT_TRAFFIC = 90  # bytes moved per float32 logit, forward and backward
 ENOUGH = 0.99  # of the throughput at the bound: a target that reaches it costs nothing
 SIMULATED = 20_000  # completions at most, so that the dry run takes seconds
@@ -73,6 +74,22 @@ class Budget:
         """Whether the method compares with a frozen policy."""
         return "reference" in self.config.method.requirements()
 
+    @property
+    def adapter(self) -> int:
+        """Parameters of the run's adapter; 0 where all weights learn."""
+        return adapter_of(self.config, self.shape)
+
+    @property
+    def learning(self) -> int:
+        """Parameters that have gradients and moments."""
+        return self.adapter or self.shape.parameters
+
+    @property
+    def sent(self) -> int:
+        """Parameters of a push: vLLM takes an adapter alone."""
+        builtin = self.config.generate.engine == "builtin"
+        return self.shape.parameters if builtin else self.learning
+
     # Memory and disk, part by part
 
     @property
@@ -85,16 +102,19 @@ class Budget:
         longest = self.prompts.longest + self.config.rollout.max_new_tokens
         tokens = max(self.config.optimizer.micro_batch_tokens, longest)
         rows = min(tokens, chunk_rows(shape.vocabulary, self.config.model.device))
+        layer = self.adapter / shape.layers or shape.layer
+        state = 16 * self.adapter or shape.state.total
         working = {
             "gathered parameters": 0 if alone else itemsize * (outside + 2 * shape.layer),
-            "gradients on their way": 4 * shape.layer * (1 + 1 / self.ranks),
+            "gradients on their way": 4 * layer * (1 + 1 / self.ranks),
             "activations": per_token * tokens,
-            "head": 4 * (2 * rows * shape.vocabulary + shape.embedding),
+            "head": 4 * (2 * rows * shape.vocabulary + (not self.adapter) * shape.embedding),
         }
         return {
-            "weights, gradients, AdamW": shape.state.total / self.ranks,
-            "whole gradients": 4 * shape.parameters * (train.accumulate and self.ranks > 1),
-            "reference": self.reference * 4 * shape.parameters / self.ranks,
+            "frozen base": bool(self.adapter) * itemsize * shape.parameters / self.ranks,
+            "weights, gradients, AdamW": state / self.ranks,
+            "whole gradients": 4 * self.learning * (train.accumulate and self.ranks > 1),
+            "reference": self.reference * (not self.adapter) * 4 * shape.parameters / self.ranks,
             **working,
             "push beyond these": max(0.0, self.push_memory - sum(working.values())),
             "everything else": self.floors["memory"],
@@ -109,7 +129,7 @@ class Budget:
         """
         itemsize, shape = ITEMSIZE[self.config.generate.dtype], self.shape
         largest = max(shape.embedding, shape.hidden * shape.intermediate) * itemsize
-        model = shape.parameters * itemsize
+        model = self.sent * itemsize
         if self.config.generate.transport == "file":
             return largest * (1 + 1 / self.ranks)
         return 3 * min(PUSH_BUFFER + largest, model)
@@ -118,6 +138,13 @@ class Budget:
     def trainer_bytes(self) -> float:
         """Of one rank, all parts together."""
         return sum(self.trainer_memory.values())
+
+    @property
+    def resting(self) -> float:
+        """Bytes of one rank between two updates."""
+        memory = self.trainer_memory
+        kept = ("frozen base", "weights, gradients, AdamW", "reference", "everything else")
+        return sum(memory[name] for name in kept)
 
     @property
     def generator_memory(self) -> dict[str, float]:
@@ -141,7 +168,7 @@ class Budget:
     @property
     def host_memory(self) -> float:
         """Of the first rank as it saves: it copies all weights, and the moments of its rows."""
-        return (4 + 8 / self.ranks) * self.shape.parameters + self.floors["host"]
+        return (4 + 8 / self.ranks) * self.learning + self.floors["host"]
 
     @property
     def disk(self) -> dict[str, float]:
@@ -150,8 +177,8 @@ class Budget:
         batches = (checkpoint.keep + 1) * checkpoint.every
         versions = 2 if generate.transport == "file" else 0
         return {
-            "checkpoints": (checkpoint.keep + 1) * 12 * self.shape.parameters,
-            "weights": versions * self.shape.parameters * ITEMSIZE[generate.dtype],
+            "checkpoints": (checkpoint.keep + 1) * 12 * self.learning,
+            "weights": versions * self.sent * ITEMSIZE[generate.dtype],
             "batches": batches * self.tokens_per_update * 21,  # ids, versions, log-probabilities
         }
 
@@ -184,7 +211,8 @@ class Budget:
         """Model FLOPs of one pass over a batch; a token sees half of its sequence on average."""
         sequences = self.prompts.mean + self.lengths_sampled
         scale = self.config.batch_size / len(sequences)
-        return self.shape.training_flops(scale * sequences.sum(), scale * (sequences**2).sum() / 2)
+        seen = scale * sequences.sum(), scale * (sequences**2).sum() / 2
+        return self.shape.training_flops(*seen, self.adapter)
 
     @property
     def mfu(self) -> float:
@@ -199,15 +227,16 @@ class Budget:
 
         The head makes logits, again in the backward pass, and two gradients, of sampled tokens. On
         tensor cores with float32 results, so that passing over the logits costs as much. A
-        reference adds a forward pass.
+        reference adds a forward pass. Beside an adapter weights and head have no gradient.
         """
         budget, shape, optimizer = self.config.budget, self.shape, self.config.optimizer
         logits = self.tokens_per_update * shape.vocabulary
         tokens = self.config.batch_size * (self.prompts.mean + self.lengths.expected)
         speed = self.ranks * budget.peak_tflops * 1e12 * self.mfu
         traffic = self.ranks * budget.bandwidth_tb * 1e12 * budget.decode_share
-        layers = (self.flops_per_update - 6 * shape.embedding * tokens) / speed
-        head = 8 * logits * shape.hidden / speed + LOGIT_TRAFFIC * logits / traffic
+        products = 4 if self.adapter else 6  # of a weight and a token, without recomputation
+        layers = (self.flops_per_update - products * shape.embedding * tokens) / speed
+        head = (2 + products) * logits * shape.hidden / speed + LOGIT_TRAFFIC * logits / traffic
         passes = (1 + self.reference / 3) * layers + (1 + self.reference / 4) * head
         planned = optimizer.epochs * (passes + optimizer.minibatches * self.floors["update"])
         return budget.update_seconds or planned
@@ -232,15 +261,21 @@ class Budget:
     @property
     def push_seconds(self) -> float:
         """New weights on their way, by NCCL to one generator after the other: the trainer waits."""
-        each = push_seconds(self.config, self.shape.parameters)
+        each = push_seconds(self.config, self.sent)
         return each * (
             1 if self.config.generate.transport == "file" else self.config.generate.count
         )
 
     @property
+    def sleep_seconds(self) -> float:
+        """Weights to the host's memory and back around an update, where generators sleep."""
+        weights = self.generator_memory["weights"] if self.config.generate.sleep else 0.0
+        return 2 * weights / HOST_SPEED
+
+    @property
     def trainer_seconds(self) -> float:
         """From one update to the next if the trainer never waits."""
-        return self.update_seconds + self.push_seconds
+        return self.update_seconds + self.push_seconds + self.sleep_seconds
 
     @property
     def cluster(self) -> Cluster:
@@ -250,7 +285,8 @@ class Budget:
         fixed, each = (slower * seconds for seconds in self.decode_costs)
         update = slower * self.update_seconds * self.ranks / self.tokens_per_update
         sizes = generate.count, self.ranks, generate.slots
-        return Cluster(*sizes, fixed, each, update_per_token=update, sync=self.push_seconds)
+        pauses = self.push_seconds + self.sleep_seconds
+        return Cluster(*sizes, fixed, each, update_per_token=update, sync=pauses)
 
     @cached_property
     def simulation(self) -> PipelineRun:
@@ -300,10 +336,16 @@ class Budget:
         return self.seconds * self.config.gpus / 3600
 
 
+def adapter_of(config: ScaleConfig, shape: ModelShape) -> int:
+    """Parameters of a run's adapter, 0 if it has none."""
+    lora = config.model.lora
+    return shape.adapter(lora.rank, lora.targets) if lora else 0
+
+
 def served_weights(config: ScaleConfig, shape: ModelShape) -> float:
-    """Bytes of a generator's weights on one of its GPUs."""
-    generate = config.generate
-    return shape.parameters * ITEMSIZE[generate.dtype] / generate.tensor_parallel
+    """Bytes of a generator's weights, and of an adapter beside them, on one of its GPUs."""
+    count, generate = shape.parameters + adapter_of(config, shape), config.generate
+    return count * ITEMSIZE[generate.dtype] / generate.tensor_parallel
 
 
 def cache_room(config: ScaleConfig, shape: ModelShape, memory_gb: float) -> float:

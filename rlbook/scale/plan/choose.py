@@ -1,24 +1,33 @@
 """A file of settings from four choices: model, task, length of answers, number of GPUs."""
 
+import shlex
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from textwrap import fill
+from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import yaml
 
+from rlbook.objectives import METHODS
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.plan.budget import GB, Budget
 from rlbook.scale.plan.fit import Settings, check, fastest
-from rlbook.scale.plan.table import duration
-from rlbook.training.resume import fixed_differences
+from rlbook.scale.plan.table import SLOWER, duration
 
 WIDTHS = (1, 2, 4, 8)  # GPUs of a generator
 MICRO_BATCHES = (32_768, 16_384, 8192, 4096, 2048)  # tokens
 SLOTS = 512  # at most; as many as there is memory for
-AHEAD = 4  # bound on staleness where trainers and generators work side by side
+HEAD = Path(__file__).with_name("head.txt")  # of a file
+SHARED = "Needs {} on a file system that all nodes see, and Ray on all of them (`ray start`).\n"
+WHOLE_WORDS: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+APART: Settings = {"max_staleness": 4}  # trainers and generators side by side,
+BESIDE: Settings = {"colocated": True, "sleep": False, **APART}  # the same on one GPU,
+AWAKE: Settings = {**BESIDE, "max_staleness": 0}  # and in turns there
+TURNS = ({**AWAKE, "sleep": True}, AWAKE, BESIDE)
 USUAL: dict[str, Any] = {  # of every run on GPUs; what a person chooses comes on top
     "method": "scalerl",
     "steps": 200,
@@ -32,7 +41,8 @@ USUAL: dict[str, Any] = {  # of every run on GPUs; what a person chooses comes o
 def choices(budget: Budget, gpus: int) -> list[list[Settings]]:
     """Ways to lay a run out on so many GPUs, kind by kind; one of each kind makes a plan.
 
-    On one GPU trainer and generator share its memory, in turns (staleness 0) or side by side.
+    On one GPU trainer and generator share its memory: side by side, in turns (staleness 0), or in
+    turns with the generator asleep during updates.
     """
     micro: list[Settings] = [{"micro_batch_tokens": tokens} for tokens in MICRO_BATCHES]
     if gpus == 1:
@@ -55,16 +65,17 @@ def chosen(budget: Budget, gpus: int, fixed: Collection[str] = ()) -> Budget:
     The fields that are `fixed` stay as the budget has them. Raises `ValueError` with what speaks
     against all plans.
     """
-    ages = (0, AHEAD) if gpus == 1 else (AHEAD,)
-    plans, kinds = [], [[free(one, fixed) for one in kind] for kind in choices(budget, gpus)]
-    start = free({"slots": SLOTS, "engine": "vllm"}, fixed)
-    for age in ages:
-        config = budget.config.replace(**start, **free({"max_staleness": age}, fixed))
-        ways: Iterable[Settings] = (ChainMap(*one) for one in product(*kinds))
-        plans.append(fastest(replace(budget, config=config), ways))
+    kinds = [[free(one, fixed) for one in kind] for kind in choices(budget, gpus)]
+    start, plans = free({"slots": SLOTS, "engine": "vllm"}, fixed), []
+    paces = [free(pace, fixed) for pace in (TURNS if gpus == 1 else (APART,))]
+    for pace in paces:
+        with suppress(ValueError):  # what is fixed forbids it
+            config = budget.config.replace(**start, **pace)
+            ways: Iterable[Settings] = (ChainMap(*one) for one in product(*kinds))
+            plans.append(fastest(replace(budget, config=config), ways))
     found = [plan for plan in plans if plan]
     if not found:
-        tightest: Settings = ChainMap(*(kind[-1] for kind in kinds))
+        tightest: Settings = ChainMap(*(kind[-1] for kind in kinds), paces[0])
         check(replace(budget, config=budget.config.replace(**start, **tightest)))
         raise ValueError(f"no plan fits {gpus} GPUs: take more of them, or a smaller model")
     best = min(found, key=lambda plan: plan.step_seconds)
@@ -77,29 +88,46 @@ def free(settings: Settings, fixed: Collection[str]) -> Settings:
     return {name: value for name, value in settings.items() if name not in fixed}
 
 
-def as_file(budget: Budget) -> str:
-    """The settings of a plan as YAML, each that the plan has chosen with its reason."""
+def as_file(budget: Budget, file: str = "own.yaml", words: Sequence[str] = ()) -> str:
+    """The settings of a plan as YAML, each that the plan has chosen with its reason.
+
+    Its head says what command of these words wrote it, how to start it, and what to expect.
+    """
     config = budget.config
-    plain = ScaleConfig()
-    wanted: dict[str, Any] = {"run": config.run, "method": config.method.name}
-    for name, (_, value) in fixed_differences(plain, config, ("run", "method")).items():
-        *sections, field = name.split(".")
-        inside = wanted
-        for section in sections:
-            inside = inside.setdefault(section, {})
-        inside[field] = value
+    own = METHODS.get(config.method.name) == config.method
+    named = {"run": config.run, "method": config.method.name if own else config.method.to_dict()}
+    wanted = named | differing(ScaleConfig().to_dict() | named, config.to_dict() | named)
     reasons = dict(why(budget))
-    lines = []
-    for line in yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True).splitlines():
+    lines = [f"# {line}".rstrip() for line in head(budget, file, words)]
+    for line in ["", *yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True).splitlines()]:
         reason = reasons.get(line.partition(":")[0].strip())
         lines.append(f"{line:<28} # {reason}" if reason else line)
-    places = f"{config.gpus} GPU{'s' * (config.gpus > 1)}"
-    head = (
-        f"{config.model.policy} on {config.data.task}, {places} of "
-        f"{config.budget.gpu_memory_gb:g} GB: planned {duration(budget.seconds)}, "
-        f"{budget.step_seconds:.3g} s an update. Written by `rlbook scale` from its plan."
+    return "\n".join([*lines, ""])
+
+
+def differing(plain: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The entries that are not as in `plain`, at any depth."""
+    return {
+        name: differing(plain[name], value) if isinstance(plain.get(name), dict) else value
+        for name, value in sorted(own.items())
+        if plain.get(name) != value
+    }
+
+
+def head(budget: Budget, file: str, words: Sequence[str]) -> Iterator[str]:
+    """What stands above the settings."""
+    config, run, price = budget.config, budget.simulation, budget.config.budget.gpu_hour_price
+    quoted, cost = map(shlex.quote, words), (price or 0.0) * budget.gpu_hours
+    filled = HEAD.read_text().format(
+        **{"budget": budget, "config": config, "run": run, "file": file, "slower": SLOWER},
+        command=" \\\n        ".join(["rlbook scale", *quoted, f"--gpus {config.gpus}"]),
+        needs=SHARED.format(config.run) if config.launch.engine == "ray" else "",
+        span=duration(budget.seconds),
+        cost=f" It costs {cost:,.4g} to {SLOWER * cost:,.4g}." if price else "",
+        least=run.tokens_per_second / SLOWER,
     )
-    return "\n".join([fill(head, 98, initial_indent="# ", subsequent_indent="# "), "", *lines, ""])
+    for line in filled.splitlines():
+        yield from [line] if line.startswith("    ") else wrap(line, 98, **WHOLE_WORDS) or [""]
 
 
 def why(budget: Budget) -> Iterator[tuple[str, str]]:
@@ -113,5 +141,9 @@ def why(budget: Budget) -> Iterator[tuple[str, str]]:
     yield "slots", f"{cache / GB:.1f} GB of keys and values"
     yield "gpu_memory", f"beside it {trainer}"
     turns = "in turns, on-policy" if not generate.max_staleness else "side by side"
-    yield "max_staleness", f"{turns}: the faster by the plan"
+    yield "max_staleness", f"{turns}: the fastest by the plan"
+    yield "sleep", f"updates have its memory; {budget.sleep_seconds:.1f} s a step to sleep and wake"
     yield "tensor_parallel", "weights leave room for the cache on so many"
+    yield "prompt_tokens", "mean and longest; null measures them"
+    yield "gpu_hour_price", "a guess"
+    yield "shape", "as published; null reads the model's own"

@@ -53,7 +53,15 @@ def beyond_context(setting: str, limit: int, prompts: Prompts, shape: ModelShape
 def too_large(budget: Budget) -> Iterator[str]:
     """What does not fit into the memory that `budget.gpu_memory_gb` says there is."""
     generate, capacity = budget.config.generate, budget.config.budget.gpu_memory_gb
-    taken = generate.gpu_memory * capacity if generate.colocated else 0.0
+    served = generate.gpu_memory * capacity
+    taken = served if generate.colocated else 0.0
+    if generate.sleep:  # then it keeps its context and kernels alone
+        taken = budget.floors["server"] / GB
+        if budget.resting > (ROOM * capacity - served) * GB:
+            yield (
+                f"between updates a trainer keeps {budget.resting / GB:.1f} GB of {capacity:.1f} "
+                f"GB, beside generators that take {served:.1f} GB"
+            )
     if budget.trainer_bytes > (ROOM * capacity - taken) * GB:
         beside = f", beside generators that take {taken:.1f} GB" if taken else ""
         yield (

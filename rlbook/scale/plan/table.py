@@ -53,6 +53,8 @@ def time_of_an_update(budget: Budget) -> Iterator[Row]:
     yield "  training", f"{budget.update_seconds:.3g}  {training}"
     yield "  a token for every slot", f"{budget.decode_seconds:.3g}  {decoding}"
     yield "  new weights", f"{budget.push_seconds:.3g}"
+    if budget.sleep_seconds:
+        yield "  to sleep and awake", f"{budget.sleep_seconds:.3g}"
     yield "idle trainers", f"{run.trainer_idle:.0%}"
     yield "idle generators", f"{run.generator_idle:.0%}, {run.occupancy:.0%} of the slots in use"
     yield "staleness", f"mean {run.mean_staleness:.2g} ({', '.join(ages)})"

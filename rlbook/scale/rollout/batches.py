@@ -1,5 +1,6 @@
 """From tickets to batches: who is asked, which groups are kept, what becomes durable when."""
 
+import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from rlbook.training import PromptPool, Rollout, RunLog
 from rlbook.training.filter import select_groups
 from rlbook.training.judge import labeller
 from rlbook.training.metrics import UNJUDGED, rollout_metrics
+from rlbook.training.source import MAX_ROUNDS
 
 COUNTED = (
     *("rejected", "late", "failed_requests", "refused_requests", "world_failures"),
@@ -242,13 +244,14 @@ class Batches:
         No prompt seems to pass the filter, or none is left and nothing is in flight (`idle`).
         """
         reason, groups, rollout = self.exhausted, len(self.silent), self.config.rollout
-        hopeless = groups >= self.config.launch.silent_batches * rollout.prompts
+        steps = (self.config.patience or math.inf) * (MAX_ROUNDS if self.method.resamples else 1)
+        hopeless = groups >= steps * rollout.prompts
         if hopeless and (only := self.method.prompt_filter):
             reason = (
                 f"no prompt of {groups} in a row passed the filter ({filter_text(only)}): "
                 f"accuracy {mean(self.silent):.3f} over {groups * rollout.group_size:,} answers; "
                 f"read some in {self.layout.log('samples')}, choose another task or data.levels, "
-                "or raise rollout.max_new_tokens"
+                "or raise rollout.max_new_tokens, or patience"
             )
         elif not idle or self.waiting or self.pacing.next_batch():
             return None

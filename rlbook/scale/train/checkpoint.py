@@ -1,6 +1,7 @@
 """Checkpoints of a sharded policy: a Hugging Face folder, and what each rank holds beside it.
 
 step_000020/model.safetensors, …     the weights, whole, with config and tokenizer: `load_policy`
+step_000020/adapter_model.safetensors  or, in their place, an adapter's, as peft has them
 step_000020/rank_00000.safetensors   a rank's rows of the AdamW moments
 step_000020/state.json               the step, how many ranks wrote, what else the trainer remembers
 step_000020/orchestrator.json        the orchestrator's state after the last batch trained
@@ -30,10 +31,11 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.durable import CHECKSUMS, checksum, damage, publish_folder, sync_to_disk, write_json
+from rlbook.policy.adapters import adapter_weights, save_adapter
 from rlbook.scale.batch_log import prune
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.parallel import Ranks
-from rlbook.scale.train.weights import whole_tensors
+from rlbook.scale.train.weights import own_weights
 from rlbook.training.checkpoint import complete_steps, point_latest, read_state, save_description
 
 POLL_SECONDS = 0.02
@@ -61,8 +63,9 @@ class Checkpoints:
         self.step, (model, tokenizer) = state["step"], policy
         rows, places = own_tensors(model, optimizer, self.ranks)
         once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-        whole = whole_tensors(model, torch.float32, self.ranks.alive)
-        weights = {name: to_host(t) for name, t in whole if self.ranks.first and name in once}
+        whole, adapter = own_weights(model, torch.float32, self.ranks.alive), adapter_weights(model)
+        kept = adapter.keys() or once
+        weights = {name: to_host(t) for name, t in whole if self.ranks.first and name in kept}
 
         def write(partial: Path) -> dict[str, str]:
             partial.mkdir(parents=True, exist_ok=True)
@@ -70,7 +73,10 @@ class Checkpoints:
             save_file(rows, files[0], {PLACES: json.dumps(places)})
             sync_to_disk(files[0])
             if self.ranks.first:
-                save_torch_state_dict(weights, partial, max_shard_size=FILE_BYTES)
+                if adapter:
+                    save_adapter(model, partial, weights)
+                else:
+                    save_torch_state_dict(weights, partial, max_shard_size=FILE_BYTES)
                 save_description(partial, model, tokenizer)
                 write_json(partial / "state.json", {**state, "ranks": self.ranks.count})
                 write_json(partial / "orchestrator.json", orchestrator)
@@ -138,7 +144,8 @@ class Checkpoints:
         get_optimizer_state_dict(model, optimizer)  # torch makes the moments, where they belong
         if not any(name.startswith("exp_avg.") for name in stored_names(folder)):
             optimizer.state.clear()  # it was saved before the first update
-        tensors = dict(model.named_parameters()) | moments_of(model, optimizer)
+        weights = adapter_weights(model) or dict(model.named_parameters())
+        tensors = weights | moments_of(model, optimizer)
         read_tensors(tensors, folder, self.ranks)
         state = read_state(folder)
         self.step = state["step"]

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import torch
 from transformers import PreTrainedModel
 
 from rlbook.policy import load_policy
+from rlbook.policy.adapters import base_weights, start_adapter
 from rlbook.policy.loading import (
     empty_policy,
     freeze_below,
@@ -17,6 +19,7 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import Checkpoints, read_tensors, stored_names
 from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.training import Learner, Rollout, TrainBatch
+from rlbook.training.trainer import add_lora
 
 
 class ShardedLearner(Learner):
@@ -29,10 +32,11 @@ class ShardedLearner(Learner):
     parallel: Ranks
 
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks):
-        start = config.model.policy, ranks, config.train, config.model.trainable_layers
-        self.settings, self.tokenizer = config, load_tokenizer(config.model.policy)
-        self.policy, wanted = load_sharded(*start), config.method.requirements()
-        frozen = load_sharded(*start, frozen=True) if "reference" in wanted else None
+        name, train = config.model.policy, config.train
+        self.settings, self.tokenizer = config, load_tokenizer(name)
+        self.policy, frozen = load_sharded(name, ranks, train, config), None
+        if "reference" in config.method.requirements() and not config.model.lora:
+            frozen = load_sharded(name, ranks, train)
         super().__init__(config, self.policy, ranks, reference=frozen)
         self.checkpoints = Checkpoints(layout, ranks, config.checkpoint.keep)
 
@@ -56,25 +60,34 @@ def load_sharded(
     name: str,
     ranks: Ranks,
     config: TrainConfig,
-    trainable_layers: int | None = None,
-    frozen: bool = False,
+    run: ScaleConfig | None = None,
 ) -> PreTrainedModel:
-    """A policy by name (see `load_policy`), float32, spread over the ranks; collective.
+    """A policy by name (see `load_policy`), spread over the ranks; collective.
+
+    Of a `run` those parameters learn that `run.model` says, of none none does. All are float32 but
+    the base of an adapter, which is in the dtype of the passes.
 
     Every rank reads its own rows, none ever holds the rest. Where a model's class names its weights
     otherwise than its files do (experts that are stored one by one, say), every rank loads the
     whole of it, as `load_policy` does, and keeps its part.
     """
-    folder = policy_folder(name)
-    model = empty_policy(folder)
+    folder, seed = policy_folder(name), run.seed if run else 0
+    frozen = config.dtype if run and run.model.lora else None
+    dtype = getattr(torch, frozen or "float32")
+    model = empty_policy(folder, dtype)
     by_rows = dict(model.named_parameters()).keys() <= stored_names(folder)
     if not by_rows:
-        model, _ = load_policy(name, device=str(ranks.device))
-    model.requires_grad_(not frozen)
-    if trainable_layers and not frozen:
-        freeze_below(model, trainable_layers)
+        model, _ = load_policy(name, dtype, str(ranks.device))
+    model.requires_grad_(run is not None)
+    if run and run.model.trainable_layers:
+        freeze_below(model, run.model.trainable_layers)
+    if run:
+        add_lora(model, run)
+    if not by_rows:
+        start_adapter(model, seed, ranks.device)
     shard(model, ranks.mesh, config)
     if by_rows:
         materialise(model, ranks.device)
-        read_tensors(dict(model.named_parameters()), folder, ranks)
+        read_tensors(base_weights(model), folder, ranks)
+        start_adapter(model, seed, ranks.device)
     return model

@@ -21,6 +21,7 @@ from rlbook.policy import set_threads
 from rlbook.scale.batch_log import has_batch, log_end, read_batch, saved_state
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.layout import Layout
+from rlbook.scale.plan.budget import adapter_of
 from rlbook.scale.process import Heartbeat, die_with_parent
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
@@ -51,6 +52,7 @@ class ScaleTrainer:
         if self.ranks.first:
             self.ranks.alive = self.heartbeat
             self.shape = model_shape(config.model.policy)
+            self.adapter = adapter_of(config, self.shape)
             self.log = RunLog(layout.root, self.version)
 
     def run(self) -> None:
@@ -66,7 +68,7 @@ class ScaleTrainer:
 
         A checkpoint that could not be written is tried again after the next update. Generators may
         be ahead of a trainer that replays batches: they are left alone until it has caught up. Its
-        last version is delivered only once no generator is pinned.
+        last version is delivered only once no generator is pinned, which none may be that sleeps.
         """
         self.heartbeat()
         last = (log_end(self.layout) or {}).get("version", math.inf)
@@ -81,7 +83,7 @@ class ScaleTrainer:
             return "push"
         if ended:
             return "finish" if pinned is None else "wait"
-        return "train" if ready else "wait"
+        return "train" if ready and not (pinned and self.config.generate.sleep) else "wait"
 
     def train(self) -> None:
         """The updates of one batch, which every rank reads for itself."""
@@ -90,7 +92,8 @@ class ScaleTrainer:
             time.sleep(POLL_SECONDS)
         with self.timed("train"):
             rollouts, self.orchestrator = read_batch(self.layout, self.version)
-            metrics = self.learner.learn(rollouts)
+            with self.weight_sync.asleep():
+                metrics = self.learner.learn(rollouts)
         if self.ranks.first:
             self.report(rollouts, metrics)
             if self.version >= self.reached:
@@ -132,13 +135,13 @@ class ScaleTrainer:
         self.seconds = defaultdict(float)
         lengths = [len(r.prompt_ids) + r.length for r in rollouts]
         passes = self.config.optimizer.epochs
-        flops = passes * self.shape.training_flops(sum(lengths), sum(n * n / 2 for n in lengths))
+        seen = sum(lengths), sum(n * n / 2 for n in lengths)
+        flops = passes * self.shape.training_flops(*seen, self.adapter)
         peak = self.ranks.count * self.config.budget.peak_tflops * 1e12
         self.log(
             {
                 "step": self.version,
                 **metrics,
-                "learning_rate": self.learner.optimizers["model"].param_groups[0]["lr"],
                 "tokens_per_second": sum(r.length for r in rollouts) / total,
                 "trainer_idle": seconds["wait"] / total,
                 "train_seconds": seconds["train"],

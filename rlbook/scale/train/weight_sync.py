@@ -12,11 +12,12 @@ verified in vain                  without weights again: nobody asks it until an
 import asyncio
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from time import monotonic
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from rlbook.durable import read_json
@@ -76,7 +77,41 @@ class WeightSync:
         with suppress(GenerationFailed, RequestRefused, TimeoutError):
             async with asyncio.timeout(SILENCE):
                 if await client.version() is not None:
-                    await client.resume()
+                    await (client.wake() if self.config.generate.sleep else client.resume())
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """With `generate.sleep` no generator takes GPU memory but for its context in the block.
+
+        It wakes as it was, with the weights that it had, but has to read again what it was writing.
+        """
+        if not self.config.generate.sleep:
+            yield
+            return
+        self.have_all(GeneratorClient.sleep)
+        try:
+            yield
+        finally:
+            if self.ranks.device.type == "cuda":
+                torch.cuda.empty_cache()  # the memory of the update is theirs now
+            self.have_all(GeneratorClient.wake)
+
+    def have_all(self, act: Callable[[GeneratorClient], Awaitable[None]]) -> None:
+        """Have every generator with weights do something, once all ranks are here; collective."""
+
+        async def ask(client: GeneratorClient) -> None:
+            try:
+                async with beating(self.ranks.alive, client.heartbeat):
+                    async with asyncio.timeout(self.limit):
+                        if await client.version() is not None:
+                            await act(client)
+            except (TimeoutError, GenerationFailed, RequestRefused) as error:
+                self.failed(client, str(error) or "time limit")
+
+        self.ranks.collect(None)
+        if self.ranks.first:
+            self.runner.run(all_of(map(ask, self.clients)))
+        self.ranks.share()
 
     def is_due(self, pinned: str | None = None) -> bool:
         """Whether a generator that answers lacks the learner's weights (rank 0).
@@ -150,23 +185,29 @@ class WeightSync:
         Its engine answers nobody meanwhile: that it lives is shown for it, as for this process.
         """
         version, fresh = self.learner.step, self.vain.get(client.url) != 0
-        likely = max(LEAST_LIMIT, SLOWER * self.slowest, LATER * self.planned)
-        limit = min(self.config.generate.timeout, likely)
+        # An adapter is nothing at first, so that a probe says little of it: there are some more.
+        probed = fresh or (self.transport.adapter and version.bit_count() == 1)
         async with self.transport.turn, beating(self.ranks.alive, client.heartbeat):
             start = monotonic()
             try:
-                async with asyncio.timeout(limit):
+                async with asyncio.timeout(self.limit):
                     async with client.new_weights(version, self.config.generate.kv == "clear"):
                         await self.transport.send(client, fresh)
-                    written = await self.probe(client) if fresh else []
+                    written = await self.probe(client) if probed else []
             except Exception as error:
                 reason = str(error) or "time limit"
                 self.failed(client, f"version {version} is not delivered: {reason}")
                 return []
             self.slowest = max(self.slowest, monotonic() - start)
-        if not fresh:
+        if not probed:
             self.failures[client.url] = 0
         return written
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which a generator is given up that has been sent something."""
+        likely = max(LEAST_LIMIT, SLOWER * self.slowest, LATER * self.planned)
+        return min(self.config.generate.timeout, likely)
 
     def failed(self, client: GeneratorClient, reason: str) -> None:
         """Say it, and leave the generator in peace for a while."""

@@ -21,9 +21,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlbook.durable import publish_folder
+from rlbook.policy.adapters import adapter_weights, plain_weights, save_adapter
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
 from rlbook.scale.generate.protocol import TRANSFER, GenerationFailed
+from rlbook.scale.generate.vllm_adapter import takes_adapters
 from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import PUSH_BUFFER
 from rlbook.scale.process import free_port, own_host
@@ -40,12 +42,19 @@ class Transport:
 
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks, policy: PreTrainedModel):
         self.dtype = getattr(torch, str(config.generate.dtype))
+        self.adapter = takes_adapters(config)  # they travel alone
         self.width = config.generate.tensor_parallel
         self.layout, self.ranks, self.policy = layout, ranks, policy
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         self.ranks.share(True)
-        return whole_tensors(self.policy, self.dtype, self.ranks.alive)
+        return self.tensors(self.ranks.alive)
+
+    def tensors(self, alive: Callable[[], None] = lambda: None) -> Iterator[tuple[str, Tensor]]:
+        """What generators lack: all weights, or the adapter's."""
+        if self.adapter:
+            return own_weights(self.policy, torch.float32, alive)
+        return whole_tensors(self.policy, self.dtype, alive)
 
     def prepare(self, version: int) -> None:
         """What can be done once for a version, while generators still write."""
@@ -53,7 +62,7 @@ class Transport:
     def follow(self) -> None:
         """What the other ranks do until rank 0 shares False: gather along, as often as it does."""
         while self.ranks.share():
-            for _ in whole_tensors(self.policy, self.dtype):
+            for _ in self.tensors():
                 pass
 
 
@@ -68,7 +77,7 @@ class FileTransport(Transport):
             return
         self.folder, tensors = self.layout.version(version), iter(self)
         try:
-            publish_folder(self.folder, partial(write_files, tensors), durable=False)
+            publish_folder(self.folder, partial(self.write, tensors), durable=False)
         finally:
             for _ in tensors:  # the other ranks wait in it
                 pass
@@ -78,9 +87,17 @@ class FileTransport(Transport):
         for old in set(self.layout.weights.iterdir()) - {self.folder, *before}:
             shutil.rmtree(old, ignore_errors=True)
 
+    def write(self, tensors: Iterator[tuple[str, Tensor]], folder: Path) -> None:
+        """Fill the folder."""
+        if self.adapter:
+            save_adapter(self.policy, folder, {name: t.cpu() for name, t in tensors})
+        else:
+            write_files(tensors, folder)
+
     async def send(self, client: GeneratorClient, fresh: bool) -> None:
         """Have a paused generator load the folder."""
-        await client.reload(str(self.folder.resolve()))
+        folder = str(self.folder.resolve())
+        await (client.load_adapter(folder, fresh) if self.adapter else client.reload(folder))
 
 
 class NCCLTransport(Transport):
@@ -168,12 +185,24 @@ def whole_tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """All tensors, whole, one after the other, under their Hugging Face names; collective.
 
-    They travel in the generators' dtype already. A tied head comes with a name of its own: vLLM on
-    a CPU packs the head's weights and would keep the old ones otherwise.
+    They travel in the generators' dtype already, adapters merged. A tied head comes with a name of
+    its own: vLLM on a CPU packs the head's weights and would keep the old ones otherwise.
     """
-    for name, tensor in policy.state_dict().items():
+    for name, tensor in plain_weights(policy, dtype, full_tensor):
         alive()
-        yield name, full_tensor(tensor.to(dtype)).contiguous()
+        yield name, tensor.contiguous()
+
+
+def own_weights(
+    policy: PreTrainedModel, dtype: torch.dtype, alive: Callable[[], None] = lambda: None
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of the policy's adapter alone, whole, or, where it has none, `whole_tensors`."""
+    adapter = adapter_weights(policy)
+    if not adapter:
+        yield from whole_tensors(policy, dtype, alive)
+    for name, tensor in adapter.items():
+        alive()
+        yield name, full_tensor(tensor.detach()).contiguous()
 
 
 def gathered_first(

@@ -25,7 +25,7 @@ from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.plan.fit import check, fastest_split, fixes, impossible, too_large
 from rlbook.scale.plan.table import SLOWER
 from rlbook.scale.rollout.evaluate import named_set
-from rlbook.scaling.shape import model_shape, shape_of
+from rlbook.scaling.shape import described_shape, model_shape, shape_of
 from rlbook.tasks import dataset
 from rlbook.tasks.audit import audit, record
 from rlbook.training.config import changed as changed_by_words
@@ -145,6 +145,47 @@ def test_memory_of_a_trainer(qwen3_8b):
     summed = Budget(node(train={"accumulate": True}), qwen3_8b, Prompts(24, 200))
     assert summed.trainer_bytes == budget.trainer_bytes + 4 * PARAMETERS
     assert "set train.accumulate to False" in fixes(summed).split(" or ")
+
+
+QWEN2_7B = {  # published config.json of Qwen2.5-7B
+    **{"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584},
+    **{"intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28},
+    **{"num_key_value_heads": 4, "max_position_embeddings": 32768, "tie_word_embeddings": False},
+}
+
+
+def test_memory_of_7b_with_an_adapter_and_without():
+    """peft prints 40,370,176 trainable of 7,655,986,688 parameters for rank 16 on all layers. The
+    independent count holds every tensor of such a model on `meta` with its gradient and moments."""
+    shape = described_shape(QWEN2_7B)
+    base = 7_655_986_688 - 40_370_176
+    assert (shape.parameters, shape.adapter(16)) == (base, 40_370_176)
+    assert shape.adapter(16, ["q_proj"]) == 16 * 28 * 2 * 3584
+    plain = Budget(node(train={"processes": 1}), shape, Prompts(100, 400))
+    run = node(train={"processes": 1}, model={"lora": {"rank": 16}})
+    lora = Budget(run, shape, Prompts(100, 400))
+    assert plain.trainer_memory["weights, gradients, AdamW"] == 16 * base
+    memory = lora.trainer_memory
+    assert memory["frozen base"] == 2 * base
+    assert memory["weights, gradients, AdamW"] == 16 * 40_370_176
+    assert plain.trainer_bytes - lora.trainer_bytes > 105e9
+    assert lora.disk["checkpoints"] == 3 * 12 * 40_370_176
+    assert lora.push_seconds < plain.push_seconds / 180
+    assert 0.6 < lora.update_seconds / plain.update_seconds < 0.8  # no gradients of weights
+
+    import peft
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**QWEN2_7B))
+        model = peft.get_peft_model(
+            model.to(torch.bfloat16), peft.LoraConfig(r=16, target_modules="all-linear")
+        )
+    learn = [p for p in model.parameters() if p.requires_grad]
+    assert sum(p.numel() for p in learn) == lora.adapter
+    held = sum(p.nbytes for p in model.parameters() if not p.requires_grad)
+    held += sum(p.numel() * (4 + 4 + 8) for p in learn)
+    assert memory["frozen base"] + memory["weights, gradients, AdamW"] == held
 
 
 def test_a_push_takes_the_place_of_an_update(qwen3_8b):
@@ -458,7 +499,10 @@ def test_every_configuration_finds_its_prompts(path, data_of_published_size):
 GPU_CONFIGS = [path for path in CONFIGS if "device: cuda" in path.read_text()]
 
 
-@pytest.mark.parametrize("path", GPU_CONFIGS, ids=lambda path: path.stem)
+BY_HAND = [path for path in GPU_CONFIGS if "#         --gpus" not in path.read_text()]
+
+
+@pytest.mark.parametrize("path", BY_HAND, ids=lambda path: path.stem)
 def test_what_a_file_says_of_itself_is_its_plan(path):
     """Commands that exist, of this file; hours, cost and tokens per second as planned, to 3 %."""
     text, config = path.read_text(), load_config(path)

@@ -75,8 +75,8 @@ def test_weights_of_lower_precision_become_float32_masters(ranks, saved):
     same(policy, name)
 
 
-def test_a_frozen_model_asks_for_no_gradient(ranks, saved):
-    policy = load_sharded(saved(llama()), ranks, TrainConfig(), frozen=True)
+def test_a_model_of_no_run_asks_for_no_gradient(ranks, saved):
+    policy = load_sharded(saved(llama()), ranks, TrainConfig())
     assert not any(weight.requires_grad for weight in policy.parameters())
 
 

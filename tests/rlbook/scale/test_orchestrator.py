@@ -11,6 +11,7 @@ from rlbook.objectives import METHODS
 from rlbook.scale import batch_log
 from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.training.filter import select_groups
+from rlbook.training.source import MAX_ROUNDS
 
 
 def slow(rng):
@@ -123,7 +124,7 @@ def test_resampling_fills_every_batch(make_run):
 
 @pytest.mark.parametrize("method", ["scalerl", "dapo"])
 def test_a_stretch_without_spread_is_survived(make_run, method):
-    run = make_run(method=method, generate={"max_staleness": 0}, launch={"silent_batches": 60})
+    run = make_run(method=method, generate={"max_staleness": 0}, patience=60)
     run.engine.right = lambda text: 1.0 if run.engine.calls < 120 else 0.5
     run.play()
     assert len(run.groups) == run.steps
@@ -147,7 +148,7 @@ def test_answers_are_kept_to_be_read_right_and_wrong_ones(make_run):
 
 @pytest.mark.parametrize("method", ["scalerl", "dapo"])
 def test_a_task_that_teaches_nothing_ends_the_run_and_says_so(make_run, method, capsys):
-    run = make_run({"right": lambda text: 0.0}, method=method, launch={"silent_batches": 4}).play()
+    run = make_run({"right": lambda text: 0.0}, method=method, patience=4).play()
     assert run.groups == []
     end = batch_log.log_end(run.layout)
     assert end["failed"] and end["version"] == 0
@@ -155,10 +156,17 @@ def test_a_task_that_teaches_nothing_ends_the_run_and_says_so(make_run, method, 
     assert str(run.layout.log("samples")) in end["reason"]
     answers = read_jsonl(run.layout.log("samples"))
     assert answers and not any(row["correct"] for row in answers)
-    assert (
-        4 * run.prompts <= int(re.search(r"of (\d+) in a row", end["reason"])[1]) <= 6 * run.prompts
-    )
+    borne = 4 * run.prompts * (MAX_ROUNDS if METHODS[method].resamples else 1)  # of one process
+    silent = int(re.search(r"of (\d+) in a row", end["reason"])[1])
+    assert borne <= silent <= borne + 2 * run.prompts
     assert end["reason"] in capsys.readouterr().out
+
+
+def test_without_patience_silence_is_borne(make_run):
+    run = make_run(method="dapo", patience=None)
+    run.engine.right = lambda text: 1.0 if run.engine.calls < 1200 else 0.5
+    run.play()
+    assert len(run.groups) == run.steps
 
 
 def test_solved_problems_retire_and_an_exhausted_pool_ends_the_run(make_run):

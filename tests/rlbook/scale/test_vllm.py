@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
 from rlbook.policy import load_policy, logprobs
+from rlbook.policy.adapters import adapter_weights, add_adapter, save_adapter, start_adapter
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
 from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused, reload_request
@@ -62,12 +63,13 @@ def perturbed(model, seed):
 class Server:
     """A vLLM server process on a policy in a folder."""
 
-    def __init__(self, folder, tied):
+    def __init__(self, folder, tied, lora=None):
+        self.adapter = lora is not None
         self.model, self.folder = write_policy(folder / "policy", tied), folder
         layout, self.log = Layout(folder), folder / "log"
         self.entry = layout.server("generator0")
         generate = {"engine": "vllm", "token": TOKEN}
-        policy = {"policy": str(folder / "policy")}
+        policy = {"policy": str(folder / "policy"), "lora": lora}
         config = ScaleConfig(run=str(folder), model=policy, generate=generate)
         command = generator(config, layout, 0)
         with self.log.open("w") as log:
@@ -81,7 +83,8 @@ class Server:
 
     @asynccontextmanager
     async def client(self, token=TOKEN, timeout=600.0):
-        async with GeneratorClient(self.url, "run", token, timeout) as client:
+        given = {"adapter": self.adapter}
+        async with GeneratorClient(self.url, "run", token, timeout, **given) as client:
             await self.ready(client)
             yield client
 
@@ -103,6 +106,21 @@ class Server:
         path.mkdir(parents=True, exist_ok=True)
         save_file(tensors_of(model), path / "model.safetensors")
         return str(path)
+
+    def adapted(self, seed):
+        """The policy with an adapter of its own, and the folder of that."""
+        model = copy.deepcopy(self.model)
+        add_adapter(model, 4, 8.0, base="base")
+        start_adapter(model, seed, "cpu")
+        draws = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in adapter_weights(model).items():
+                if "lora_B" in name:
+                    weight.normal_(0, 0.02, generator=draws)
+        path = self.folder / "weights" / f"adapter{seed}"
+        path.mkdir(parents=True, exist_ok=True)
+        save_adapter(model, path, adapter_weights(model))
+        return model, str(path)
 
 
 def tensors_of(model):
@@ -306,6 +324,44 @@ def test_a_tied_head_follows_every_update(tied_server):
     for version, (policy, answer) in enumerate(zip(policies, asyncio.run(run()), strict=True)):
         differences, versions = difference(policy, prompt, answer, 0.8)
         assert same(differences) and set(versions.tolist()) == {version}
+
+
+@pytest.fixture(scope="module")
+def lora_server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("lora"), False, {"rank": 4, "alpha": 8})
+    yield server
+    server.process.terminate()
+    server.process.wait(120)
+
+
+def test_an_adapter_alone_changes_what_is_being_written(lora_server):
+    """No further from the trainer's numbers than whole weights; a second trainer meets its name."""
+    prompt = prompt_of(7)
+    (old, first), (new, second) = lora_server.adapted(1), lora_server.adapted(2)
+
+    async def load(client, version, folder, fresh):
+        async with client.new_weights(version, True):
+            await client.load_adapter(folder, fresh)
+
+    async def run():
+        async with lora_server.client() as client:
+            await load(client, 0, first, True)
+            batch = asyncio.gather(*(client.complete_at(0, prompt, 8, **LIMITS) for _ in range(8)))
+            await under_way(client, prompt)
+            await load(client, 1, second, False)
+            across = [completion for group in await batch for completion in group]
+            await load(client, 2, first, True)
+            return across, await client.complete_at(2, prompt, 4, **LIMITS)
+
+    across, again = asyncio.run(run())
+    by_old, versions = difference(old, prompt, across, 0.8)
+    by_new, _ = difference(new, prompt, across, 0.8)
+    assert any(len(set(c.versions)) == 2 for c in across)
+    assert same(by_old[versions == 0]) and same(by_new[versions == 1])
+    assert by_old[versions == 1].mean() > 1e-2  # the two are told apart,
+    base, _ = difference(lora_server.model, prompt, across, 0.8)
+    assert base.mean() > 1e-2  # and from their base
+    assert same(difference(old, prompt, again, 0.8)[0])
 
 
 def wait_until(condition, seconds, what):

@@ -1,0 +1,230 @@
+"""A full-scale run whose adapter learns: over ranks, in checkpoints, on its way to generators."""
+
+import asyncio
+import json
+import random
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from aiohttp import web
+from safetensors.torch import load_file
+
+from rlbook.durable import replace_text
+from rlbook.policy import load_policy
+from rlbook.policy.adapters import adapter_weights, plain_weights
+from rlbook.policy.continuous import ContinuousSampler
+from rlbook.scale.batch_log import write_batch
+from rlbook.scale.config import ScaleConfig
+from rlbook.scale.generate.builtin_server import make_app
+from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.vllm_adapter import server_options
+from rlbook.scale.layout import Layout
+from rlbook.scale.train import weights as transports
+from rlbook.scale.train.learner import ShardedLearner
+from rlbook.scale.train.parallel import Ranks
+from rlbook.scale.train.trainer import ScaleTrainer
+from rlbook.scale.train.weight_sync import WeightSync
+from rlbook.scale.train.weights import FileTransport
+from rlbook.tasks import Problem
+from rlbook.training import Learner, Rollout
+from rlbook.training.config import dump_config
+from rlbook.training.trainer import policy_of
+
+STEPS = 3
+PROGRAM = Path(__file__).with_name("lora_program.py")
+KL = {"name": "grpo", "kl": {"beta": 0.1}, "old_logprobs": "sampler"}
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    yield Ranks("cpu")
+    dist.destroy_process_group()
+
+
+def settings(root, **changes):
+    defaults = {
+        "run": str(root),
+        "method": KL,
+        "steps": STEPS,
+        "model": {"lora": {"rank": 4, "alpha": 8}},
+        "generate": {"engine": "builtin"},
+        "optimizer": {"lr": 1e-2, "minibatches": 2, "micro_batch_tokens": 60},
+        "checkpoint": {"every": 2},
+    }
+    return ScaleConfig(**defaults | changes)
+
+
+def rollouts_of(step):
+    rng = random.Random(step)
+    return [
+        Rollout(
+            problem=Problem(f"p{i // 4}", "", ""),
+            group=2 * step + i // 4,
+            prompt_ids=[1, 9, 10],
+            token_ids=(tokens := [rng.randrange(4, 29) for _ in range(rng.randrange(2, 12))]),
+            logps=[-3.0] * len(tokens),
+            versions=[step] * len(tokens),
+            finish_reason="stop",
+            text="",
+            correct=i % 4 < 2,
+            rewards={"answer": float(i % 4 < 2)},
+        )
+        for i in range(8)
+    ]
+
+
+def run_folder(root, batches=STEPS):
+    layout = Layout(root)
+    root.mkdir(parents=True, exist_ok=True)
+    replace_text(layout.run_id, "cafe")
+    for step in range(batches):
+        write_batch(layout, step, rollouts_of(step), {"step": step})
+    return layout
+
+
+def whole(tensors):
+    return {n: getattr(t, "full_tensor", lambda t=t: t)() for n, t in tensors.items()}
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+def test_one_rank_makes_the_weights_of_a_single_process(ranks, tmp_path):
+    """The same first values, the base as the reference, the same updates but for rounding."""
+    config = settings(tmp_path)
+    sharded = ShardedLearner(config, Layout(tmp_path), ranks)
+    single = Learner(config, policy_of(config)[0])
+    assert equal(whole(adapter_weights(sharded.policy)), adapter_weights(single.model))
+    assert sharded.reference is sharded.policy
+    for step in range(STEPS):
+        rows = [learner.learn(rollouts_of(step)) for learner in (sharded, single)]
+        assert rows[0]["kl_ref"] == pytest.approx(rows[1]["kl_ref"], rel=1e-5)
+    assert rows[0]["kl_ref"] > 0
+    for name, weight in whole(adapter_weights(sharded.policy)).items():
+        torch.testing.assert_close(weight, adapter_weights(single.model)[name], rtol=0, atol=1e-4)
+
+
+def test_over_a_base_in_bfloat16_the_adapter_and_its_moments_are_float32(ranks, tmp_path):
+    train = {"dtype": "bfloat16", "activation_checkpointing": True}
+    served = {"engine": "builtin", "dtype": "float32"}
+    config = settings(tmp_path, train=train, generate=served)
+    learner = ShardedLearner(config, Layout(tmp_path), ranks)
+    base = {n: p for n, p in learner.policy.named_parameters() if ".lora_" not in n}
+    before = whole({n: p.detach().clone() for n, p in base.items()})
+    assert {p.dtype for p in base.values()} == {torch.bfloat16}
+    metrics = learner.learn(rollouts_of(0))
+    assert metrics["grad_norm"] > 0 and metrics["skipped_updates"] == 0
+    assert equal(whole(base), before)
+    optimizer = learner.optimizers["model"]
+    own = list(adapter_weights(learner.policy).values())
+    assert {id(p) for p in optimizer.state} == {id(p) for p in own}
+    assert {p.dtype for p in own} == {torch.float32}
+    assert {s["exp_avg"].dtype for s in optimizer.state.values()} == {torch.float32}
+
+
+def test_a_trainer_that_died_goes_on_bit_for_bit_from_an_adapter_alone(ranks, tmp_path):
+    layout = run_folder(tmp_path / "whole")
+    ScaleTrainer(layout, settings(layout.root)).run()
+    first = run_folder(tmp_path / "cut", batches=STEPS - 1)
+    early = settings(first.root, steps=STEPS - 1)
+    ScaleTrainer(first, early).run()
+    folder = first.checkpoints / f"step_{STEPS - 1:06d}"
+    assert not (folder / "model.safetensors").exists()
+    stored = load_file(folder / "adapter_model.safetensors")
+    moments = load_file(folder / "rank_00000.safetensors")
+    assert len(moments) == 3 * len(stored)
+    run_folder(first.root)
+    ScaleTrainer(first, settings(first.root)).run()
+    last = [one.checkpoints / f"step_{STEPS:06d}" for one in (layout, first)]
+    for file in ("adapter_model.safetensors", "rank_00000.safetensors"):
+        assert equal(*(load_file(one / file) for one in last))
+    learner = ShardedLearner(settings(first.root), first, ranks)
+    learner.load()
+    state, (loaded, _) = dict(plain_weights(learner.policy)), load_policy(str(last[1]))
+    found = whole(dict(plain_weights(learner.policy, whole=lambda t: t.full_tensor())))
+    assert found.keys() == state.keys() == loaded.state_dict().keys()
+    for name, tensor in loaded.state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+
+
+@asynccontextmanager
+async def serving(model):
+    """A client of a built-in server around a model, in this process."""
+    runner = web.AppRunner(make_app(ContinuousSampler(model, 2, slots=8)))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with GeneratorClient(url, "cafe", timeout=120) as client:
+        yield client
+    await runner.cleanup()
+
+
+def test_the_builtin_server_gets_it_merged_and_a_probe_agrees(ranks, tmp_path):
+    layout = run_folder(tmp_path)
+    config = settings(tmp_path)
+    learner = ShardedLearner(config, layout, ranks)
+    learner.learn(rollouts_of(0))
+    server, _ = load_policy()
+
+    async def run():
+        sync = await asyncio.to_thread(WeightSync, config, layout, learner)
+        async with serving(server) as client:
+            sync.clients = [client]
+            sync.due = await sync.behind()
+            probes = await sync.push()
+        return sync, probes
+
+    sync, probes = asyncio.run(run())
+    expected = whole(dict(plain_weights(learner.policy, whole=lambda t: t.full_tensor())))
+    assert equal(server.state_dict(), expected)
+    assert not equal(server.state_dict(), load_policy()[0].state_dict())
+    assert all(gap < 1e-4 for gap in sync.gaps(probes).values())
+
+
+def test_vllm_gets_the_adapter_alone(ranks, tmp_path, monkeypatch):
+    """Its two files, as peft has them; the server has room for it, its clients ask for it."""
+    monkeypatch.setattr(transports, "takes_adapters", lambda config: True)
+    layout, config = run_folder(tmp_path), settings(tmp_path)
+    learner = ShardedLearner(config, layout, ranks)
+    transport = FileTransport(config, layout, ranks, learner.policy)
+    asked = []
+
+    async def load(folder, fresh):
+        asked.append((folder, fresh))
+
+    transport.prepare(4)
+    asyncio.run(transport.send(SimpleNamespace(load_adapter=load), True))
+    assert asked == [(str(layout.version(4).resolve()), True)]
+    stored = load_file(layout.version(4) / "adapter_model.safetensors")
+    assert equal(stored, whole(adapter_weights(learner.policy)))
+    described = json.loads((layout.version(4) / "adapter_config.json").read_text())
+    assert (described["r"], described["lora_alpha"], described["peft_type"]) == (4, 8, "LORA")
+    options = server_options(config)
+    assert options["enable-lora"] and options["max-lora-rank"] == 8
+    plain = server_options(settings(tmp_path, model={}))
+    assert "enable-lora" not in plain
+
+
+@pytest.mark.slow
+def test_two_ranks_make_the_adapter_of_one(ranks, two_ranks, tmp_path):
+    one, two = run_folder(tmp_path / "one"), run_folder(tmp_path / "two")
+    replace_text(two.config, dump_config(settings(two.root, train={"processes": 2})))
+    two_ranks(PROGRAM, two.root, two.root)
+    ScaleTrainer(one, settings(one.root)).run()
+    last = [layout.checkpoints / f"step_{STEPS:06d}" for layout in (one, two)]
+    found, expected = (load_file(folder / "adapter_model.safetensors") for folder in reversed(last))
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-3)
+    assert any(weight.abs().max() > 2e-2 for name, weight in expected.items() if "lora_B" in name)
+
+
+def test_an_adapter_travels_as_a_file(tmp_path):
+    with pytest.raises(ValueError, match=r"set generate\.transport to file"):
+        settings(tmp_path, generate={"transport": "nccl"})
+    with pytest.raises(ValueError, match="vLLM takes 512 at most"):
+        settings(tmp_path, model={"lora": {"rank": 600}})
