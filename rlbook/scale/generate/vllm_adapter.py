@@ -12,7 +12,7 @@ import torch
 from packaging.specifiers import SpecifierSet
 
 from rlbook.paths import ROOT
-from rlbook.policy.loading import policy_source
+from rlbook.policy.loading import adapter_folder, policy_source
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.protocol import PUSH_VARIABLE
 from rlbook.scale.plan.budget import cache_room, served_weights
@@ -114,6 +114,10 @@ def server_options(
     those of this run are.
     """
     generate = config.generate
+    if folder := adapter_folder(config.model.policy):
+        raise ValueError(
+            f"model.policy {folder} is an adapter: merge it with `rlbook export` first"
+        )
     options: dict[str, bool | int | float | str] = {
         "model": str(policy_source(config.model.policy)),
         "dtype": str(generate.dtype),

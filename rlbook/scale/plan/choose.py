@@ -67,16 +67,16 @@ def chosen(budget: Budget, gpus: int, fixed: Collection[str] = ()) -> Budget:
     """
     kinds = [[free(one, fixed) for one in kind] for kind in choices(budget, gpus)]
     start, plans = free({"slots": SLOTS, "engine": "vllm"}, fixed), []
-    paces = [free(pace, fixed) for pace in (TURNS if gpus == 1 else (APART,))]
-    for pace in paces:
+    config = budget.config
+    for pace in TURNS if gpus == 1 else (APART,):
         with suppress(ValueError):  # what is fixed forbids it
-            config = budget.config.replace(**start, **pace)
+            config = budget.config.replace(**start, **free(pace, fixed))
             ways: Iterable[Settings] = (ChainMap(*one) for one in product(*kinds))
             plans.append(fastest(replace(budget, config=config), ways))
     found = [plan for plan in plans if plan]
     if not found:
-        tightest: Settings = ChainMap(*(kind[-1] for kind in kinds), paces[0])
-        check(replace(budget, config=budget.config.replace(**start, **tightest)))
+        tightest: Settings = ChainMap(*(kind[-1] for kind in kinds))
+        check(replace(budget, config=config.replace(**tightest)))
         raise ValueError(f"no plan fits {gpus} GPUs: take more of them, or a smaller model")
     best = min(found, key=lambda plan: plan.step_seconds)
     check(best)

@@ -210,6 +210,12 @@ def test_vllm_gets_the_adapter_alone(ranks, tmp_path, monkeypatch):
     assert "enable-lora" not in plain
 
 
+def test_a_run_of_vllm_on_an_adapter_is_told_to_merge_it(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="merge it with `rlbook export`"):
+        server_options(settings(tmp_path, model={"policy": str(tmp_path)}))
+
+
 @pytest.mark.slow
 def test_two_ranks_make_the_adapter_of_one(ranks, two_ranks, tmp_path):
     one, two = run_folder(tmp_path / "one"), run_folder(tmp_path / "two")
