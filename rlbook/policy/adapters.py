@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Float
@@ -50,7 +50,7 @@ def add_adapter(
     settings = LoraConfig(
         r=rank,
         lora_alpha=cast(int, alpha),
-        target_modules=wanted,
+        target_modules=sorted(wanted),
         base_model_name_or_path=base,
         task_type="CAUSAL_LM",
     )
@@ -117,7 +117,7 @@ def merged(
     if not hasattr(layer, "lora_A"):
         return weight
     one = cast("AdaptedLinear", layer)
-    a, b = (whole(part[NAME].weight).float() for part in (one.lora_A, one.lora_B))
+    a, b = (whole(cast(Tensor, part[NAME].weight)).float() for part in (one.lora_A, one.lora_B))
     wide = torch.promote_types(weight.dtype, torch.float32)
     return torch.addmm(weight.to(wide), b.to(wide), a.to(wide), alpha=one.scaling[NAME])
 
@@ -158,7 +158,7 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
 
 def save_adapter(model: PreTrainedModel, folder: Path, weights: dict[str, Tensor]) -> None:
     """Write peft's two files: what `PeftModel.from_pretrained` takes, and `load_policy`."""
-    model.peft_config[NAME].save_pretrained(folder)  # type: ignore[union-attr,operator]
+    cast(Any, model).peft_config[NAME].save_pretrained(folder)
     save_file({name: w.detach().contiguous() for name, w in weights.items()}, folder / WEIGHTS)
 
 
@@ -185,7 +185,7 @@ def merge_stored(model: PreTrainedModel, folder: Path) -> None:
     load_adapter(model, folder)
     for name, layer in adapted(model).items():
         base = layer.base_layer
-        base.weight.copy_(merged(layer))
+        cast(Tensor, base.weight).copy_(merged(layer))
         model.set_submodule(name, base)
     del model.peft_config
     model.requires_grad_(True)

@@ -35,9 +35,13 @@ Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 def policy_of(config: RunConfig, given: Policy | None = None) -> Policy:
     """The policy that a run's settings name, or the one that is given, with the run's adapter."""
     settings = config.model
-    cut = {"vocabulary": settings.vocabulary, "trainable_layers": settings.trainable_layers}
-    how = getattr(torch, settings.dtype), settings.device
-    model, tokenizer = given or load_policy(settings.policy, *how, **cut)
+    model, tokenizer = given or load_policy(
+        settings.policy,
+        getattr(torch, settings.dtype),
+        settings.device,
+        vocabulary=settings.vocabulary,
+        trainable_layers=settings.trainable_layers,
+    )
     if settings.lora and not adapted(model):
         add_lora(model, config)
         start_adapter(model, config.seed, model.device)
