@@ -123,7 +123,7 @@ def merged(
 
 
 def plain_weights(
-    model: PreTrainedModel,
+    model: nn.Module,
     dtype: torch.dtype | None = None,
     whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Iterator[tuple[str, Tensor]]:

@@ -65,7 +65,7 @@ def until(condition):
 def several_nodes(monkeypatch):
     """The settings for several nodes, wherever there is no vLLM."""
     monkeypatch.setattr(vllm_adapter, "server_command", lambda config, context: ([], {}))
-    return load_config("configs/multi-node.yaml")
+    return load_config("configs/multi-node.yaml", ["generate.engine=vllm"])
 
 
 def reserved(config):

@@ -79,7 +79,11 @@ class World:
         one = SimpleNamespace(
             layout=self.layout,
             heartbeat=lambda: None,
-            config=SimpleNamespace(steps=self.updates, checkpoint=SimpleNamespace(every=2)),
+            config=SimpleNamespace(
+                steps=self.updates,
+                checkpoint=SimpleNamespace(every=2),
+                generate=SimpleNamespace(sleep=False),
+            ),
             checkpoints=SimpleNamespace(failed=False, step=self.saved),
             weight_sync=SimpleNamespace(is_due=lambda pinned: WeightSync.is_due(sync, pinned)),
         )

@@ -74,6 +74,7 @@ class FakeClient:
 
 class FakeTransport:
     turn = nullcontext()
+    adapter = False
 
     def __init__(self, *arguments):
         self.sent = []

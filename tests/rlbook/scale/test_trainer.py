@@ -2,6 +2,7 @@
 
 import math
 import random
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -313,6 +314,7 @@ def test_a_damaged_checkpoint_costs_a_replay_and_nothing_else(tmp_path):
 
 class FakeWeightSync:
     slowest = 0.0
+    asleep = nullcontext
 
     """Generators that lack weights whenever the version changes."""
 
