@@ -2,7 +2,7 @@
 
 | room | |
 |---|---|
-| `ch01` … `ch17` | of one chapter alone: its `questions`, `figures`, `checks` and worlds |
+| `ch01` … `ch18` | of one chapter alone: its `questions`, `figures`, `checks` and worlds |
 | `appendices` | what the appendices draw and read |
 | `shared` | of several chapters: what a question is, evidence, worlds, masks, widgets |
 | `bases` | the making and measuring of the book's own base models |

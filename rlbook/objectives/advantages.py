@@ -137,7 +137,7 @@ def batch_normalize(
     `population` says what std_B is over: the batch's `"centered"` rewards (ScaleRL) or its `"raw"`
     rewards (LitePPO, and TRL's `scale_rewards="batch"`). Raw spread contains the differences
     between prompts, so it is larger. Zero for all-equal groups and singletons.
-    Source: ScaleRL, arXiv:2510.13786, §4; LitePPO, arXiv:2508.08221. Chapters 12 and 16.
+    Source: ScaleRL, arXiv:2510.13786, §4; LitePPO, arXiv:2508.08221. Chapters 12 and 17.
     """
     if population not in ("centered", "raw"):
         raise ValueError(f'population must be "centered" or "raw", got {population!r}')

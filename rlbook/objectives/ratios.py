@@ -71,7 +71,7 @@ class SamplerCorrection(Choice):
     of its tokens. There is no agreed cap, so none is assumed: 2 and 3 per token, 0.5 to 5 for
     IcePop, about 1.001 for the geometric mean are in use.
     TIS: SamplerCorrection(2.0). IcePop: SamplerCorrection(5.0, "drop", low=0.5), the same with
-    level="sequence" masked importance sampling. Chapters 11 and 17.
+    level="sequence" masked importance sampling. Chapters 11 and 18.
     `moment` drops besides, over the batch, the tokens with the largest (log r)² until the mean of
     the rest is at most `moment`: M2PO, arXiv:2510.01161, with no cap.
     """

@@ -45,7 +45,7 @@ class Row:
 
 
 class ContinuousSampler:
-    """Samples many completions, a token of each at a time; none waits for another. Chapter 17.
+    """Samples many completions, a token of each at a time; none waits for another. Chapter 18.
 
     `slots` completions run at a time, the others wait their turn. Completion number i draws from
     its own random stream, made of `seed` and i: it does not depend on what runs beside it, except

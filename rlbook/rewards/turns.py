@@ -159,17 +159,22 @@ class GiGPOCredit:
         returns, keys = [turn_returns(r, self.discount) for r in rollouts], keys_of(rollouts, GROUP)
         at_place = met_at(keys, returns)
 
-        def beside(value: float, met: Sequence[float]) -> float:
-            scale = stdev(met) + self.eps if self.normalize and len(met) > 1 else 1.0
-            return (value - fmean(met)) / scale
+        def level_and_scale(met: Sequence[float]) -> tuple[float, float]:
+            alone = not self.normalize or len(met) < 2
+            return fmean(met), 1.0 if alone else stdev(met) + self.eps
+
+        levels = {key: level_and_scale(met) for key, met in {**of_group, **at_place}.items()}
+
+        def beside(value: float, key: Hashable) -> float:
+            level, scale = levels[key]
+            return (value - level) / scale
 
         return spread(
             rollouts,
             [
                 [
-                    beside(total, of_group[r.group])
-                    + self.weight
-                    * (beside(value, at_place[key]) if len(at_place[key]) > 1 else 0.0)
+                    beside(total, r.group)
+                    + self.weight * (beside(value, key) if len(at_place[key]) > 1 else 0.0)
                     for total, value, key in zip(*row, strict=True)
                 ]
                 for r, *row in zip(rollouts, whole, returns, keys, strict=True)

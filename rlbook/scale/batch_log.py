@@ -23,7 +23,7 @@ def write_batch(layout: Layout, step: int, rollouts: Sequence[Rollout], state: d
     """Publish batch `step`: once this returns, the batch survives any crash.
 
     `state` names the batch in `state["step"]` and holds whatever its writer has to find again.
-    Raises `FileExistsError` if the batch exists: it may have been trained. Chapter 17.
+    Raises `FileExistsError` if the batch exists: it may have been trained. Chapter 18.
     """
     if has_batch(layout, step):
         raise FileExistsError(

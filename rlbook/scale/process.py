@@ -80,7 +80,7 @@ def say(text: str) -> None:
 
 
 def die_with_parent() -> None:
-    """End this process when the thread that started it ends, however that ends. Chapter 17.
+    """End this process when the thread that started it ends, however that ends. Chapter 18.
 
     Linux sees to it by itself, so there this also works between fork and exec (`preexec_fn`).
     Elsewhere a thread of this process looks for it. A process of a launcher that is gone before

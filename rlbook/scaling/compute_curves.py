@@ -1,7 +1,7 @@
 """How reward grows with compute: ScaleRL's sigmoid, its fit, its uncertainty, its predictions.
 
 Compute may be counted in any unit (GPU-hours, updates, tokens) as long as C_mid uses the same one.
-Chapter 16.
+Chapter 17.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Sigmoid:
 
     A and R_0 are rewards, C_mid is compute, B > 0 says how steep the rise is on a logarithmic
     axis. Raises `ValueError` unless B and C_mid are positive. Source: Khatri et al. 2025,
-    arXiv:2510.13786, equation 1. Chapter 16.
+    arXiv:2510.13786, equation 1. Chapter 17.
     """
 
     A: float
@@ -87,7 +87,7 @@ def fit_sigmoid(
 
     Given B and C_mid the model is linear, so those two are searched on a grid with the rest in
     closed form; then the best eight are improved in all parameters at once. Raises `ValueError`
-    for fewer points than parameters. Source: arXiv:2510.13786, equation 1. Chapter 16.
+    for fewer points than parameters. Source: arXiv:2510.13786, equation 1. Chapter 17.
     """
     free = free_parameters(A, R_0)
     compute, reward = points_within(compute, reward, start, stop, len(free))
@@ -136,7 +136,7 @@ def bootstrap_sigmoid(
 
     for n points and p parameters; every R* is fitted again, from the first fit. It knows only the
     noise *within* one run: what another seed of the whole training would change takes several
-    runs to see. Source: Efron 1979. Chapter 16.
+    runs to see. Source: Efron 1979. Chapter 17.
     """
     fit, free = fit_sigmoid(compute, reward, R_0, start, stop), free_parameters(None, R_0)
     compute, reward = points_within(compute, reward, start, stop, len(free) + 1)

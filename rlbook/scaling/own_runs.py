@@ -1,6 +1,6 @@
 """`rlbook fit`: ScaleRL's compute curve through a reader's own runs, and what it leaves open.
 
-Seeds of one recipe are pooled; several recipes are compared as chapter 16 compares them.
+Seeds of one recipe are pooled; several recipes are compared as chapter 17 compares them.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Compute curves of recipes that were run with several seeds: what the scatter between runs says.
 
-A recipe maps each of its seeds to the points of that run. Chapter 16.
+A recipe maps each of its seeds to the points of that run. Chapter 17.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def fit_common_asymptote(recipes: Mapping[str, Recipe], R_0: float | None) -> di
     """B and C_mid of every recipe with one A for all: the mean of those they have by themselves.
 
     How ScaleRL compares the efficiency of recipes whose A agree within 0.02; while A
-    is free, B is traded against it. Source: arXiv:2510.13786, section 5. Chapter 16.
+    is free, B is traded against it. Source: arXiv:2510.13786, section 5. Chapter 17.
     """
     points = {name: pooled(runs) for name, runs in recipes.items()}
     A = float(np.mean([fit_sigmoid(*p, R_0).curve.A for p in points.values()]))
@@ -65,7 +65,7 @@ def bootstrap_seeds(
 
     S seeds can be drawn in `distinct_draws(S)` ways only: with three the ends of an interval are
     hardly more than the extreme seeds. Raises `ValueError` for a single run. Source: Efron 1979.
-    Chapter 16.
+    Chapter 17.
     """
     whole = fit_sigmoid(*pooled(runs), R_0).curve
     draws = _draws(runs, resamples, seed)
@@ -78,7 +78,7 @@ def bootstrap_common_asymptote(
 ) -> dict[str, Bootstrap]:
     """`bootstrap_seeds` of `fit_common_asymptote`: in every draw the A of all is their mean in it.
 
-    Raises `ValueError` for a recipe with a single run. Chapter 16.
+    Raises `ValueError` for a recipe with a single run. Chapter 17.
     """
     free = {name: bootstrap_seeds(runs, R_0, resamples, seed) for name, runs in recipes.items()}
     asymptotes = np.mean([[r.A for r in boot.replicas] for boot in free.values()], axis=0).tolist()

@@ -3,7 +3,7 @@
 Only time is simulated: completions are lengths, weights are version numbers. A generator decodes
 all its completions in step, one token each per decode step; a batch is trained by all trainers
 together. Left out: prompts (prefill costs nothing), verification, failures, and how speed depends
-on context length. Chapter 16 compares it with real runs.
+on context length. Chapter 17 compares it with real runs.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class Lengths:
     log X ~ Normal(log mean - sigma²/2, sigma²),  length = min(max(1, round X), max_tokens)
 
     `mean` is that of X, before the interruption; sigma = 0 makes all completions equally long.
-    Raises `ValueError` for a mean that is not positive or a negative sigma. Chapter 16.
+    Raises `ValueError` for a mean that is not positive or a negative sigma. Chapter 17.
     """
 
     mean: float
@@ -76,7 +76,7 @@ class Cluster:
 
     `slots` is the most completions on one generator. During `sync`, the transfer of new weights,
     nobody works. Raises `ValueError` unless counts are at least 1, times are not negative and a
-    decode step takes time. Chapter 16.
+    decode step takes time. Chapter 17.
     """
 
     generators: int
@@ -121,7 +121,7 @@ class Schedule:
 
     max_staleness = period - 1 + ahead + slack
 
-    updates: with `slack`, what is slow may be overtaken by so many updates more. Chapter 16.
+    updates: with `slack`, what is slow may be overtaken by so many updates more. Chapter 17.
     """
 
     name: str
@@ -155,7 +155,7 @@ def generate_then_update() -> Schedule:
 def ppo_off_policy(k: int) -> Schedule:
     """Generate k batches, then make k updates: staleness 0 to k - 1.
 
-    Source: Khatri et al. 2025, arXiv:2510.13786, section 3.1. Chapter 16.
+    Source: Khatri et al. 2025, arXiv:2510.13786, section 3.1. Chapter 17.
     """
     return Schedule(f"PPO-off-policy-{k}", period=k)
 
@@ -166,7 +166,7 @@ def pipeline_rl(k: int, target: int | None = None) -> Schedule:
     Trainers wait rather than get more than k updates ahead of a completion; k = 0 is generate,
     then update. Generators work `target` batches ahead of the one being trained, k if absent: as
     far as the bound allows. Source: Piché et al. 2025, arXiv:2509.19128; the bound k is that of
-    Khatri et al. 2025, arXiv:2510.13786, section 3.1. Chapter 16.
+    Khatri et al. 2025, arXiv:2510.13786, section 3.1. Chapter 17.
     """
     ahead = k if target is None else target
     name = f"PipelineRL-{k}" + (f", target {ahead}" if ahead < k else "")
@@ -285,7 +285,7 @@ def simulate(
     `group_size` completions in order are a group, which is trained when its last has finished.
     Tokens are a fluid: weights that arrive in the middle of a decode step split its token.
     Raises `ValueError` unless batch ≥ 1 is made of whole groups, 0 ≤ warmup < updates, and the
-    updates counted make whole periods of the schedule. Chapter 16.
+    updates counted make whole periods of the schedule. Chapter 17.
     """
     if batch < 1 or not 0 <= warmup < updates:
         raise ValueError(
@@ -319,7 +319,7 @@ def ceilings(
     The last: a completion, however long, sees at most `max_staleness` updates go by before its own.
     `updates` is the time of one, or of a whole period if nothing overlaps. No number of
     accelerators raises this ceiling, only a larger batch, more staleness or shorter tails do.
-    Chapter 16.
+    Chapter 17.
     """
     tokens, started = batch * lengths.expected, batch * (schedule.max_staleness + 1)
     update = cluster.update_time(tokens)
@@ -340,7 +340,7 @@ def split(
 
     max over generators of the lower of the `ceilings` of generators and trainers
 
-    Raises `ValueError` for fewer than two accelerators. Chapter 16.
+    Raises `ValueError` for fewer than two accelerators. Chapter 17.
     """
     if accelerators < 2:
         raise ValueError("a generator and a trainer side by side need two accelerators")

@@ -67,7 +67,7 @@ class DatasetTask:
     Reasons of a verdict are those of `verify_math`, and ``bad_reference`` if the data set's own
     answer cannot be read. Raises `FileNotFoundError` for a missing source and `ValueError` naming
     file, line and fix for a row that lacks something, `ImportError` without `datasets`.
-    Chapter 17.
+    Chapter 18.
     """
 
     def __init__(self, source: str, seconds: float = 3.0) -> None:

@@ -50,11 +50,17 @@ def checked_reply(session: object, reply: object) -> Reply:
     name = type(session).__name__
     if not isinstance(reply, Reply):
         raise ValueError(f"{name} answered {reply!r:.60}: return Reply(said, done)")
-    if not all(isinstance(m, Message) and isinstance(m.content, str) for m in reply.messages):
+    several = not isinstance(reply.said, str)
+    if several and not (isinstance(reply.said, Sequence) and all(map(is_text, reply.said))):
         raise ValueError(
             f"{name} said {reply.said!r:.60}: say a text, or Message(text) several times"
         )
     return reply
+
+
+def is_text(message: object) -> bool:
+    """Whether it is a message that says a text."""
+    return isinstance(message, Message) and isinstance(message.content, str)
 
 
 class Session:

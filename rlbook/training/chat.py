@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any, cast
 
@@ -46,7 +47,7 @@ class Dialect:
         ends, tools = tuple(getattr(world, "ends", ())), getattr(world, "tools", None)
         return cls(tokenizer, ends, tools, chat or {})
 
-    @property
+    @cached_property
     def stop(self) -> tuple[int, ...]:
         """Ids of the tokens that end a turn besides the EOS.
 

@@ -156,7 +156,7 @@ def export(
     `run` is the folder of any run, or of one of its steps. Its weights come in the dtype of their
     training, unless another is asked for; an adapter is merged into its base, unless it is asked
     for alone (`adapter`: a folder of peft's). Raises `FileExistsError` if `target` exists,
-    `FileNotFoundError` if there is no checkpoint, `ValueError` if it has no adapter. Chapter 17.
+    `FileNotFoundError` if there is no checkpoint, `ValueError` if it has no adapter. Chapter 18.
     """
     if target.exists():
         raise FileExistsError(f"{target} exists: name a new folder, nothing is overwritten")

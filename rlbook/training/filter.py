@@ -16,7 +16,7 @@ __all__ = ["select_groups"]
 def select_groups(rollouts: Sequence[Rollout], method: Method) -> list[Rollout]:
     """The rollouts of the groups that pass the method's prompt filter; all of them without one.
 
-    Raises `ValueError` for a filter that does not say True or False. Chapters 08 and 16.
+    Raises `ValueError` for a filter that does not say True or False. Chapters 08 and 17.
     """
     if method.prompt_filter is None:
         return list(rollouts)

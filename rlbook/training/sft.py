@@ -79,7 +79,8 @@ def padded(
     for row, answer in enumerate(answers):
         start, stop = len(answer.prompt_ids), len(answer.prompt_ids) + len(answer.token_ids)
         ids[row, :stop] = torch.tensor([*answer.prompt_ids, *answer.token_ids])
-        mask[row, start:stop] = True
+        put_in = getattr(answer, "forced", None) or [False] * len(answer.token_ids)
+        mask[row, start:stop] = ~torch.tensor(put_in, dtype=torch.bool)
     return ids.to(device), mask.to(device)
 
 

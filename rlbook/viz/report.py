@@ -75,7 +75,7 @@ PANELS = (
 
 
 def write_report(folder: str | Path) -> Path:
-    """Write `report.html` into a run folder, finished or not; returns its path. Chapter 17.
+    """Write `report.html` into a run folder, finished or not; returns its path. Chapter 18.
 
     Raises `FileNotFoundError` for a folder without a run.
     """

@@ -138,7 +138,7 @@ def follow(
     """A row per update as it is made, the orchestrator's metrics and the trainer's together.
 
     An update that a restarted trainer makes again comes again. Looks every `seconds`, and a last
-    time when `running()` has become false. Chapter 17.
+    time when `running()` has become false. Chapter 18.
     """
     seen: list[str] = []
     while True:

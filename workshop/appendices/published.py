@@ -1,4 +1,4 @@
-"""Published runs, planned again: how far the budget is from what others measured. Chapter 17."""
+"""Published runs, planned again: how far the budget is from what others measured. Chapter 18."""
 
 import tomllib
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ from workshop.ch08 import figures as ch08
 from workshop.ch10 import figures as ch10
 from workshop.ch11 import figures as ch11
 from workshop.ch13 import figures as ch13
-from workshop.ch16 import figures as ch16
+from workshop.ch17 import figures as ch17
 from workshop.shared.explorer import Explorer
 from workshop.shared.live import LiveFigure
 from workshop.shared.worlds.strategy_mixture import estimator_weight
@@ -122,12 +122,12 @@ def divergence() -> Explorer:
 
 def fit() -> LiveFigure:
     compute, truth = np.geomspace(1500, 100_000, 70), Sigmoid(0.6, 2.0, 7000, 0.38)
-    return ch16.fit_explorer(compute, truth(compute), 0.38, 16_000, truth)
+    return ch17.fit_explorer(compute, truth(compute), 0.38, 16_000, truth)
 
 
 def pipeline() -> LiveFigure:
     costs = Cluster(1, 1, 32, 0.01, 1e-4, 1.0, 2e-4, 1.0)
-    return ch16.pipeline_explorer(costs, mean=2000, max_tokens=8000, batch=128)
+    return ch17.pipeline_explorer(costs, mean=2000, max_tokens=8000, batch=128)
 
 
 EXPLORERS: dict[str, Callable[[], Explorer | LiveFigure]] = {

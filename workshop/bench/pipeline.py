@@ -1,4 +1,4 @@
-"""The simulator of chapter 16 against real asynchronous runs on this machine.
+"""The simulator of chapter 17 against real asynchronous runs on this machine.
 
 What the simulator is given: the seconds that the run needed for an update, for a push and for a
 group from request to verdict; how a decode step grows with its load, measured in the sampler alone;

@@ -1,263 +1,275 @@
-"""Chapter 16: runs drawn again, shares, a twin, a dead prompt, the least staleness; the lab."""
+"""Chapter 16: a loop of two authors, worths of places, a credit by hand, a key; the lab's world."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import log2, sqrt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
+from rlbook.rewards.turns import GROUP
+from rlbook.tasks import Environment, Reply, Verdict
+from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right
 
-from rlbook.scaling import Cluster, Lengths, Sigmoid, ceilings, pipeline_rl
-from workshop.ch16.accelerators import split
-from workshop.ch16.scalerl import published_curves
-from workshop.shared.checks import (
-    check_lines,
-    check_numbers,
-    not_attempted,
-    not_yet,
-    numbers,
-    right,
-    same,
+# A vocabulary in which 47 is a token, so that what was sampled as 4 and 7 can be encoded otherwise.
+TOKENS = {
+    **{str(digit): digit for digit in range(10)},
+    ";": 10,
+    "+": 11,
+    "-": 12,
+    "=": 13,
+    "47": 47,
+}
+TEXTS = {token: text for text, token in TOKENS.items()}
+LIMIT = 3
+
+
+def text_of(ids: Sequence[int]) -> str:
+    """The text of tokens."""
+    return "".join(TEXTS[token] for token in ids)
+
+
+def encode(text: str) -> list[int]:
+    """The tokens of a text, the longest first."""
+    ids = []
+    while text:
+        piece = next(text[:size] for size in (2, 1) if text[:size] in TOKENS)
+        ids.append(TOKENS[piece])
+        text = text[len(piece) :]
+    return ids
+
+
+@dataclass
+class Scripted:
+    """A policy that says these turns, and a session that replies to them; both in order."""
+
+    turns: Sequence[Sequence[int]]
+    replies: Sequence[Reply]
+    said: int = 0
+    heard: list[str] = field(default_factory=list)
+
+    def engine(self, context: Sequence[int]) -> list[int]:
+        """The next turn; the last one for ever."""
+        self.said += 1
+        return list(self.turns[min(self.said, len(self.turns)) - 1])
+
+    def turn(self, text: str) -> Reply:
+        """The next reply; the last one for ever."""
+        self.heard.append(text)
+        return self.replies[min(len(self.heard), len(self.replies)) - 1]
+
+
+PLAYS = (  # what the policy says, what the world replies
+    (((4, 7, 10), (0, 8, 10), (1, 2, 10)), (Reply("-"), Reply("+"), Reply("=", done=True))),
+    (((0, 8, 10), (0, 8, 10), (4, 7, 10)), (Reply("+"), Reply("+"), Reply("-", done=True))),
+    (((1, 10), (9, 10)), (Reply("+"), Reply("=", done=True))),
+    (((4, 7, 10),), (Reply("=", done=True),)),
+    (((3, 10), (2, 10), (1, 10), (0, 10)), (Reply("-"), Reply("-"), Reply("-"), Reply("="))),
 )
 
-SHARES = ((0.5, 3.0), (0.9, 1.92), (0.9, 1.09), (0.2, 2.0))
-RUN = published_curves()["ScaleRL"]
-CLAIM = 0.70  # an asymptote
-TIMES_AS_FAR = (CLAIM - RUN.R_0) / (RUN.A - RUN.R_0)
-LAB_PAIRS, LAB_PARTS = ("far apart", "alike"), (8000, 16_000, 32_000, 64_000)
-RELIABLE = 0.8  # of the seeds in which a rule keeps the better recipe
+
+def play(
+    engine: Callable[[Sequence[int]], list[int]],
+    session: Any,
+    prompt: Sequence[int],
+    text_of: Callable[[list[int]], str],
+    encode: Callable[[str], list[int]],
+    limit: int,
+    *,
+    said_by: Callable[[list[int]], list[int]] = list,
+    over: Callable[[Reply], bool] = lambda reply: reply.done,
+    marks: Callable[[list[int]], list[bool]] = lambda put: [False] * len(put),
+) -> tuple[list[int], list[bool]]:
+    """Section 3: an episode as tokens, and which of them the policy wrote."""
+    ids: list[int] = []
+    mine: list[bool] = []
+    for _ in range(limit):
+        said = engine([*prompt, *ids])
+        ids += said_by(said)
+        mine += [True] * len(said)
+        reply = session.turn(text_of(said))
+        if over(reply):
+            return ids, mine
+        put = encode(reply.said)
+        ids += put
+        mine += marks(put)
+    return ids, mine
 
 
-SEEDS, EVALUATIONS, DRAWS = 10, 16, 400
-Arrays = tuple[np.ndarray, np.ndarray]
+def played(mine: Callable[..., Any], turns: Any, replies: Any) -> list[int]:
+    """What a loop makes of a script, as a row of numbers: tokens, then marks."""
+    script = Scripted(turns, replies)
+    ids, marks = mine(script.engine, script, [1, 3], text_of, encode, LIMIT)
+    return [*ids, -1, *(int(mark) for mark in marks)]
 
 
-def check_redraw(mine: Callable[[np.ndarray, np.ndarray, np.random.Generator], Arrays]) -> bool:
-    """Section 5: mean curves of two arms, as other seeds might have made them."""
+def wrong(**changed: Any) -> Callable[..., tuple[list[int], list[bool]]]:
+    """The loop with one line otherwise."""
+    return lambda *given: play(*given, **changed)
 
-    def rows(pick: Callable[[np.ndarray, np.random.Generator], np.ndarray]) -> Callable:
-        def redraw(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
-            drawn = pick(a, rng)
-            return a[drawn].mean(0), b[drawn].mean(0)
 
-        return redraw
-
-    def points(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
-        drawn = rng.integers(len(a), size=a.shape)
-        return tuple(np.take_along_axis(x, drawn, 0).mean(0) for x in (a, b))
-
-    def apart(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
-        return tuple(x[rng.choice(len(x), len(x))].mean(0) for x in (a, b))
-
+def check_play(mine: Callable[..., Any]) -> bool:
+    """Section 3: the three lines that the reader writes."""
     return check_lines(
         mine,
-        rows(lambda a, rng: rng.choice(len(a), len(a))),
+        play,
         {
-            "a seed moves a whole run: draw rows, not points": points,
-            "a draw for each arm: what a seed means for both no longer cancels": apart,
-            "every draw gives the same: draw with replacement, by the `rng` that is handed in": (
-                rows(lambda a, rng: rng.permutation(len(a)))
+            "token 47 stands where 4 and 7 were sampled: append the ids, encode nothing again": (
+                wrong(said_by=lambda said: encode(text_of(said)))
             ),
-            "more runs than there are: the interval would be too narrow": (
-                rows(lambda a, rng: rng.choice(len(a), 10 * len(a)))
+            "the world's tokens are marked as the policy's: it would be trained to be the world": (
+                wrong(marks=lambda put: [True] * len(put))
             ),
-            "that is one run: draw as many as there are, and take their mean": (
-                rows(lambda a, rng: rng.choice(len(a), 1))
+            "there are more tokens than marks: what the world put in needs a mark as well": (
+                wrong(marks=lambda put: [])
             ),
-            "b's curve comes first: a's is asked first": swapped,
+            "the token that ends a turn is the policy's own: without it nobody learns to stop": (
+                wrong(said_by=lambda said: said[:-1])
+            ),
+            "the world was done, and the loop went on: nobody is asked behind `done`": (
+                wrong(over=lambda reply: False)
+            ),
+            "the loop ends at the first reply: ask the reply whether the world is done": (
+                wrong(over=lambda reply: True)
+            ),
         },
-        [runs_with_a_seed()],
-        "whole runs, the same for both arms",
-        "draw as many row numbers as there are seeds, with replacement; the mean over those rows",
-        outcome=scatter,
+        PLAYS,
+        "one sequence, two authors, and only one of them will be trained",
+        "append what was sampled, stop when the reply is done, mark what was put in with False",
+        outcome=played,
     )
 
 
-def swapped(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
-    """Whole runs of both arms, the second arm's curve first."""
-    drawn = rng.choice(len(a), len(a))
-    return b[drawn].mean(0), a[drawn].mean(0)
-
-
-def runs_with_a_seed() -> Arrays:
-    """Two arms a point apart, of which a seed shifts the whole run alike."""
-    rng = np.random.default_rng(16)
-    shift = rng.standard_normal((SEEDS, 1))
-    noise = 0.3 * rng.standard_normal((2, SEEDS, EVALUATIONS))
-    return shift + noise[0] + 1, shift + noise[1]
-
-
-def scatter(redraw: Callable[..., Arrays], a: np.ndarray, b: np.ndarray) -> list[float]:
-    """How far redraws lie apart, in powers of two of what is expected, and their difference.
-
-    Coarse, since any way of drawing by the generator is as good as another.
-    """
-    rng = np.random.default_rng(0)
-    one, two = (np.array(curves, dtype=float) for curves in zip(
-        *(redraw(a, b, rng) for _ in range(DRAWS)), strict=True))  # fmt: skip
-    if one.shape != (DRAWS, EVALUATIONS) or two.shape != one.shape:
-        raise ValueError("two mean curves are asked, a number for each evaluation")
-    found = [one[:, -1], (one - two)[:, -1], one.mean(1)]
-    expected = [a[:, -1], (a - b)[:, -1], a.mean(1)]
-    ratios = [
-        max(float(drawn.std() / (runs.std() / sqrt(SEEDS))), 2**-6)
-        for drawn, runs in zip(found, expected, strict=True)
-    ]
-    return [float((one - two).mean().round()), *(round(log2(ratio)) for ratio in ratios)]
-
-
-def check_share(answer: Callable[[float, float], float | None]) -> None:
-    """Exercise 1: C / C_mid at which a run has done a share s of the way, for an exponent B."""
-    given = [answer(s, B) for s, B in SHARES]
-    if given[0] is None:
-        not_attempted()
-    elif not same(given[0], 1):
-        not_yet("half of the way is C_mid, whatever B is")
-    else:
-        check_numbers(
-            given,
-            [(s / (1 - s)) ** (1 / B) for s, B in SHARES],
-            "the flatter curve takes more than twice as many of its midpoints to nine tenths",
-            {
-                tuple((1 / s - 1) ** (1 / B) for s, B in SHARES): "upside down: more than half "
-                "of the way takes more than C_mid",
-                tuple((s / (1 - s)) ** B for s, B in SHARES): "a steeper curve takes less: "
-                "a root, not a power",
-                tuple(s / (1 - s) for s, _ in SHARES): "and B? The odds are (C / C_mid)^B",
-            },
-            "solve 1 / (1 + (C_mid / C)^B) = s for C / C_mid",
-        )
-
-
-def check_twin(answer: float | None) -> None:
-    """Exercise 2: C_mid of a run with A = 0.70 that begins like the published ScaleRL."""
-    midpoint = RUN.C_mid * TIMES_AS_FAR ** (1 / RUN.B)
-    twin = Sigmoid(CLAIM, RUN.B, midpoint, RUN.R_0)
-    apart = (f"{twin(C) - RUN(C):.3f} at {C:,}" for C in (300, 1500, 10_000))
+def check_worths(answer: Sequence[float] | None) -> None:
+    """Exercise 1: V before three guesses up to 13: 08, larger; 08 again; 12, smaller."""
     check_numbers(
         answer,
-        midpoint,
-        f"the twins differ by {', '.join(apart)} GPU-hours",
+        (7 / 13, 3 / 5, 1 / 5),
+        "the first guess gained .06, the second threw .40 away, and the verdict cannot tell which",
         {
-            RUN.C_mid: "with the same C_mid the higher asymptote is ahead everywhere",
-            RUN.C_mid * TIMES_AS_FAR: "(A − R_0) / C_mid^B is kept: take the B-th root",
-            RUN.C_mid * TIMES_AS_FAR**RUN.B: "(A − R_0) / C_mid^B is kept: a root, not a power",
-            RUN.C_mid / TIMES_AS_FAR ** (1 / RUN.B): "upside down: who climbs farther from the "
-            "same beginning is half-way later",
-            RUN.C_mid * (CLAIM / RUN.A) ** (1 / RUN.B): "the way begins at R_0, not at 0",
-            midpoint / RUN.C_mid: "in GPU-hours, not in midpoints of the other",
+            (7 / 13, 3 / 5, 3 / 5): "a guess that teaches nothing still costs a turn",
+            (7 / 13, 3 / 6, 1 / 6): "larger than 8, up to 13: how many numbers are that?",
+            (8 / 13, 4 / 5, 2 / 5): "with t guesses left, halving tells 2^t - 1 numbers apart",
+            (3 / 13, 2 / 5, 1 / 5): "one number a guess is found by asking one after the other; "
+            "halving does better",
+            (1.0, 1.0, 1.0): "three guesses tell seven numbers apart, not thirteen",
         },
-        "set (A − R_0) / C_mid^B equal for the two",
-        tolerance=5,
+        "min(1, (2^t - 1) / n) with t guesses left and n numbers still possible, three times",
     )
 
 
-def check_dead_prompt(answer: float | None) -> None:
-    """Exercise 3: new advantage over old if σ is taken with four zeros more."""
-    factor = sqrt(11 / 7)
+def check_beside(answer: Sequence[float] | None) -> None:
+    """Exercise 2: A stood at a place twice and is right, B once and wrong, C once and right."""
     check_numbers(
         answer,
-        factor,
-        "zeros make the batch look calmer, and every step a quarter longer",
+        (1 / 2, -1.0, 1 / 3),
+        "A and C are both right, and A gets more: it is not among those it is compared with",
         {
-            1 / factor: "that is σ, and the advantage is divided by it",
-            factor**2: "that is the variance's; σ is its root",
-            sqrt(12 / 8): "nearly: σ divides by the number of answers minus one",
-            factor - 1: "the new advantage over the old one, not the change",
-            1.0: "the four zeros are counted, though they add nothing to the sum of squares",
+            (1 / 3, -1.0, 1 / 3): "of A's two visits one still stands in its own baseline",
+            (1 / 4, -3 / 4, 1 / 4): "nobody is left out: each is compared with itself as well",
+            (1 / 2, -1.0, 1 / 2): "A was there twice: for B and C that are two visits",
+            (1.0, 0.0, 1.0): "that is the reward; what the others earned there is missing",
         },
-        "the sum of squares stays 7; what is it divided by?",
-        tolerance=5e-3,
+        "the reward less the mean of all visits of *other* episodes to that place",
     )
 
 
-def check_least_k(answer: Callable[[float], int | None], costs: Cluster) -> None:
-    """Exercise 4: the smallest k with which staleness is not the lowest of the three ceilings.
+def check_liar(answer: float | None) -> None:
+    """Exercise 3: three numbers, two guesses, a reply that is false one time in four."""
+    check_numbers(
+        answer,
+        5 / 6,
+        "the first guess is right one time in three, whatever the world says afterwards; of the "
+        "other cases three in four are told the truth",
+        {
+            3 / 4: "the first guess may be right: then nothing is left to be told",
+            1.0: "that is the honest world",
+            2 / 3: "that is a world whose word is a coin",
+            1 / 2: "the two cases are added, not multiplied",
+        },
+        "the first guess finds it, or else the reply is true and the second does",
+    )
 
-    On 16 accelerators with these costs, in batches of 128, with lengths of 2,000 tokens on
-    average, cut at 8,000; for tails of σ = 0.8 and σ = 0.
-    """
 
-    def lowest(k: int, sigma: float) -> str:
-        schedule, tail = pipeline_rl(k), Lengths(2000, sigma, 8000)
-        shape = split(schedule, costs, tail, 128, 16)
-        speeds = ceilings(schedule, shape, tail, 128)
-        return min(speeds, key=lambda name: speeds[name])
+def a_rollout(group: int, places: Sequence[str]) -> Any:
+    """As much of a rollout as a key reads."""
+    turns = [turn for turn in range(len(places) - 1) for _ in range(2)]
+    return SimpleNamespace(
+        group=group, places=list(places), turns=turns, token_ids=list(range(len(turns)))
+    )
 
-    found = {sigma: answer(sigma) for sigma in (0.8, 0.0)}
-    if found[0.8] is None:
+
+VISITS = (
+    (0, ("5 left", "2 left", "5 left", "end")),
+    (0, ("5 left", "5 left", "end")),
+    (1, ("5 left", "2 left", "end")),
+)
+
+
+def company(key: Callable[[Any, int], Any]) -> list[int]:
+    """For all pairs of turns whether a key calls them equal."""
+    rollouts = [a_rollout(*visit) for visit in VISITS]
+    keys = [key(r, turn) for r in rollouts for turn in range(len(r.places) - 1)]
+    if any(found is None or found is ... for found in keys):
+        raise TypeError("NoneType")
+    return [int(one == other) for one in keys for other in keys]
+
+
+def check_key(mine: Callable[[Any, int], Any]) -> bool:
+    """Exercise 4: which turns are compared: those of the group at the same place."""
+    return check_lines(
+        mine,
+        GROUP,
+        {
+            "places of the whole batch: two groups were asked different things": (
+                lambda r, turn: r.places[turn]
+            ),
+            "the whole group, wherever it stands": lambda r, turn: r.group,
+            "the place behind the turn is the turn's own doing": (
+                lambda r, turn: (r.group, r.places[turn + 1])
+            ),
+            "the same turn is not the same place": lambda r, turn: (r.group, turn),
+            "place and turn: who came there later is left out": (
+                lambda r, turn: (r.group, r.places[turn], turn)
+            ),
+        },
+        [()],
+        "whoever stood there is a fair comparison, by whatever road",
+        "a pair: the group, and the place before the turn",
+        outcome=lambda key: company(key),
+    )
+
+
+def check_world(world: Any, turns: Sequence[str] = ()) -> None:
+    """Lab: what any world of several turns must hold to, tried with the reader's own turns."""
+    if world is None or not turns:
         not_attempted()
         return
-    for sigma, given in found.items():
-        k = numbers(given)
-        if len(k) != 1 or not (k[0] >= 0 and k[0] % 1 == 0):
-            not_yet(f"σ = {sigma}: k is a number of updates, whole and not negative")
-            return
-        least = int(k[0])
-        if lowest(least, sigma) == "staleness":
-            not_yet(f"σ = {sigma}: with k = {least} staleness is still the lowest")
-            return
-        if least and lowest(least - 1, sigma) != "staleness":
-            not_yet(f"σ = {sigma}: k = {least - 1} is enough")
-            return
-    right("the longest of all answers sets the pace, and staleness pays for little else")
-
-
-Seen = tuple[str, int]
-
-
-def check_lab(
-    predicted: Mapping[str, int] | None,
-    measured: Mapping[Seen, Sequence[float]] | None,
-    told_apart: bool | None,
-) -> None:
-    """The lab: how often the leader and the fit keep the better of two runs, by pair and part.
-
-    `predicted`: the first part from which on a rule is reliable for the pair far apart. It is
-    answered, not judged. `told_apart`: whether one of the last two parts tells the pair alike.
-    """
-    if predicted is None or measured is None or told_apart is None:
-        not_attempted()
+    if not isinstance(world, Environment):
+        not_yet("an environment has name, levels, sample(seed, n, levels) and begin(problem, seed)")
         return
-    cases = {(pair, part) for pair in LAB_PAIRS for part in LAB_PARTS}
-    if set(predicted) != {"leader", "fit"} or not set(predicted.values()) <= set(LAB_PARTS):
-        not_yet(f'predict a part for "leader" and one for "fit", of {LAB_PARTS}')
-    elif set(measured) != cases:
-        not_yet(f"two shares are asked for each pair of {LAB_PAIRS} and each part of {LAB_PARTS}")
-    elif not all(len(two) == 2 and _are_shares(two) for two in map(numbers, measured.values())):
-        not_yet("two numbers from 0 to 1: in which share of the seeds leader and fit are right")
-    else:
-        shares = {case: numbers(measured[case]).tolist() for case in cases}
-        _judge(predicted, shares, bool(told_apart))
+    if world.sample(3, 4) != world.sample(3, 4):
+        not_yet("sample is to be a function of its arguments: the same seed, other problems")
+        return
+    problem = world.sample(3, 1)[0]
+    first, second = (told(world.begin(problem, 5), turns) for _ in range(2))
+    if first != second:
+        not_yet("two sessions with the same seed and the same turns were told different things")
+        return
+    if world.begin(problem, 5).verdict().correct:
+        not_yet("an episode is right before anybody has said anything")
+        return
+    if not any(reply.done for reply in first[0]):
+        not_yet("your turns have not come to the end of an episode")
+        return
+    right("the world is its arguments' function, and keeps what it knows in the session")
 
 
-def _are_shares(values: np.ndarray) -> bool:
-    return bool(((values >= 0) & (values <= 1)).all())
-
-
-def _judge(
-    predicted: Mapping[str, int], shares: Mapping[Seen, Sequence[float]], told_apart: bool
-) -> None:
-    far, alike = ({part: shares[pair, part] for part in LAB_PARTS} for pair in LAB_PAIRS)
-    if far[8000][0] > 0.2:
-        not_yet("at 8,000 GPU-hours batch 512 leads by far: which of the two is the right one?")
-    elif far[64_000][0] < RELIABLE:
-        not_yet("at 64,000 GPU-hours the curves have crossed: do you compare the last evaluations?")
-    elif far[8000][1] > 0.95:
-        not_yet("so sure at 8,000? Fit the points that were seen by then, and no others")
-    elif min(far[32_000][1], far[64_000][1]) < RELIABLE:
-        not_yet("fit each run with R_0 = 0.38, and compare what the two curves say of 100,000")
-    elif alike[64_000][1] > 0.95:
-        not_yet("every seed moves the asymptote of a run: is it so in yours, of both recipes?")
-    elif told_apart != (max(*alike[32_000], *alike[64_000]) >= RELIABLE):
-        not_yet("your conclusion on the pair alike contradicts what you measured")
-    else:
-        leads, fits = (_reliable_from(far, rule) for rule in (0, 1))
-        right(
-            f"the fit tells the pair far apart from {fits:,} GPU-hours on, the leader from "
-            f"{leads:,}; you said {predicted['fit']:,} and {predicted['leader']:,}"
-        )
-
-
-def _reliable_from(shares: Mapping[int, Sequence[float]], rule: int) -> int:
-    """The first part from which on the rule is right in most of the seeds."""
-    wrong = [part for part in LAB_PARTS if shares[part][rule] < RELIABLE]
-    return min(part for part in LAB_PARTS if part > max(wrong, default=0))
+def told(session: Any, turns: Sequence[str]) -> tuple[list[Reply], Verdict]:
+    """What a session replies, and its verdict."""
+    replies = [session.open()]
+    for text in turns:
+        if replies[-1].done:
+            break
+        replies.append(session.turn(text))
+    verdict = session.verdict()
+    session.close()
+    return replies, verdict

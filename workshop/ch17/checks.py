@@ -1,174 +1,263 @@
-"""Chapter 17: who may start, by rule and by hand; crashes; GPUs for the state; files; the lab."""
+"""Chapter 17: runs drawn again, shares, a twin, a dead prompt, the least staleness; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest.mock import patch
+from math import log2, sqrt
 
-from rlbook.scale.rollout.staleness import in_time
-from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right
+import numpy as np
 
-Recovery = Callable[[int, Sequence[int], int], tuple[Sequence[int], int, int] | None]
-Rule = Callable[[int, int, int, int, int], bool]
-LAB_CASES = (("wait", 2), ("drop", 2), ("wait", 8), ("drop", 8))
+from rlbook.scaling import Cluster, Lengths, Sigmoid, ceilings, pipeline_rl
+from workshop.ch17.accelerators import split
+from workshop.ch17.scalerl import published_curves
+from workshop.shared.checks import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    numbers,
+    right,
+    same,
+)
+
+SHARES = ((0.5, 3.0), (0.9, 1.92), (0.9, 1.09), (0.2, 2.0))
+RUN = published_curves()["ScaleRL"]
+CLAIM = 0.70  # an asymptote
+TIMES_AS_FAR = (CLAIM - RUN.R_0) / (RUN.A - RUN.R_0)
+LAB_PAIRS, LAB_PARTS = ("far apart", "alike"), (8000, 16_000, 32_000, 64_000)
+RELIABLE = 0.8  # of the seeds in which a rule keeps the better recipe
 
 
-def check_in_time(rule: Rule) -> bool:
-    """Who may start: `rule(batch, place, version, prompts, bound)`, judged on 864 cases."""
-    twins: dict[str, Rule] = {
-        "with K = 0 nothing may ever start: is a token of the weights that train it too old?": (
-            lambda b, i, v, prompts, bound: b + i // prompts < v + bound
-        ),
-        "it forgets how far the server's weights are behind the next batch": (
-            lambda b, i, v, prompts, bound: i // prompts <= bound
-        ),
-        "who waits in front? The new group comes after all of them": (
-            lambda b, i, v, prompts, bound: b <= v + bound
-        ),
-        "that many groups are no batch yet: `prompts` of them make one": (
-            lambda b, i, v, prompts, bound: b + i <= v + bound
-        ),
-        "the places 0 to prompts - 1 are all in the next batch: count whole batches": (
-            lambda b, i, v, prompts, bound: b + i / prompts <= v + bound
-        ),
-        "at the last place that you allow stands the first group of a batch that is too late": (
-            lambda b, i, v, prompts, bound: b * prompts + i <= (v + bound + 1) * prompts
-        ),
-        "the bound holds for a batch, and a batch of version b comes one update before b + 1": (
-            lambda b, i, v, prompts, bound: b + i // prompts <= v + bound + 1
-        ),
-    }
+SEEDS, EVALUATIONS, DRAWS = 10, 16, 400
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def check_redraw(mine: Callable[[np.ndarray, np.ndarray, np.random.Generator], Arrays]) -> bool:
+    """Section 5: mean curves of two arms, as other seeds might have made them."""
+
+    def rows(pick: Callable[[np.ndarray, np.random.Generator], np.ndarray]) -> Callable:
+        def redraw(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
+            drawn = pick(a, rng)
+            return a[drawn].mean(0), b[drawn].mean(0)
+
+        return redraw
+
+    def points(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
+        drawn = rng.integers(len(a), size=a.shape)
+        return tuple(np.take_along_axis(x, drawn, 0).mean(0) for x in (a, b))
+
+    def apart(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
+        return tuple(x[rng.choice(len(x), len(x))].mean(0) for x in (a, b))
+
     return check_lines(
-        rule,
-        in_time,
-        twins,
-        product(range(4), range(12), range(3), (1, 4), range(3)),
-        "it will be trained in time, so nothing that was begun is ever thrown away",
-        "number the batches; which of them takes the group, and how many updates after `version`?",
-        lambda function, *probe: float(function(*probe)),
+        mine,
+        rows(lambda a, rng: rng.choice(len(a), len(a))),
+        {
+            "a seed moves a whole run: draw rows, not points": points,
+            "a draw for each arm: what a seed means for both no longer cancels": apart,
+            "every draw gives the same: draw with replacement, by the `rng` that is handed in": (
+                rows(lambda a, rng: rng.permutation(len(a)))
+            ),
+            "more runs than there are: the interval would be too narrow": (
+                rows(lambda a, rng: rng.choice(len(a), 10 * len(a)))
+            ),
+            "that is one run: draw as many as there are, and take their mean": (
+                rows(lambda a, rng: rng.choice(len(a), 1))
+            ),
+            "b's curve comes first: a's is asked first": swapped,
+        },
+        [runs_with_a_seed()],
+        "whole runs, the same for both arms",
+        "draw as many row numbers as there are seeds, with replacement; the mean over those rows",
+        outcome=scatter,
     )
 
 
-def check_credit(answer: Sequence[float] | None) -> None:
-    """Exercise 1: B = 8, K = 2, version 5, 17 groups on their way; then one is rejected."""
+def swapped(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Arrays:
+    """Whole runs of both arms, the second arm's curve first."""
+    drawn = rng.choice(len(a), len(a))
+    return b[drawn].mean(0), a[drawn].mean(0)
+
+
+def runs_with_a_seed() -> Arrays:
+    """Two arms a point apart, of which a seed shifts the whole run alike."""
+    rng = np.random.default_rng(16)
+    shift = rng.standard_normal((SEEDS, 1))
+    noise = 0.3 * rng.standard_normal((2, SEEDS, EVALUATIONS))
+    return shift + noise[0] + 1, shift + noise[1]
+
+
+def scatter(redraw: Callable[..., Arrays], a: np.ndarray, b: np.ndarray) -> list[float]:
+    """How far redraws lie apart, in powers of two of what is expected, and their difference.
+
+    Coarse, since any way of drawing by the generator is as good as another.
+    """
+    rng = np.random.default_rng(0)
+    one, two = (np.array(curves, dtype=float) for curves in zip(
+        *(redraw(a, b, rng) for _ in range(DRAWS)), strict=True))  # fmt: skip
+    if one.shape != (DRAWS, EVALUATIONS) or two.shape != one.shape:
+        raise ValueError("two mean curves are asked, a number for each evaluation")
+    found = [one[:, -1], (one - two)[:, -1], one.mean(1)]
+    expected = [a[:, -1], (a - b)[:, -1], a.mean(1)]
+    ratios = [
+        max(float(drawn.std() / (runs.std() / sqrt(SEEDS))), 2**-6)
+        for drawn, runs in zip(found, expected, strict=True)
+    ]
+    return [float((one - two).mean().round()), *(round(log2(ratio)) for ratio in ratios)]
+
+
+def check_share(answer: Callable[[float, float], float | None]) -> None:
+    """Exercise 1: C / C_mid at which a run has done a share s of the way, for an exponent B."""
+    given = [answer(s, B) for s, B in SHARES]
+    if given[0] is None:
+        not_attempted()
+    elif not same(given[0], 1):
+        not_yet("half of the way is C_mid, whatever B is")
+    else:
+        check_numbers(
+            given,
+            [(s / (1 - s)) ** (1 / B) for s, B in SHARES],
+            "the flatter curve takes more than twice as many of its midpoints to nine tenths",
+            {
+                tuple((1 / s - 1) ** (1 / B) for s, B in SHARES): "upside down: more than half "
+                "of the way takes more than C_mid",
+                tuple((s / (1 - s)) ** B for s, B in SHARES): "a steeper curve takes less: "
+                "a root, not a power",
+                tuple(s / (1 - s) for s, _ in SHARES): "and B? The odds are (C / C_mid)^B",
+            },
+            "solve 1 / (1 + (C_mid / C)^B) = s for C / C_mid",
+        )
+
+
+def check_twin(answer: float | None) -> None:
+    """Exercise 2: C_mid of a run with A = 0.70 that begins like the published ScaleRL."""
+    midpoint = RUN.C_mid * TIMES_AS_FAR ** (1 / RUN.B)
+    twin = Sigmoid(CLAIM, RUN.B, midpoint, RUN.R_0)
+    apart = (f"{twin(C) - RUN(C):.3f} at {C:,}" for C in (300, 1500, 10_000))
     check_numbers(
         answer,
-        (7, 8),
-        "40 groups are trained and 17 on their way, and whoever leaves gives its place back",
+        midpoint,
+        f"the twins differ by {', '.join(apart)} GPU-hours",
         {
-            (7, 7): "what becomes of the place of a rejected group? Look at nano's `group`",
-            (-1, 0): "K batches ahead of the weights, and the one being formed besides",
-            (-1, -1): "K batches ahead of the weights, and the one being formed besides",
-            (47, 48): "the groups already trained count too: the credit has paid for them",
-            (7, 6): "a rejected group takes no further place, it gives one back",
+            RUN.C_mid: "with the same C_mid the higher asymptote is ahead everywhere",
+            RUN.C_mid * TIMES_AS_FAR: "(A − R_0) / C_mid^B is kept: take the B-th root",
+            RUN.C_mid * TIMES_AS_FAR**RUN.B: "(A − R_0) / C_mid^B is kept: a root, not a power",
+            RUN.C_mid / TIMES_AS_FAR ** (1 / RUN.B): "upside down: who climbs farther from the "
+            "same beginning is half-way later",
+            RUN.C_mid * (CLAIM / RUN.A) ** (1 / RUN.B): "the way begins at R_0, not at 0",
+            midpoint / RUN.C_mid: "in GPU-hours, not in midpoints of the other",
         },
-        "trained + started < (v + K + 1) B, and trained are the batches 0 to 4",
+        "set (A − R_0) / C_mid^B equal for the two",
+        tolerance=5,
     )
 
 
-def check_recovery(answer: Recovery) -> None:
-    """Exercise 2: what a trainer replays, waits for and saves: (checkpoint, batches, every)."""
-    if answer(6, [6, 7, 8], 6) is None:
+def check_dead_prompt(answer: float | None) -> None:
+    """Exercise 3: new advantage over old if σ is taken with four zeros more."""
+    factor = sqrt(11 / 7)
+    check_numbers(
+        answer,
+        factor,
+        "zeros make the batch look calmer, and every step a quarter longer",
+        {
+            1 / factor: "that is σ, and the advantage is divided by it",
+            factor**2: "that is the variance's; σ is its root",
+            sqrt(12 / 8): "nearly: σ divides by the number of answers minus one",
+            factor - 1: "the new advantage over the old one, not the change",
+            1.0: "the four zeros are counted, though they add nothing to the sum of squares",
+        },
+        "the sum of squares stays 7; what is it divided by?",
+        tolerance=5e-3,
+    )
+
+
+def check_least_k(answer: Callable[[float], int | None], costs: Cluster) -> None:
+    """Exercise 4: the smallest k with which staleness is not the lowest of the three ceilings.
+
+    On 16 accelerators with these costs, in batches of 128, with lengths of 2,000 tokens on
+    average, cut at 8,000; for tails of σ = 0.8 and σ = 0.
+    """
+
+    def lowest(k: int, sigma: float) -> str:
+        schedule, tail = pipeline_rl(k), Lengths(2000, sigma, 8000)
+        shape = split(schedule, costs, tail, 128, 16)
+        speeds = ceilings(schedule, shape, tail, 128)
+        return min(speeds, key=lambda name: speeds[name])
+
+    found = {sigma: answer(sigma) for sigma in (0.8, 0.0)}
+    if found[0.8] is None:
         not_attempted()
         return
-    replayed, waits, saves = answer(6, [6, 7, 8], 6)
-    if list(replayed) == [7, 8]:
-        not_yet("which batches made the checkpoint of version 6? Count from batch 0")
-    elif (list(replayed), waits) != ([6, 7, 8], 9):
-        not_yet("it replays every batch that its weights have not seen, and waits for the next")
-    elif answer(0, [], 6)[1] != 0:
-        not_yet("without any batches it waits for the batch of its own version")
-    elif list(answer(10, [8, 9, 10], 4)[0]) != [10]:
-        not_yet("a crash may leave batches that the checkpoint has made superfluous")
-    elif saves == 9 or saves % 6:
-        not_yet("checkpoints are made at multiples of `every`, wherever the replay ends")
-    elif (saves, answer(0, [], 6)[2], answer(8, [8, 9, 10, 11], 4)[2]) != (12, 6, 16):
-        not_yet("the next checkpoint comes after the replay's last version, and is not that one")
-    else:
-        right("the batch log and one checkpoint say all of it: the trainer remembers nothing else")
-
-
-def check_least_gpus(answer: float | None) -> None:
-    """Exercise 3: GPUs of 80 GB for the training state of 32.8 billion parameters."""
-    check_numbers(
-        answer,
-        7,
-        "16 bytes a parameter, and the activations still want a place",
-        {
-            2: "that is enough for the weights alone",
-            4: "8 bytes a parameter: where are the two moments of AdamW?",
-            5: "12 bytes a parameter: the gradients live at the same time",
-            6: "rounded down, it does not fit",
-            6.56: "there are no parts of GPUs",
-        },
-        "weights, gradients and two moments, all in float32",
-        tolerance=0.01,
-    )
-
-
-def check_save(save: Callable[[Path, str], object]) -> None:
-    """Exercise 4: a reader sees the old text or the new one, and a crash leaves the old one."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "status.json"
-        path.write_text("old")
-        save(path, "new")
-        if path.read_text() == "old":
-            not_attempted()
+    for sigma, given in found.items():
+        k = numbers(given)
+        if len(k) != 1 or not (k[0] >= 0 and k[0] % 1 == 0):
+            not_yet(f"σ = {sigma}: k is a number of updates, whole and not negative")
             return
-        path.write_text("old")
-        crash = OSError("killed")
-        with (
-            patch("os.replace", side_effect=crash),
-            patch("os.rename", side_effect=crash),
-            suppress(OSError),
-        ):
-            save(path, "new")
-        text = path.read_text() if path.exists() else None
-    if text is None:
-        not_yet("for a moment there is no file at all: a reader may look just then")
-    elif text != "old":
-        not_yet(
-            "you write into the file that somebody may be reading: write beside it, then rename"
-        )
-    else:
-        right("whoever reads sees one of the two; a machine that dies needs a sync to disk besides")
+        least = int(k[0])
+        if lowest(least, sigma) == "staleness":
+            not_yet(f"σ = {sigma}: with k = {least} staleness is still the lowest")
+            return
+        if least and lowest(least - 1, sigma) != "staleness":
+            not_yet(f"σ = {sigma}: k = {least - 1} is enough")
+            return
+    right("the longest of all answers sets the pace, and staleness pays for little else")
 
 
-Case = tuple[str, int]
+Seen = tuple[str, int]
 
 
 def check_lab(
-    predicted: Mapping[Case, Sequence[float]] | None,
-    measured: Mapping[Case, Sequence[float]] | None,
+    predicted: Mapping[str, int] | None,
+    measured: Mapping[Seen, Sequence[float]] | None,
+    told_apart: bool | None,
 ) -> None:
-    """The lab: (updates, share of slow groups among the trained) by what is done when late, and K.
+    """The lab: how often the leader and the fit keep the better of two runs, by pair and part.
 
-    In 600 s, an update every 4 s at best, one group in twenty taking 20 s.
+    `predicted`: the first part from which on a rule is reliable for the pair far apart. It is
+    answered, not judged. `told_apart`: whether one of the last two parts tells the pair alike.
     """
-    if predicted is None or measured is None:
+    if predicted is None or measured is None or told_apart is None:
         not_attempted()
         return
-    if any(set(given) != set(LAB_CASES) for given in (predicted, measured)):
-        not_yet(f"a pair is asked for each of {', '.join(map(str, LAB_CASES))}")
-        return
-    updates = {case: measured[case][0] for case in LAB_CASES}
-    shares = {case: measured[case][1] for case in LAB_CASES}
-    if not all(0 <= share <= 1 for share in shares.values()):
-        not_yet("the second number is a share of the trained groups")
-    elif shares["drop", 2] > 0.01:
-        not_yet("20 seconds are five updates: who may still train a slow group at K = 2?")
-    elif updates["wait", 2] > 0.9 * updates["drop", 2]:
-        not_yet("at K = 2 a batch has to wait for a slow group: does your trainer?")
-    elif not 0.02 < shares["wait", 2] < 0.12:
-        not_yet("whoever waits trains everything: about one group in twenty is slow")
-    elif updates["wait", 8] != updates["drop", 8] or shares["wait", 8] != shares["drop", 8]:
-        not_yet("at K = 8 nothing is late, so there is nothing to wait for or to drop")
-    elif abs(predicted["drop", 2][1] - shares["drop", 2]) > 0.02:
-        not_yet("your prediction for drop at K = 2: how old is a slow group when it is done?")
+    cases = {(pair, part) for pair in LAB_PAIRS for part in LAB_PARTS}
+    if set(predicted) != {"leader", "fit"} or not set(predicted.values()) <= set(LAB_PARTS):
+        not_yet(f'predict a part for "leader" and one for "fit", of {LAB_PARTS}')
+    elif set(measured) != cases:
+        not_yet(f"two shares are asked for each pair of {LAB_PAIRS} and each part of {LAB_PARTS}")
+    elif not all(len(two) == 2 and _are_shares(two) for two in map(numbers, measured.values())):
+        not_yet("two numbers from 0 to 1: in which share of the seeds leader and fit are right")
     else:
+        shares = {case: numbers(measured[case]).tolist() for case in cases}
+        _judge(predicted, shares, bool(told_apart))
+
+
+def _are_shares(values: np.ndarray) -> bool:
+    return bool(((values >= 0) & (values <= 1)).all())
+
+
+def _judge(
+    predicted: Mapping[str, int], shares: Mapping[Seen, Sequence[float]], told_apart: bool
+) -> None:
+    far, alike = ({part: shares[pair, part] for part in LAB_PARTS} for pair in LAB_PAIRS)
+    if far[8000][0] > 0.2:
+        not_yet("at 8,000 GPU-hours batch 512 leads by far: which of the two is the right one?")
+    elif far[64_000][0] < RELIABLE:
+        not_yet("at 64,000 GPU-hours the curves have crossed: do you compare the last evaluations?")
+    elif far[8000][1] > 0.95:
+        not_yet("so sure at 8,000? Fit the points that were seen by then, and no others")
+    elif min(far[32_000][1], far[64_000][1]) < RELIABLE:
+        not_yet("fit each run with R_0 = 0.38, and compare what the two curves say of 100,000")
+    elif alike[64_000][1] > 0.95:
+        not_yet("every seed moves the asymptote of a run: is it so in yours, of both recipes?")
+    elif told_apart != (max(*alike[32_000], *alike[64_000]) >= RELIABLE):
+        not_yet("your conclusion on the pair alike contradicts what you measured")
+    else:
+        leads, fits = (_reliable_from(far, rule) for rule in (0, 1))
         right(
-            f"at K = 2 dropping makes {updates['drop', 2]:.0f} updates instead of "
-            f"{updates['wait', 2]:.0f}, and no slow group is in any of them"
+            f"the fit tells the pair far apart from {fits:,} GPU-hours on, the leader from "
+            f"{leads:,}; you said {predicted['fit']:,} and {predicted['leader']:,}"
         )
+
+
+def _reliable_from(shares: Mapping[int, Sequence[float]], rule: int) -> int:
+    """The first part from which on the rule is right in most of the seeds."""
+    wrong = [part for part in LAB_PARTS if shares[part][rule] < RELIABLE]
+    return min(part for part in LAB_PARTS if part > max(wrong, default=0))

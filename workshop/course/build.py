@@ -28,8 +28,21 @@ from workshop.tools.main_line import SOLUTION, measure
 
 # The chapters of each week; six weeks keep one line, from the policy gradient to today's recipes.
 WEEKS = {
-    12: ((1,), (2,), (3,), (4,), (5,), (6, 7), (8,), (9, 11), (10, 12), (13,), (14, 15), (16, 17)),
-    6: ((1, 2), (3,), (5, 7), (8, 9), (11, 13), (16, 17)),
+    12: (
+        (1,),
+        (2,),
+        (3,),
+        (4,),
+        (5,),
+        (6, 7),
+        (8,),
+        (9, 11),
+        (10, 12),
+        (13,),
+        (14, 15, 16),
+        (17, 18),
+    ),
+    6: ((1, 2), (3,), (5, 7), (8, 9), (11, 13), (17, 18)),
 }
 TO_NOTEBOOK = re.compile(r"\[([^\[\]]*)\]\(([\w/]+\.ipynb)(?:#[^)]*)?\)")
 PAPER = r"\[[^\]]*\]\(https://(?:arxiv\.org|doi\.org)[^)]*\)"

@@ -1,6 +1,6 @@
 """Age × roughness × mask: one sampler, whose weights are batches old, rounded, both, or neither.
 
-Which trust region for which trouble? Chapter 09 asks it of a rough sampler, chapter 16 of old
+Which trust region for which trouble? Chapter 09 asks it of a rough sampler, chapter 17 of old
 tokens, chapter 11 of both, and all three read these four tables. There is no queue: every batch is
 sampled with the weights of `age` batches ago, so age is a dial and not a load. Two updates a batch:
 with one, a ratio to the trainer's own π_old is 1 and nothing that is held to it can act.
@@ -35,7 +35,7 @@ from workshop.shared.design import Arm, Experiment, World, arm, no_columns, vary
 from workshop.shared.worlds import rounded
 
 AGE = 4  # batches of two updates each: 8 updates
-BITS = 4  # of a rough sampler's weights, as in chapters 11 and 16
+BITS = 4  # of a rough sampler's weights, as in chapters 11 and 17
 ROW = METHODS["scalerl"]
 CLIP = RatioClip(0.2, 0.28)
 MASKS = {

@@ -277,7 +277,7 @@ def start_of(experiment: str, arm: str, load: Load) -> pd.DataFrame:
 
 
 def of_pipeline(label: str, column: Column, load: Load) -> Runs:
-    """An arm of chapter 16's pipeline: one table with held-out rows, two rates as two labels."""
+    """An arm of chapter 17's pipeline: one table with held-out rows, two rates as two labels."""
     table, name = load(PIPELINE), label.removesuffix(HALF)
     rows, (first, last) = rows_of(table, label, PIPELINE), column.steps or (80, 80)
     ends = table[table["step"] == last]

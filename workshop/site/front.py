@@ -56,8 +56,8 @@ def figures_page() -> str:
     from workshop.ch03.clip import clip_explorer
     from workshop.ch07.group import group_lab
     from workshop.ch10 import figures as ch10
-    from workshop.ch16 import figures as ch16
-    from workshop.ch16.scalerl import published_curves
+    from workshop.ch17 import figures as ch17
+    from workshop.ch17.scalerl import published_curves
 
     compute = np.arange(2, 75) * 100_000 / 74
     noise = 0.004 * np.random.default_rng(0).standard_normal(len(compute))
@@ -68,8 +68,8 @@ def figures_page() -> str:
         "group": group_lab(),
         "cloud": ch02.cloud_explorer(),
         "weight": ch10.weight_explorer(),
-        "fit": ch16.fit_explorer(compute, reward, 0.38, 16_000, Sigmoid(0.6, 2.0, 9000, 0.38)),
-        "pipeline": ch16.pipeline_explorer(costs, mean=2000, max_tokens=8000, batch=128),
+        "fit": ch17.fit_explorer(compute, reward, 0.38, 16_000, Sigmoid(0.6, 2.0, 9000, 0.38)),
+        "pipeline": ch17.pipeline_explorer(costs, mean=2000, max_tokens=8000, batch=128),
     }
     shown = {name: f"```{{raw}} html\n{made.html()}\n```" for name, made in figures.items()}
     return filled("figures", shown)

@@ -32,7 +32,7 @@ TOLD = {
     "mis geometric_mask",
     "12": "lite_ppo gpg clip_cov kl_cov top_entropy",
     "14": "opd sdpo",
-    "16": "scalerl",
+    "17": "scalerl",
 }
 CHAPTER: Mapping[str, str] = {row: at for at, rows in TOLD.items() for row in rows.split()}
 SPOKEN = {  # where a chapter writes a row in another way

@@ -74,7 +74,7 @@ def launch(
     after every look at the processes.
     Raises `TooManyDeaths` naming the process and the end of its log, `Interrupted` on a signal
     (both leave a folder that `resume` continues), and `ValueError` for what cannot start.
-    Chapter 17.
+    Chapter 18.
     """
     config = cut_once(config)
     if not config.generate.token:  # every start has a secret of its own

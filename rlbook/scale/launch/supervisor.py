@@ -138,7 +138,7 @@ class Supervisor:
     """All processes of a run, as `with Supervisor(commands, layout, limits) as supervisor`.
 
     On the way out every process is asked to stop, later forced to. `start` decides where processes
-    run: on this machine, if nothing else is said. Chapter 17.
+    run: on this machine, if nothing else is said. Chapter 18.
     """
 
     def __init__(

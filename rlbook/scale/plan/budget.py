@@ -3,7 +3,7 @@
 Memory is counted. Times follow from arithmetic and memory bandwidth, with shares and floors that
 were set so that published runs come out (appendix Operations compares). Measure a decode
 step and an update early in a run and put them into `budget.decode_seconds` and
-`budget.update_seconds`. Chapter 17.
+`budget.update_seconds`. Chapter 18.
 """
 
 from collections.abc import Mapping

@@ -70,7 +70,7 @@ class Batches:
 
     A ticket is a problem of the pool under a running number. It is open until its group leaves,
     exactly once: in a batch, or in none. Until then it survives a crash in the newest batch's
-    state, and is asked again under its old number. Chapter 17.
+    state, and is asked again under its old number. Chapter 18.
     """
 
     def __init__(

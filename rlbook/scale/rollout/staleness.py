@@ -12,7 +12,7 @@ takes the last place, so the rule for starting one,
 
 is the same statement about itself, with the target T ≤ K in the place of the bound. A group that
 leaves moves all others forward, so its place (its credit) can be given away: rejected and failed
-groups cannot block the run. Chapter 17.
+groups cannot block the run. Chapter 18.
 """
 
 from collections.abc import Iterable

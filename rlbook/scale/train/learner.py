@@ -26,7 +26,7 @@ class ShardedLearner(Learner):
     """Learns the batches of a full-scale run on all ranks together; every method is collective.
 
     Everything random is in the rollouts and in the seed: the same batches make the same weights.
-    Those after `step` batches are the version of that number. Chapter 17.
+    Those after `step` batches are the version of that number. Chapter 18.
     """
 
     parallel: Ranks

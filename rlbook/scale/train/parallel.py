@@ -29,7 +29,7 @@ class Ranks(LocalProcess):
 
     Every rank holds the whole batch and runs its own micro-batches. All methods are collective:
     every rank calls them, in the same order. With `accumulate` gradients stay whole on each rank
-    until the last micro-batch of an update: they are summed over ranks once. Chapter 17.
+    until the last micro-batch of an update: they are summed over ranks once. Chapter 18.
     """
 
     def __init__(self, device: str = "cpu", accumulate: bool = False):

@@ -35,7 +35,7 @@ FILE_SYSTEM_SECONDS = 60.0  # a batch that rank 0 sees has to be seen by all nod
 
 
 class ScaleTrainer:
-    """The loop. State is in files and in the generators; what is here may be lost. Chapter 17."""
+    """The loop. State is in files and in the generators; what is here may be lost. Chapter 18."""
 
     def __init__(self, layout: Layout, config: ScaleConfig):
         self.layout, self.config = layout, config

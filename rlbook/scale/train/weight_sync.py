@@ -50,7 +50,7 @@ class WeightSync:
     """Brings the learner's weights to whoever lacks them.
 
     `deliver` is collective; rank 0 alone speaks to generators. One that fails is named in a warning
-    and tried again later; the others never wait for it longer than one push may take. Chapter 17.
+    and tried again later; the others never wait for it longer than one push may take. Chapter 18.
     """
 
     def __init__(self, config: ScaleConfig, layout: Layout, learner: ShardedLearner):

@@ -268,7 +268,7 @@ def test_no_token_is_too_old_and_nothing_deadlocks(
         assert sorted(world.trained) == list(range(world.updates * prompts))
 
 
-# Against the simulator of chapter 16
+# Against the simulator of chapter 17
 
 
 def schedule_of(lengths, prompts, max_staleness, updates, update_time, target):

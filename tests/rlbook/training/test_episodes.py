@@ -304,6 +304,7 @@ class Wrong(Session):
     ("does", "message"),
     [
         ({"turn": "larger"}, r"Wrong answered 'larger': return Reply\(said, done\)"),
+        ({"turn": Reply(7)}, "Wrong said 7: say a text"),
         ({"turn": Reply(("larger",))}, r"say a text, or Message\(text\)"),
         ({"open": Reply(done=True)}, "over before the policy has said anything"),
         ({"reward": float("nan")}, "wrong paid nan for turn 0"),

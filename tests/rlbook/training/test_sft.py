@@ -68,6 +68,14 @@ def test_the_mask_covers_the_completion_and_nothing_else():
     assert mask.int().tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0, 0]]
 
 
+def test_what_a_world_put_in_is_read_and_not_imitated(make_rollout):
+    rollout = make_rollout(prompt=(1, 9), tokens=(5, 6, 7, 2))
+    rollout.forced = [False, True, True, False]
+    ids, mask = padded([rollout])
+    assert mask[0, -4:].tolist() == [True, False, False, True]
+    assert ids[0, -4:].tolist() == [5, 6, 7, 2]
+
+
 def test_a_written_answer_ends_with_the_end_of_sequence(policy):
     _, tokenizer = policy
     problem = SumsTask().sample(0, 1)[0]

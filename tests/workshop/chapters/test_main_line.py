@@ -35,8 +35,8 @@ LONGER = {
     "13_reality_check": 247,
     "14_efficient_reasoning": 247,
     "15_credit_assignment": 266,
-    "16_scalerl": 252,
-    "17_capstone": 253,
+    "17_scalerl": 252,
+    "18_capstone": 253,
 }
 
 

@@ -18,8 +18,8 @@ from workshop.ch02 import figures as ch02
 from workshop.ch03 import clip
 from workshop.ch07.group import LABELS, group_lab, methods_as_data, pushes
 from workshop.ch10 import figures as ch10
-from workshop.ch16 import figures as ch16
-from workshop.ch16.accelerators import split
+from workshop.ch17 import figures as ch17
+from workshop.ch17.accelerators import split
 from workshop.shared.live import PARTS, front_end
 from workshop.shared.worlds.baseline_cost import baseline_moments
 from workshop.shared.worlds.strategy_mixture import estimator_weight, likelihood_weight
@@ -31,10 +31,10 @@ FIGURES = {
     "group": group_lab,
     "cloud": ch02.cloud_explorer,
     "weight": ch10.weight_explorer,
-    "fit": lambda: ch16.fit_explorer(
+    "fit": lambda: ch17.fit_explorer(
         COMPUTE, Sigmoid(0.6, 2, 7000, 0.38)(COMPUTE), 0.38, 16_000, Sigmoid(0.6, 2, 7000, 0.38)
     ),
-    "pipeline": lambda: ch16.pipeline_explorer(CLUSTER, 2000, 8000, batch=128),
+    "pipeline": lambda: ch17.pipeline_explorer(CLUSTER, 2000, 8000, batch=128),
 }
 
 
@@ -162,11 +162,11 @@ def test_pipeline(accelerators):
     data = {"cluster": asdict(CLUSTER), "lengths": {"mean": 2000, "max_tokens": 8000}}
     call = "job.grid.map(([staleness, sigma]) => pipelineRun(job, "
     call += "{ staleness, sigma, accelerators: job.accelerators }))"
-    job = {"grid": grid, "batch": 128, "noise": ch16.NOISE.tolist(), "accelerators": accelerators}
+    job = {"grid": grid, "batch": 128, "noise": ch17.NOISE.tolist(), "accelerators": accelerators}
     for (k, sigma), got in zip(grid, node("pipeline", call, **job, **data), strict=True):
         law, schedule = Lengths(2000, sigma, 8000), pipeline_rl(k)
         shape = split(schedule, CLUSTER, law, 128, accelerators)
-        tokens = ch16.lengths_from(ch16.NOISE, law)
+        tokens = ch17.lengths_from(ch17.NOISE, law)
         run = simulate(schedule, shape, tokens, 128, 20, 6)
         turns = replace(CLUSTER, generators=accelerators, trainers=accelerators)
         slow = simulate(generate_then_update(), turns, tokens, 128, 12, 4)

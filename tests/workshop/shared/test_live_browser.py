@@ -12,7 +12,7 @@ from workshop.ch02.figures import cloud_explorer
 from workshop.ch03.clip import clip_explorer
 from workshop.ch07.group import group_lab
 from workshop.ch10.figures import weight_explorer
-from workshop.ch16.figures import pipeline_explorer
+from workshop.ch17.figures import pipeline_explorer
 from workshop.tools.runner import clean
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -70,7 +70,7 @@ def off(notebook: dict, regions: dict[str, set[str]]) -> list[str]:
     return [value for name, told in lines.items() for value in told if value not in regions[name]]
 
 
-@pytest.mark.parametrize("chapter", ["09", "11", "16"])
+@pytest.mark.parametrize("chapter", ["09", "11", "17"])
 def test_age_roughness_and_mask_are_told_alike_in_three_chapters(chapter, regions):
     told = lines_of(page(chapter), regions, ASKED)
     assert len(told) == 5 and sum(map(len, told.values())) >= 8
@@ -88,7 +88,7 @@ def changed(notebook: dict, old: str, new: str) -> dict:
 
 
 def test_a_wrong_copy_of_an_interval_is_found(book):
-    wrong = changed(page("16"), "0.16 [0.08, 0.25]", "0.17 [0.08, 0.25]")
+    wrong = changed(page("17"), "0.16 [0.08, 0.25]", "0.17 [0.08, 0.25]")
     for cell in wrong["cells"]:
         cell.pop("outputs", None)
     assert "0.17 [0.08, 0.25]" in unproved(wrong, book)
@@ -97,14 +97,14 @@ def test_a_wrong_copy_of_an_interval_is_found(book):
 
 def test_a_wrong_copy_of_an_interval_in_words_is_found(book):
     wrong = changed(
-        page("16"), "0.12 to no region (0.09 to 0.14)", "0.12 to no region (0.09 to 0.2)"
+        page("17"), "0.12 to no region (0.09 to 0.14)", "0.12 to no region (0.09 to 0.2)"
     )
     assert unproved(wrong, book) == ["0.12 [0.09, 0.2]"]
 
 
 def test_a_wrong_copy_of_a_scorecard_is_found():
-    wrong = changed(page("16"), "**-0.51 [-0.64, -0.38] pass@1**", "-0.51 [-0.64, -0.38] pass@1")
-    (found,) = stale(wrong, rows_of(QUESTIONS["16"]))
+    wrong = changed(page("17"), "**-0.51 [-0.64, -0.38] pass@1**", "-0.51 [-0.64, -0.38] pass@1")
+    (found,) = stale(wrong, rows_of(QUESTIONS["17"]))
     assert "tokens up to 8 updates old" in found
 
 

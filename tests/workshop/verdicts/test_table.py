@@ -24,7 +24,7 @@ def test_the_ledger_is_made_of_the_committed_tables():
     assert other == [], AGAIN
 
 
-@pytest.mark.parametrize("chapter", ["08", "16"])
+@pytest.mark.parametrize("chapter", ["08", "17"])
 def test_its_rows_are_those_of_the_claims(chapter):
     stored = load_ledger().query("chapter == @chapter").reset_index(drop=True)
     made = pd.DataFrame([as_data(row) for row in ledger(claims([chapter]))])

@@ -70,7 +70,7 @@ class RoughSampler:
 
     With 4 or 5 bits a weight, the probabilities of its tokens and the trainer's agree about as well
     as in a production engine after its repairs. With `exact_head` the head stays as it is: what
-    a head in full precision repairs, and what not. Chapters 11 and 16.
+    a head in full precision repairs, and what not. Chapters 11 and 17.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, bits: int = 4, exact_head: bool = False):

@@ -1,6 +1,6 @@
 """ScaleRL's published curves, its own way to fit them, and the curves it compares them with.
 
-`rlbook.scaling` fits the sigmoid that a run of one's own needs; this is what chapter 16 asks of it.
+`rlbook.scaling` fits the sigmoid that a run of one's own needs; this is what chapter 17 asks of it.
 """
 
 import tomllib
@@ -39,7 +39,7 @@ class Curve(Protocol):
 class SaturatingPowerLaw:
     """R_C = A - D / C^B: what the sigmoid becomes far beyond C_mid, with D = (A - R_0) C_mid^B.
 
-    It has no start: near C = 0 it falls without bound. Chapter 16.
+    It has no start: near C = 0 it falls without bound. Chapter 17.
     """
 
     A: float
@@ -53,7 +53,7 @@ class SaturatingPowerLaw:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """R_C = R_0 + D C^B: what the sigmoid is far before C_mid; it never saturates. Chapter 16."""
+    """R_C = R_0 + D C^B: what the sigmoid is far before C_mid; it never saturates. Chapter 17."""
 
     D: float
     B: float
@@ -81,7 +81,7 @@ def published_curves(R_0: float = INFERRED_R_0) -> dict[str, Sigmoid]:
     """The ten sigmoids of ScaleRL's Table 1, C in GPU-hours.
 
     R_0 is an argument because the paper does not print it; the default is inferred.
-    Source: Khatri et al. 2025, arXiv:2510.13786, Table 1. Chapter 16.
+    Source: Khatri et al. 2025, arXiv:2510.13786, Table 1. Chapter 17.
     """
     table = tomllib.loads((data_dir() / "scalerl_curves.toml").read_text())
     return {name: Sigmoid(**row, R_0=R_0) for name, row in table["curves"].items()}
@@ -104,7 +104,7 @@ def fit_sigmoid_grid(
 
     The defaults are the grid the paper states; its published C_mid lie on finer ones, hence the
     arguments. One asymptote refits B with A held, which is how the paper compares runs whose A
-    agree within the margin. Source: arXiv:2510.13786, appendix A.5. Chapter 16.
+    agree within the margin. Source: arXiv:2510.13786, appendix A.5. Chapter 17.
     """
     compute, reward = points_within(compute, reward, start, stop, 1)
     A, C_mid = (x[..., None] for x in np.meshgrid(asymptotes, midpoints, indexing="ij"))
@@ -135,7 +135,7 @@ def fit_sigmoid_grid(
 def fit_saturating_power_law(
     compute: ArrayLike, reward: ArrayLike, start: float = 0.0, stop: float = np.inf
 ) -> CurveFit:
-    """Least-squares A - D / C^B with A ≤ 1; A and D in closed form for every B. Chapter 16.
+    """Least-squares A - D / C^B with A ≤ 1; A and D in closed form for every B. Chapter 17.
 
     Source: the comparison of arXiv:2510.13786, appendix A.4.
     """
@@ -158,7 +158,7 @@ def fit_saturating_power_law(
 def fit_power_law(
     compute: ArrayLike, reward: ArrayLike, R_0: float, start: float = 0.0, stop: float = np.inf
 ) -> CurveFit:
-    """Least-squares R_0 + D C^B, D in closed form for every B. Chapter 16."""
+    """Least-squares R_0 + D C^B, D in closed form for every B. Chapter 17."""
     compute, reward = points_within(compute, reward, start, stop, 2)
     reference = np.exp(np.log(compute).mean())
 
@@ -203,7 +203,7 @@ def extrapolate(
 ) -> Extrapolation:
     """Fit on start ≤ C ≤ stop with `fit`, predict every point with C > stop.
 
-    Raises `ValueError` if nothing is left to predict. Chapter 16.
+    Raises `ValueError` if nothing is left to predict. Chapter 17.
     """
     fitted = fit(compute, reward, start=start, stop=stop, **settings)
     compute, reward = points_within(compute, reward, np.nextafter(stop, np.inf), np.inf, 1)
@@ -220,7 +220,7 @@ def compare_curves(
     """One row per curve family and end of the fitted range: limit, error there, error beyond.
 
     `A` is the reward promised for unlimited compute; `rmse` is on the fitted points, `beyond`
-    and `bias` on the later ones. Chapter 16.
+    and `bias` on the later ones. Chapter 17.
     """
     families: dict[str, tuple[Callable[..., Fit | CurveFit], dict[str, float]]] = {
         "sigmoid": (fit_sigmoid, {"R_0": R_0}),

@@ -1,4 +1,4 @@
-"""How far more accelerators carry: the simulated pipeline at every size. Chapters 16 and 17."""
+"""How far more accelerators carry: the simulated pipeline at every size. Chapters 17 and 18."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ def scaling(
     A schedule that overlaps divides the accelerators (`split`), one that alternates has
     all of them do both: it is not charged for a split it does not need. The costs of `cluster`
     count, its own numbers of generators and trainers do not. A single accelerator cannot overlap:
-    no row. Chapter 16.
+    no row. Chapter 17.
     """
     rows = []
     for schedule in schedules:
@@ -48,7 +48,7 @@ def knee(rows: Iterable[dict[str, Any]], schedule: Schedule, share: float = 0.5)
     """Accelerators beyond which each does less than `share` of what it does at best.
 
     Interpolated between the sizes of `scaling` on a logarithmic axis; inf if it is never reached.
-    Chapter 16.
+    Chapter 17.
     """
     mine = sorted(
         (row["accelerators"], row["per_accelerator"])

@@ -11,7 +11,7 @@ from rlbook.scaling.simulator import (
     pipeline_rl,
     ppo_off_policy,
 )
-from workshop.ch16.accelerators import knee, scaling, split
+from workshop.ch17.accelerators import knee, scaling, split
 
 TAILED = Lengths(mean=40, sigma=1.0, max_tokens=150)
 COSTS = {"slots": 8, "decode_fixed": 1.0, "decode_per_sequence": 0.05}

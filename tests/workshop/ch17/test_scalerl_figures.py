@@ -1,4 +1,4 @@
-"""Figures of chapter 16: what is drawn is what was fitted or simulated."""
+"""Figures of chapter 17: what is drawn is what was fitted or simulated."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ import pytest
 
 from rlbook.scaling import Cluster, Lengths, Sigmoid, generate_then_update, pipeline_rl, simulate
 from rlbook.stats import Interval
-from workshop.ch16 import figures as scalerl
+from workshop.ch17 import figures as scalerl
 
 COSTS = Cluster(1, 1, slots=4, decode_fixed=0.1, update_fixed=1.0, sync=0.5)
 

@@ -1,12 +1,12 @@
 """ScaleRL's recipe in a true pipeline, with one part exchanged at a time: arms, runs, table.
 
-    python -m workshop.ch16.pipeline seeds=[0,1,2] arms=[PipelineRL-0,PipelineRL-8]
+    python -m workshop.ch17.pipeline seeds=[0,1,2] arms=[PipelineRL-0,PipelineRL-8]
 
 Every arm that `rlbook.scale` can run is run by its processes; those it cannot (PPO-off-policy-k, a
 rounded sampler) by one process. Seconds compare only between arms that took turns on one machine,
 seed by seed. Policies are evaluated after a run, from its checkpoints: no evaluation takes time or
 slots from the run. A finished run is never repeated; `data/results/pipeline.csv` has a row per
-evaluation, with answers, tokens and seconds until then. Chapter 16.
+evaluation, with answers, tokens and seconds until then. Chapter 17.
 """
 
 import shutil
@@ -263,7 +263,7 @@ class Asked:
 def main(arms: tuple[str, ...] = (), seeds: tuple[int, ...] = tuple(range(10))) -> None:
     """Run what is missing and write data/results/pipeline.csv with its manifest."""
     facts, rows, settings, seconds = manifest(), [], {}, {}
-    facts["command"] = "python -m workshop.ch16.pipeline"
+    facts["command"] = "python -m workshop.ch17.pipeline"
     for arm, seed, record in run_arms(arms, seeds):
         print(f"{arm.label}, seed {seed}: {record['seconds']:.0f} s", flush=True)
         rows += [{"arm": arm.label, "seed": seed, **short(row, 4)} for row in record["rows"]]

@@ -1,4 +1,4 @@
-"""The runs of chapter 16's pipeline: arms that differ in one thing, rows that add up."""
+"""The runs of chapter 17's pipeline: arms that differ in one thing, rows that add up."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scaling.own_runs import fit_own_runs, read_runs
 from rlbook.training import write_csv
 from rlbook.training.resume import differences
-from workshop.ch16 import pipeline
+from workshop.ch17 import pipeline
 
 ONE_SETTING = {
     "PipelineRL-0": {"generate.max_staleness", "generate.target_staleness"},

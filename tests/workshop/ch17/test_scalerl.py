@@ -1,4 +1,4 @@
-"""What chapter 16 asks of ScaleRL's curves: the grid of the paper, and the families it compares."""
+"""What chapter 17 asks of ScaleRL's curves: the grid of the paper, and the families it compares."""
 
 import json
 from math import inf
@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import curve_fit, minimize_scalar
 
 from rlbook.scaling import Sigmoid, fit_sigmoid
-from workshop.ch16.scalerl import (
+from workshop.ch17.scalerl import (
     ASYMPTOTE_MARGIN,
     INFERRED_R_0,
     PAPER_ASYMPTOTES,

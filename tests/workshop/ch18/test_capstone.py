@@ -1,4 +1,4 @@
-"""What the figures of chapter 17 and of the appendix on operations draw from."""
+"""What the figures of chapter 18 and of the appendix on operations draw from."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from workshop.appendices.operations import FAR, draw_published
 from workshop.appendices.published import Published
-from workshop.ch17.figures import (
+from workshop.ch18.figures import (
     draw_ages,
     draw_held_out,
     draw_roles,

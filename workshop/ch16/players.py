@@ -1,0 +1,127 @@
+"""Careless players, the base that their episodes teach, and a group that waits for a world.
+
+A player is an engine that is no network: `collect_rollouts` plays it, `sft` imitates it.
+Chapter 16.
+"""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlbook.policy import Completion, Sampler, load_policy
+from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
+from rlbook.scale.rollout.worlds import Worlds
+from rlbook.tasks import Problem
+from rlbook.training import collect_rollouts
+from rlbook.training.chat import Dialect, decode
+from rlbook.training.episodes import Ask, Limits, asked, dialogue
+from rlbook.training.sft import sft
+from workshop.ch16.worlds import Guessing, Walking
+
+
+@dataclass
+class Player:
+    """An engine that is no network: it reads what has been said and says what `play` does."""
+
+    tokenizer: PreTrainedTokenizerBase
+    luck: random.Random = field(default_factory=lambda: random.Random("player"))
+
+    def generate(self, prompts: Sequence[Sequence[int]], *, n: int, **how: Any) -> list[Completion]:
+        return [self.says(decode(self.tokenizer, list(p))) for p in prompts for _ in range(n)]
+
+    def says(self, text: str) -> Completion:
+        """A turn as tokens."""
+        ids = self.tokenizer(f"{self.play(text)};", add_special_tokens=False).input_ids
+        return Completion(ids, [0.0] * len(ids), "stop")
+
+    def play(self, text: str) -> str:
+        """What to say after this."""
+        raise NotImplementedError
+
+
+class Guesser(Player):
+    """Any number that is still possible, and in 15 of 100 turns any number at all."""
+
+    def play(self, text: str) -> str:
+        low, top = 1, int(text[text.index("?") - 2 : text.index("?")])
+        anything = self.luck.randint(low, top)
+        for guess, said in re.findall(r"(\d\d);([+-])", text):
+            if said == "+":
+                low = max(low, int(guess) + 1)
+            else:
+                top = min(top, int(guess) - 1)
+        possible = self.luck.randint(low, top)
+        return f"{anything if self.luck.random() < 0.15 else possible:02d}"
+
+
+class Walker(Player):
+    """Towards the goal in 55 of 100 steps."""
+
+    def play(self, text: str) -> str:
+        asked = text.index("?")
+        goal, here = int(text[asked + 1]), int(text[-1] if ";" in text else text[asked - 1])
+        towards = self.luck.random() < 0.55
+        return "+" if (goal > here) == towards else "-"
+
+
+TAUGHT = {"guess": (Guessing(), Guesser, 2000, 3), "walk": (Walking(8), Walker, 1000, 2)}
+
+
+@cache
+def base_of(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The book's model, taught by the episodes of a careless player: the base of a world."""
+    torch.manual_seed(0)
+    model, tokenizer = load_policy("tiny")
+    world, player, episodes, epochs = TAUGHT[name]
+    problems = world.sample(12345, episodes)
+    told = collect_rollouts(player(tokenizer), tokenizer, world, problems, 1)
+    for _ in sft(model, told, epochs=epochs, batch=64, lr=1e-3):
+        pass
+    return model, tokenizer
+
+
+Ids = list[int]
+Turn = tuple[Callable[[Ids], Ids], Ids, Callable[[Ids], str], Callable[[str], Ids]]
+
+
+def turn_by_turn(sampler: Sampler, tokenizer: PreTrainedTokenizerBase, problem: Problem) -> Turn:
+    """A policy that is asked for one turn at a time, the prompt, and text from and to tokens."""
+
+    def encode(text: str) -> Ids:
+        return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+    def engine(ids: Ids) -> Ids:
+        how = {"n": 1, "max_new_tokens": 4, "seed": len(ids), "stop": encode(";")}
+        return sampler.generate([ids], **how)[0].token_ids
+
+    def text_of(said: Ids) -> str:
+        return decode(tokenizer, said[:-1])
+
+    return engine, Dialect(tokenizer).prompt(problem), text_of, encode
+
+
+async def sleeping_group(tokenizer: PreTrainedTokenizerBase, seconds: float) -> str:
+    """What a group of that world comes to in the rooms of a cluster."""
+    events: Counter[str] = Counter()
+    worlds = Worlds(1, seconds, events)
+    problem = Problem("game-1", "09?", "", 4, {"high": 9, "hidden": 7, "turns": 4})
+    dialect, player = Dialect(tokenizer, (";",)), Guesser(tokenizer)
+
+    async def complete(ask: Ask) -> Completion:
+        return player.says(decode(tokenizer, ask.token_ids))
+
+    try:
+        async with worlds.seats("workshop.ch16.worlds:SleepingGame", problem, 0, [0]) as seats:
+            await asked(complete, dialogue(problem, seats[0], dialect, Limits(24)), worlds.tell)
+    except (GenerationFailed, RequestRefused) as error:
+        return f"{error}; counted: {dict(events)}"
+    finally:
+        worlds.close()
+    return "the world answered in time"

@@ -1,0 +1,1 @@
+"""Chapter 18: what belongs to it alone."""
