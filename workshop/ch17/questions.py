@@ -59,7 +59,7 @@ QUESTIONS = Questions(
         told=another_loss,
         asked=(
             Asked(
-                ids=("S16.1",),
+                ids=("S17.1",),
                 claim="a part exchanged at 4e-4 and at half of it",
                 heading="6 · Evidence: the recipe in a true pipeline",
                 says="So a sentence about a part of a recipe needs the learning rate in it.",
@@ -75,7 +75,7 @@ QUESTIONS = Questions(
                 },
             ),
             Asked(
-                ids=("S16.4",),
+                ids=("S17.4",),
                 claim="the length penalty 'the paper tried'",
                 heading="Deeper: May a thought be interrupted?",
                 says="so ours is not a test of theirs",
@@ -100,14 +100,14 @@ QUESTIONS = Questions(
         told=age,
         asked=(
             Asked(
-                ids=("S16.2",),
+                ids=("S17.2",),
                 claim="the older the lower",
                 heading="Age, rate and mask",
                 says="So an age is large or small only for a learning rate.",
                 runs={"pipeline": ["PipelineRL-0", "PipelineRL-2", "PipelineRL-8"]},
             ),
             Asked(
-                ids=("S16.6",),
+                ids=("S17.6",),
                 claim="the bound is not the target of age",
                 heading="Deeper: What is the bound, and what is the target?",
                 says="With a bound of 8 these may come late while the others go on",
@@ -132,7 +132,7 @@ QUESTIONS = Questions(
         told=a_mask,
         asked=(
             Asked(
-                ids=("S16.3",),
+                ids=("S17.3",),
                 claim="a mask holds old samples",
                 heading="Age, rate and mask",
                 says="Then the mask no longer stands apart from no region",
@@ -153,7 +153,7 @@ QUESTIONS = Questions(
         told=the_row,
         asked=(
             Asked(
-                ids=("S16.7",),
+                ids=("S17.7",),
                 claim="ten updates of our own, one seed",
                 heading="6 · Evidence: the recipe in a true pipeline",
                 says="80 updates, ten seeds.",
@@ -170,7 +170,7 @@ QUESTIONS = Questions(
         },
         asked=(
             Asked(
-                ids=("S16.5",),
+                ids=("S17.5",),
                 claim="A and B of the parts",
                 heading="Deeper: Is it the ceiling or the speed?",
                 says="No difference in $A$ can be told from zero",
@@ -182,7 +182,7 @@ QUESTIONS = Questions(
         claim="rounding of the head parts sampler and trainer",
         asked=(
             Asked(
-                ids=("S16.8",),
+                ids=("S17.8",),
                 claim="the head's rounding",
                 heading="Deeper: What does a head in FP32 do?",
                 says="no verdict here on what a head in FP32 is worth in training",

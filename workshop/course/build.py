@@ -46,6 +46,7 @@ WEEKS = {
 }
 TO_NOTEBOOK = re.compile(r"\[([^\[\]]*)\]\(([\w/]+\.ipynb)(?:#[^)]*)?\)")
 PAPER = r"\[[^\]]*\]\(https://(?:arxiv\.org|doi\.org)[^)]*\)"
+OUTCOMES = re.compile(r"\*\*(?:You will be able to|What you will be able to do)\*\*")
 TO_SOLUTIONS = re.compile(r"(?:Solutions: )?\[[^\]]*\]\(solutions/[^)]*\)\.?")
 SYLLABUS = """# RL for reasoning LLMs: {weeks} weeks
 
@@ -130,7 +131,7 @@ def build(weeks: int, out: Path) -> Path:
         )
         lectures.append(f"| {week} | {title} | [slides](slides/{path.stem}.html) |")
         outcomes += [f"**{title}**\n", *told(notebook, r"(?m)^\* .+(?:\n  .+)*"), ""]
-        papers.append(f"* {title}: {', '.join(told(notebook, PAPER)) or 'the chapter alone'}")
+        papers.append(f"* {title}: {', '.join(papers_of(notebook)) or 'the chapter alone'}")
         worth += [f"| {number} | {h} | `{name}` | {points_of(h)} |" for name, h in checks.items()]
         mistakes += ["", f"## {title}", *misconceptions(checks_module(number))]
     syllabus = {"rows": plan, "outcomes": outcomes, "papers": papers}
@@ -143,9 +144,15 @@ def build(weeks: int, out: Path) -> Path:
 
 
 def told(notebook: NotebookNode, pattern: str) -> list[str]:
-    """What a chapter's first cell says in this form, after "What you will be able to do"."""
-    _, _, rest = notebook.cells[0].source.partition("**What you will be able to do**")
-    return re.findall(pattern, rest)
+    """What a chapter says in this form on its first screen, where it says what one learns."""
+    first = "\n\n".join(c.source for c in notebook.cells[:8] if c.cell_type == "markdown")
+    return re.findall(pattern, OUTCOMES.split(first.partition("\n## ")[0])[-1])
+
+
+def papers_of(notebook: NotebookNode) -> list[str]:
+    """Links to a chapter's papers: of its first screen, or of the line at its end."""
+    ends = "\n".join(c.source.partition("*Papers:*")[2] for c in notebook.cells)
+    return told(notebook, PAPER) or re.findall(PAPER, ends)
 
 
 def handed_out(notebook: NotebookNode, name: str, names: Collection[str]) -> NotebookNode:

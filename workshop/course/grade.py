@@ -170,8 +170,8 @@ def other(probe: tuple, seed: int, copies: int) -> tuple:
             return SimpleNamespace(**{name: drawn(part) for name, part in vars(value).items()})
         if not hasattr(value, "__len__") or len(value) != length:
             return value
-        if isinstance(value, list):
-            return [value[row] for row in rows]
+        if isinstance(value, list | tuple):
+            return type(value)(value[row] for row in rows)
         taken = value[rows]
         if not (taken % 1).any():  # names of groups, masks, rewards of 0 and 1
             return taken

@@ -111,7 +111,7 @@ def break_image(nb):
 
 
 def break_size(nb):
-    nb.cells[2].outputs[0].text = "x" * 410_001
+    nb.cells[2].outputs[0].text = "x" * 530_001
 
 
 def break_bare_widget(nb):
@@ -158,7 +158,7 @@ def break_lost_evidence(nb):
         (break_prose, "cell 0: paragraph of 111 words"),
         (break_table, "cell 0: a | inside a formula ends the cell of its table"),
         (break_image, "cell 1: image/png of 150 kB"),
-        (break_size, "the limit is 400"),
+        (break_size, "the limit is 512"),
         (break_bare_widget, "cell 1: a widget without a static picture"),
         (break_no_check, "no cell asserts or checks anything"),
     ],

@@ -32,7 +32,7 @@ LONGER = {
     "07_dr_grpo": 233,
     "11_dppo": 214,
     "12_tricks_or_traps": 209,
-    "13_reality_check": 247,
+    "13_reality_check": 240,
     "14_efficient_reasoning": 247,
     "15_credit_assignment": 266,
     "17_scalerl": 252,

@@ -17,7 +17,8 @@ from workshop.verdicts.book import QUESTIONS, claims
 from workshop.verdicts.pages import place
 
 ASKED: set[str] = set()
-SHOWN = {"beside_sums", "beside_habits"}  # means in the matrix of rows; nothing is claimed of them
+# Means in the matrix of rows, of which nothing is claimed; what chapter 13 reads over problems.
+SHOWN = {"beside_sums", "beside_habits", "real_sums", "real_thinking"}
 
 
 @pytest.fixture(scope="module")
