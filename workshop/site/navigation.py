@@ -1,8 +1,9 @@
-"""previous · contents · next: the line under a chapter's title and at its end."""
+"""previous · contents · digest · next: the line under a chapter's title and at its end."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import nbformat
 from nbformat import NotebookNode
@@ -16,8 +17,18 @@ def navigation(path: Path, numbered: Sequence[Path]) -> str:
     place = numbered.index(path)
     before, after = numbered[:place][-1:], numbered[place + 1 :][:1]
     links = [f"[← {label(each)}]({each.name})" for each in before]
-    links += [CONTENTS, *(f"[{label(each)} →]({each.name})" for each in after)]
+    links += [CONTENTS, on_one_page(path)]
+    links += [f"[{label(each)} →]({each.name})" for each in after]
     return " · ".join(links)
+
+
+def on_one_page(path: Path) -> str:
+    """The link to the chapter's page in the digest."""
+    digest = path.with_name("appendix_digest.ipynb")
+    texts = (cell.source for cell in nbformat.read(digest, as_version=4).cells)
+    headings = (text.splitlines()[0].lstrip("# ") for text in texts if text.startswith("## "))
+    heading = next(each for each in headings if each.startswith(path.name[:2]))
+    return f"[digest]({digest.name}#{quote(heading.replace(' ', '-'))})"
 
 
 def label(path: Path) -> str:
