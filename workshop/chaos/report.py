@@ -16,8 +16,7 @@ from rlbook.jsonl import read_jsonl
 from rlbook.manifest import manifest, write_manifest
 from rlbook.scale.batch_log import published, read_batch
 from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.vllm_adapter import check_version, vllm_python
-from rlbook.scale.launch.commands import chosen_engine
+from rlbook.scale.generate.vllm_adapter import check_version, chosen_engine, vllm_python
 from rlbook.scale.layout import Layout
 from rlbook.training.runlog import write_csv
 from workshop.chaos.faults import FAULTS

@@ -306,6 +306,6 @@ def test_the_server_may_be_vllms(vllm, config, tmp_path):
         versions.update(v for rollout in rollouts for v in rollout.versions)
 
     learner = asyncio.run(nano.run(run, report))
-    assert nano.commands.chosen_engine(run) == "vllm" and learner.step == 3
+    assert nano.commands.vllm_adapter.chosen_engine(run) == "vllm" and learner.step == 3
     assert {0} < versions <= {0, 1, 2}
     assert rows[0]["mismatch_fresh"] < 1e-2  # its tokens are by the weights that learn them

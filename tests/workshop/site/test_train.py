@@ -192,10 +192,10 @@ def test_it_stands_before_the_section_that_is_named():
     for place in train.PLACES.keys() - {"index"}:
         notebook = nbformat.read(ROOT / f"chapters/{place}.ipynb", as_version=4)
         count = len(notebook.cells)
-        made = train.with_training(notebook, place)
+        made = film.with_training(notebook, place)
         assert len(made.cells) == count + 1 and "data-train" in str(made.cells)
     with pytest.raises(ValueError, match="05_grpo: no section"):
-        train.with_training(nbformat.v4.new_notebook(), "05_grpo")
+        film.with_training(nbformat.v4.new_notebook(), "05_grpo")
 
 
 def test_the_scripts_are_light(folder):
