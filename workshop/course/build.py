@@ -20,11 +20,11 @@ from nbformat import NotebookNode
 from rlbook.paths import ROOT
 from workshop.course.grade import checks_in, checks_module, checks_of, points_of
 from workshop.course.slides import slides
-from workshop.shared.checks import agree, numbers, tensor_of
+from workshop.shared.checks import SOLUTION, agree, numbers, tensor_of
 from workshop.site.navigation import without_navigation
 from workshop.site.notebooks import with_links
 from workshop.site.owner import read_owner
-from workshop.tools.main_line import SOLUTION, measure
+from workshop.tools.main_line import measure
 
 # The chapters of each week; six weeks keep one line, from the policy gradient to today's recipes.
 WEEKS = {

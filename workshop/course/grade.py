@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from nbformat import NotebookNode
 
-from workshop.shared.checks import check_lines, tensor_of
+from workshop.shared.checks import SOLUTION, check_lines, tensor_of
 from workshop.tools.colab import TAG
-from workshop.tools.main_line import HEADING, SOLUTION, highest, loaded, stored
+from workshop.tools.main_line import HEADING, highest, loaded, stored
 
 LINES, LAB = 2, 3  # points of lines in the text and of a lab; an exercise is worth its dots
 SPREAD = 0.1  # of a hidden number around a shown one, relative

@@ -17,7 +17,9 @@ from typing import Any
 from rlbook.paths import ROOT
 
 VARIABLE = "RLBOOK_BOUND_NUMBERS"  # names a file: this run's numbers are going to be written
-SLOT = re.compile(r"(?P<shown>[^\s(\[|*>]*)<!--\{(?P<expression>.+?):(?P<form>[^:{}]*)\}-->")
+SHOWN = r"[^\s(\[|*>]*"  # a bound number is one word
+SLOT = re.compile(rf"(?P<shown>{SHOWN})<!--\{{(?P<expression>.+?):(?P<form>[^:{{}}]*)\}}-->")
+BINDING = re.compile(r"<!--\{.+?\}-->")
 
 
 @dataclass(frozen=True)
@@ -29,22 +31,29 @@ class Bound:
     form: str
 
     def value(self, names: Mapping[str, Any]) -> str:
-        """What a run shows here. Raises `ValueError` naming an expression that has no value."""
+        """What a run shows here. Raises `ValueError` naming an expression that has no value, or one
+        that is no single word: the next run could not tell where it begins.
+        """
         try:
             text = format(eval(self.expression, dict(names)), self.form)
         except Exception as error:
             raise ValueError(f"{self.expression} has no value at the end: {error!r}") from error
+        if not re.fullmatch(SHOWN, text):
+            raise ValueError(f"{self.expression} is {text!r}, no single word: bind its parts")
         return text.replace("-", "−") if text[:1] == "-" else text
 
 
 def bound_numbers(markdown: str) -> Iterator[Bound]:
-    """The bound numbers of a text, in its order."""
-    return (Bound(**found.groupdict()) for found in SLOT.finditer(markdown))
+    """The bound numbers of a text, in its order; `ValueError` for a binding without a format."""
+    for found in BINDING.finditer(markdown):
+        if ":" not in found[0]:
+            raise ValueError(f"{found[0]} binds no number: write <!--{{expression:format}}-->")
+    yield from (Bound(**found.groupdict()) for found in SLOT.finditer(markdown))
 
 
 def without_bindings(markdown: str) -> str:
     """The text as a reader sees it."""
-    return re.sub(r"<!--\{.+?\}-->", "", markdown)
+    return BINDING.sub("", markdown)
 
 
 def filled(markdown: str, values: Mapping[str, str]) -> str:

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+SOLUTION = "solution"  # the tag of a cell that stands in for lines that are not written
+
 
 def right(because: str) -> bool:
     """Say that it is right, and why."""

@@ -15,13 +15,13 @@ from PIL import Image
 
 from rlbook.paths import ROOT
 from workshop.shared.bound import without_bindings
+from workshop.shared.checks import SOLUTION
 from workshop.site.dark import dark_png, dark_svg
 from workshop.site.navigation import without_navigation
 from workshop.site.owner import Owner
 from workshop.site.titles import Drawer, alternative, known, parsed
 from workshop.site.vectors import folder_of, vector_of
 
-SOLUTION = "solution"  # the tag of a cell with one
 WIDGET = "application/vnd.jupyter.widget-view+json"
 DENSITY = 110 / 72  # pixels of a stored picture per point at which it is read best
 LAB_STATE = re.compile(r"mountMaskLab\(host, (\{.*\})\);\n\}\)\(\);</script>", re.DOTALL)

@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from workshop.shared.checks import SOLUTION
 from workshop.tools.hygiene import paragraphs
 
 MAX_WORDS, MAX_CODE_CELLS, MAX_PICTURES = 3000, 30, 6
@@ -21,7 +22,6 @@ MAX_LINES = 120
 WORDS_A_MINUTE, SECONDS_A_LINE, MINUTES_A_PICTURE = 220, 4, 1
 
 COLLAPSED = "jp-MarkdownHeadingCollapsed"
-SOLUTION = "solution"
 HEADING = re.compile(r"^(#{1,6}) +(.+?)\s*$", re.MULTILINE)
 STARTS = {"folded": r"Deeper:", "exercises": r"(\d+ · )?Exercises"}
 ASIDE = re.compile(r"\A#+ Deeper: .+\n\n\*Aside[^*]+\*\Z")

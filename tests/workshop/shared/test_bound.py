@@ -67,3 +67,11 @@ def test_numbers_that_no_cell_fills_are_refused(book):
     notebook = nbformat.read(book, as_version=4)
     with pytest.raises(ValueError, match="does not call `hold`"):
         runner.fill(notebook, {})
+
+
+def test_a_binding_that_no_run_could_fill_again_is_refused():
+    with pytest.raises(ValueError, match=r"<!--\{x\}--> binds no number"):
+        list(bound_numbers("a quarter is 0.25<!--{x}-->"))
+    (interval,) = bound_numbers("from 1 to 2<!--{x:}-->")
+    with pytest.raises(ValueError, match="no single word: bind its parts"):
+        interval.value({"x": "1 to 2"})
