@@ -24,7 +24,7 @@ from rlbook.durable import publish_folder
 from rlbook.policy.adapters import adapter_weights, plain_weights, save_adapter
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.generate.protocol import TRANSFER, GenerationFailed
+from rlbook.scale.generate.protocol import TRANSFER, GenerationFailed, RequestRefused
 from rlbook.scale.generate.vllm_adapter import takes_adapters
 from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import PUSH_BUFFER
@@ -132,7 +132,7 @@ class NCCLTransport(Transport):
         """Send all to a paused generator; one that is `fresh` first has to join a process group."""
         routes, name = routes_of(client, asyncio.get_running_loop()), client.name
         if fresh:
-            with suppress(GenerationFailed):  # of a trainer that has died since
+            with suppress(GenerationFailed, RequestRefused):  # of a trainer that has died since
                 await client.transfer("shutdown_weight_transfer_engine")
 
         def transfer() -> None:
