@@ -22,6 +22,7 @@ from rlbook.exact import FOUR
 from rlbook.scaling.memory import StateMemory
 from rlbook.stats import pass_at_k
 from rlbook.stats.differences import paired_differences
+from rlbook.tasks.audit import Audit
 from rlbook.training import Rollout
 from rlbook.viz import setup
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
@@ -417,3 +418,29 @@ def against(final: pd.DataFrame, pairs: Mapping[str, Sequence[str]]) -> pd.DataF
     ]
     table = pd.DataFrame(found).set_index(["arm", "minus"])
     return table[["mean", "low", "high", "detectable"]]
+
+
+# --- what a verifier gets wrong ------------------------------------------------------------------
+
+
+def draw_audits(ax: Axes, audits: Mapping[str, Audit]) -> None:
+    """Of each verifier, to the left what it misses, to the right what it lets pass."""
+    names = list(audits)[::-1]
+    missed = [100 * audits[name].false_negatives for name in names]
+    passed = [100 * audits[name].false_positives for name in names]
+    ax.barh(names, [-share for share in missed], color=MUTED, height=0.6)
+    ax.barh(names, passed, color=BAD, height=0.6)
+    for row, (left, right) in enumerate(zip(missed, passed, strict=True)):
+        ax.text(-left - 1.5, row, f"{left:.0f} %", ha="right", va="center", color=INK, fontsize=8)
+        ax.text(right + 1.5, row, f"{right:.0f} %", ha="left", va="center", color=INK, fontsize=8)
+    ax.axvline(0, color=INK, lw=0.8)
+    ax.set(xlim=(-115, 115), xticks=[])
+    ax.set_xlabel("right, called wrong   ←   →   wrong, called right")
+
+
+def draw_kept(ax: Axes, solved: Float[Tensor, " P"], kept: Mapping[str, Tensor]) -> None:
+    """Of a prompt's gradient, what a verifier that errs leaves, against its solve rate."""
+    for (name, share), colour in zip(kept.items(), (MUTED, BAD), strict=True):
+        ax.plot(solved, share, color=colour, label=name)
+    ax.set(xlabel="solve rate p", ylabel="share left", xlim=(0, 1), ylim=(0, 1))
+    label_lines(ax)
