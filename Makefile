@@ -25,10 +25,12 @@ UNIT = $(BIN)/python -m pytest -m "not slow" -n $(JOBS) --durations=10 </dev/nul
 # files, tasks, planning, processes and servers in the place of a model. The portable runs leave it
 # out, and the checks of shapes, and benchmarks, of which they keep what compares numbers.
 OF_TEXT := tests/test_environment.py tests/test_layers.py tests/test_package.py \
-	tests/interop $(addprefix tests/rlbook/,interop tasks viz test_cli.py) \
-	$(addprefix tests/rlbook/scale/test_,budget.py evaluate.py launch.py orchestrator.py \
-	orchestrator_killed.py orchestrator_trouble.py report.py staleness.py) \
-	$(addprefix tests/workshop/,site tools verdicts) \
+	tests/interop $(addprefix tests/rlbook/,interop logs tasks viz test_cli.py test_doctor.py \
+	test_durable.py test_logs.py test_mistakes.py test_settings.py) \
+	$(addprefix tests/rlbook/scale/test_,budget.py choose.py config.py evaluate.py forked.py \
+	launch.py machine.py orchestrator.py orchestrator_killed.py orchestrator_process.py \
+	orchestrator_trouble.py own_code.py process.py rehearse.py report.py staleness.py) \
+	$(addprefix tests/workshop/,course site tools verdicts) \
 	$(addprefix tests/workshop/chapters/test_,book_tools.py chapters.py links.py peers.py terms.py)
 OF_SPEED := tests/workshop/bench/test_bench.py::test_part_writes_rows_manifest_and_figure
 NUMBERS = JAXTYPING_DISABLE=1 $(UNIT) $(addprefix --ignore=,$(OF_TEXT)) $(addprefix --deselect=,$(OF_SPEED))

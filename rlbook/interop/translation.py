@@ -138,10 +138,12 @@ def unsaid(method: Method, settled: Mapping[str, bool]) -> dict[str, str]:
         "likelihood": method.likelihood and f"{method.likelihood:g} log π of right answers",
         "shaping": method.reward_shaping != "none" and method.reward_shaping,
         "prompts": method.prompt_filter
-        and "only those that " + filter_text(method.prompt_filter).removesuffix(", resampled"),
+        and f"keeping only groups that {filter_text(method.prompt_filter)}".removesuffix(
+            ", resampled"
+        ),
     }
     return {
-        column: f"no word for {value}"
+        column: f"no setting for {value}"
         for column, value in used.items()
         if value and not settled.get(column, False)
     }

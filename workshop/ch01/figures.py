@@ -161,7 +161,7 @@ def watch_rounds(
         "habits",
         "sums",
         colours=ARMS,
-        title="Share right among fresh samples, a line for each run",
+        title="Share right among fresh samples after 0 to 3 rounds, a line for each run",
         limits={"sums": (0, 0.8), "habits": (0, 0.8)},
     )
     live.side_by_side(runs, trained, total=rounds, lines={run: run[1] for run in runs})

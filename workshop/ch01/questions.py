@@ -19,8 +19,9 @@ def live(results: pd.DataFrame, cooling: pd.DataFrame) -> dict[str, str]:
             values = runs.loc[(arm, world), column]
             after = f"{values.mean():.2f} [{values.min():.2f}, {values.max():.2f}]"
             found[f"{name}_{world}"] = f"{before[temperature]:.2f} → {after}"
-        colder = f"{before[1.0]:.2f} → {before[0.25:1.0].max():.2f}, the best temperature"
-        found[f"cooled_{world}"] = colder
+        best = before[0.25:1.0].idxmax()
+        colder = f"{before[best]:.2f} at T = {best:g}, {before[0.0]:.2f} greedily"
+        found[f"cooled_{world}"] = f"{before[1.0]:.2f} → {colder}"
     return found
 
 

@@ -132,6 +132,17 @@ def judged_after(
     return after, pd.DataFrame(rows, columns=["world", "arm", "one sample", "greedy"])
 
 
+def beside_start(
+    results: pd.DataFrame, untrained: Sequence[World], held: Mapping[str, Sequence[Problem]]
+) -> pd.DataFrame:
+    """Mean, smallest and largest over the runs of an arm, under the worlds before training."""
+    before = {(world.task.name, "before training", 0): world for world in untrained}
+    table = pd.concat([judged_after(before, held)[1], results])
+    places = table["world"].map({world.task.name: i for i, world in enumerate(untrained)})
+    arms = table.iloc[places.argsort(kind="stable")].groupby(["world", "arm"], sort=False)
+    return arms.agg(["mean", "min", "max"]).round(2)
+
+
 def accuracy_at(
     world: World, problems: Sequence[Problem], temperature: float, n: int = 8
 ) -> Bool[np.ndarray, "prompts n"]:

@@ -118,7 +118,7 @@ def by_hand(penalty: Tensor, advantages: Tensor) -> None:
         "advantages": [f"{a:+.2f}" for a in advantages],
         "loss": [f"{n}/16 × {a:+.2f}" for n, a in pairs],
     }
-    notes = {"verdicts": "filter", "rewards": "±1, ramp", "loss": "window, token mean"}
+    notes = {"verdicts": "group filter", "rewards": "±1, ramp", "loss": "window, token mean"}
     title = "Four repairs; and because C is long, D is blamed less"
     schematic(title, {*notes}, columns, notes)
     plt.show()

@@ -324,7 +324,7 @@ QUESTIONS = Questions(
                 ids=("S08.4", "S12.5", "C12.9"),
                 claim="the filter keeps care: best, +7 points or +1.4",
                 heading="9 · What did each part earn, and at what price?",
-                says="The filter minus the cliff is",
+                says="The overlong filter minus the cliff, at 32 tokens and asked with 80, is",
                 runs={
                     "tight_limit": ["filter", "cliff"],
                     "tight_limit_control": ["filter", "cliff"],
@@ -371,7 +371,7 @@ QUESTIONS = Questions(
                 ids=("S08.5",),
                 claim="dynamic sampling learns more per update",
                 heading="9 · What did each part earn, and at what price?",
-                says="Give GRPO as many answers, and the lead is gone",
+                says="(an arm that is not in the picture) the lead is gone",
                 runs={
                     "unsolvable": ["+ dynamic sampling", "GRPO, twice the batches"],
                     "equal_answers": ["+ dynamic sampling", "GRPO"],

@@ -23,12 +23,12 @@ ASKED = 16  # prompts of each level, answers to each
 
 
 def progress(runs: Mapping[str, ReuseRun]) -> pd.DataFrame:
-    """Of each clip: batches until the good token has ½, its growth in the first, share masked."""
+    """Of each clip: batches until the good token has ½, its growth in the first, updates masked."""
     rows = {}
     for name, run in runs.items():
         growth = (run.probs[1, 0] / run.probs[0, 0]).item()
         rows[name] = [run.batches_until(token=0), growth, run.masked[0, 0].item()]
-    columns = ["batches until p > ½", "growth in batch 1", "share masked"]
+    columns = ["batches until p > ½", "growth in batch 1", "its updates masked"]
     return pd.DataFrame(rows, index=columns).T
 
 
@@ -47,7 +47,8 @@ def batches_needed(
 
     by_updates = pd.DataFrame({n: needed(updates=n) for n in UPDATES}).T
     by_length = pd.DataFrame({far: needed(lr=far / 0.6) for far in LENGTHS}).T
-    return by_updates.rename_axis("updates per batch"), by_length.rename_axis("length of one of 16")
+    by_length = by_length.rename_axis("step in log π (16 updates)")
+    return by_updates.rename_axis("updates per batch"), by_length
 
 
 def ask_levels(policy: tuple, n: int) -> tuple[list[list[Rollout]], pd.DataFrame]:

@@ -177,7 +177,7 @@ def same_as_trainer(train: Callable[..., Iterator], method: Method, loss: Callab
     apart = max((mine - its).abs().max().item() for mine, its in pairs)
     if apart > 1e-4:
         raise ValueError(f"a weight differs from Trainer's by {apart:.1e}: is it the same loss?")
-    print(f"largest difference in a weight after 16 updates: {apart:.1e}")
+    print(f"your loop and the package, 16 updates: parameters differ by at most {apart:.1e}")
     return apart
 
 

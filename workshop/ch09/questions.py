@@ -45,7 +45,8 @@ QUESTIONS = Questions(
     Question(
         claim="a clip masks the rare token that ought to grow",
         row={
-            "exact": "up to four updates a batch: none; at sixteen it takes three times as long",
+            "exact": "up to four updates a batch no token is masked; at sixteen PPO needs three "
+            "times as many batches",
             "pressing": "half of the good `check ` (section 1, one run)",
             "control": "plain sums: less than one token in a hundred",
             "paper": "MiniMax: *However*, *Aha*",
@@ -89,7 +90,7 @@ QUESTIONS = Questions(
         told=the_cap,
     ),
     Question(
-        claim="a clip held to the sampler, minus a capped weight",
+        claim="clip at μ, minus CISPO (section 5)",
         row={
             "pressing": "old tokens: {a clip held to the sampler, for a capped weight | tokens 8 "
             "updates old, own rates}; rough sampler: {a clip held to the sampler, for a capped "
@@ -105,7 +106,7 @@ QUESTIONS = Questions(
                 ids=("S09.4", "S09.5", "C09.16"),
                 claim="the cap itself helps; a clip must not be held to a sampler, never or +.40",
                 heading="5 · When is a mask the better choice?",
-                says="This verdict **falls**, because the rates decide it.",
+                says="So the verdict **falls**: the choice of the rate had made it.",
                 runs={
                     "mask_new": ["CISPO", "clip at μ"],
                     "mask_old": ["CISPO", "clip at μ"],
@@ -134,7 +135,7 @@ QUESTIONS = Questions(
                 ids=("S09.7",),
                 claim="GSPO learns faster than DAPO",
                 heading="7 · How wide must the window be?",
-                says="Chapter 12's ladder has GSPO, with its own width, ahead of DAPO on sums",
+                says="Chapter 12's ladder has GSPO ahead of DAPO on sums",
                 runs={
                     "methods": ["gspo", "dapo"],
                     "ladder_sums": ["GSPO", "DAPO"],

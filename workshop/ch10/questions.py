@@ -72,10 +72,10 @@ QUESTIONS = Questions(
     Question(
         claim="where prompts share a choice MaxRL keeps pass@64 that RLOO gives up",
         row={
-            "exact": "the elected share, for every N",
+            "exact": "52 % guesses with MaxRL, none with RLOO (section 5)",
             "pressing": "one shared opening: {MaxRL keeps what RLOO gives up | a shared opening, "
             "lr 3e-2} and {MaxRL keeps what RLOO gives up | a shared opening, lr 1e-1}",
-            "control": "short sums only: nobody loses (section 5, one run)",
+            "control": "short sums only: neither falls below the base (section 5, one run)",
             "paper": "highest at large k: mazes, GSM8K, Qwen3",
         },
         experiments={
@@ -103,18 +103,17 @@ QUESTIONS = Questions(
     Question(
         claim="it pays at the first try",
         row={
-            "exact": "below the base's pass@1",
+            "exact": "below RLOO, above the base (section 5); in a folded world below both",
             "pressing": "{... and pays in one try | a shared opening, lr 3e-2} and "
-            "{... and pays in one try | a shared opening, lr 1e-1}; habits, forty batches, the "
-            "weight "
-            "alone: {MaxRL's weight and nothing else | habits, forty batches, own rates}",
+            "{... and pays in one try | a shared opening, lr 1e-1}; habits, the same mean, own "
+            "rates: {MaxRL's weight and nothing else | habits, forty batches, own rates}",
             "control": "plain sums: {control: MaxRL on habits | habits, own rates}",
             "paper": "no such price reported",
         },
         told=first_try,
     ),
     Question(
-        claim="rare rules are learned sooner (powers, batches 6 to 15)",
+        claim="rare rules are learned sooner (powers answered right, batches 6 to 15)",
         row={
             "exact": "w(p) = (1 − (1−p)^(N−1)) / p",
             "pressing": "{... the rarer the rule, the more | habits, power, steps 6–15, lr 3e-4} "
@@ -137,7 +136,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S10.4",),
                 claim="MaxRL: rare rules sooner, easy ones dip",
-                heading="6 · Where nothing is shared: rare rules",
+                heading="6 · Does it help with rare rules, where no opening is shared?",
                 says="It does not follow that it is ahead in practice.",
                 runs={
                     "habits_rates": ["MaxRL", "RLOO"],
@@ -181,7 +180,7 @@ QUESTIONS = Questions(
         claim="a group without a success teaches nothing",
         row={
             "exact": "0 under all three",
-            "pressing": "habits: the first success comes to all at about the same batch",
+            "pressing": "habits: the first success comes to RLOO and MaxRL at about the same batch",
             "paper": "Algorithm 1: 0 by definition",
         },
     ),

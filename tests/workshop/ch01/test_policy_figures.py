@@ -79,9 +79,9 @@ def test_the_scorecard_holds_what_the_runs_reached():
     )
     cooling = pd.DataFrame({w: {0.0: 0.9, 0.25: 0.3, 1.0: 0.2} for w in ("sums", "habits")})
     lines = QUESTIONS.scorecard(**live(results, cooling)).data.splitlines()
-    _, _, keep, _, cooled, mode = (line.split(" | ") for line in lines)
+    _, _, keep, _, cooled, mode = (line.strip("| ").split(" | ") for line in lines)
     assert keep[2] == "0.20 → 0.50 [0.40, 0.60]"
-    assert cooled[3] == "0.20 → 0.30, the best temperature"
+    assert cooled[2] == "0.20 → 0.30 at T = 0.25, 0.90 greedily"
     assert mode[2] == "0.90 → 0.25 [0.20, 0.30]"
 
 

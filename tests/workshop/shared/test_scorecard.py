@@ -14,16 +14,20 @@ CLIP = Question(
 def test_a_question_is_a_line_with_a_dash_where_nothing_was_looked_at():
     silent = Question(claim="nobody sees this")
     head, rule, line = Questions(CLIP, silent).scorecard().data.splitlines()
-    assert head.startswith("| claim | exact | trained where it presses |")
+    assert head == "| claim | exact | paper |"  # no column of dashes
     assert set(rule) <= set("| -")
-    assert line == "| a clip holds rare tokens back | 15 \\| 13 batches | – | – | DAPO |"
+    assert line == "| a clip holds rare tokens back | 15 \\| 13 batches | DAPO |"
+    other = Question(claim="entropy", row={"control": "0.1"})
+    *_, line = Questions(CLIP, other).scorecard().data.splitlines()
+    assert line == "| entropy | – | 0.1 | – |"
 
 
 def test_a_name_in_braces_is_a_difference_of_the_ledger_or_a_number_of_the_page():
     row = load_ledger().iloc[0]
     named = Question(claim="c", row={"control": f"{{{row.claim} | {row.world}}}, live {{found}}"})
-    line = Questions(named).scorecard(found=0.5).data.splitlines()[-1]
+    *_, line, _, note = Questions(named).scorecard(found=0.5).data.splitlines()
     assert f"{difference(row)}, live 0.5 |" in line
+    assert "Bold" in note
 
 
 @pytest.mark.parametrize(
