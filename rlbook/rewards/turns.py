@@ -105,9 +105,8 @@ class BesideCredit:
     def __call__(self, rollouts: Sequence[Rollout]) -> dict[str, PerTurn]:
         returns = [turn_returns(r, self.discount) for r in rollouts]
         others = of_others(returns, keys_of(rollouts, self.key))
-        return spread(
-            rollouts, [list(map(less, *row)) for row in zip(returns, others, strict=True)]
-        )
+        beside = zip(returns, others, strict=True)
+        return spread(rollouts, [list(map(less, *turns)) for turns in beside])
 
 
 @dataclass(frozen=True)

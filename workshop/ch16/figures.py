@@ -93,6 +93,14 @@ def wasted(rollouts: Sequence[Rollout]) -> float:
     return float(np.mean(told))
 
 
+def shares_found(rollouts: Sequence[Rollout]) -> tuple[float, float, float]:
+    """Shares of episodes that find the number, that do at once, and that a blind guess would."""
+    found = [r.correct for r in rollouts]
+    at_once = [r.correct and r.turn_count == 1 for r in rollouts]
+    luck = [1 / r.problem.meta["high"] for r in rollouts]
+    return float(np.mean(found)), float(np.mean(at_once)), float(np.mean(luck))
+
+
 def telling(rollouts: Sequence[Rollout]) -> list[Rollout]:
     """Of the first group of the hardest level with a wasted guess and a find, one of each."""
     for _, members in groupby(rollouts, key=lambda r: r.group):

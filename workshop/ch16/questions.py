@@ -22,7 +22,7 @@ QUESTIONS = Questions(
         },
     ),
     Question(
-        claim="credit that knows places is nearer the truth",
+        claim="priced places are nearer the truth than outcomes",
         row={
             "exact": "correlation with the change of worth, untrained walker: outcome {far}, "
             "priced {near}",
@@ -32,7 +32,7 @@ QUESTIONS = Questions(
     Question(
         claim="exact credit teaches more where places ask for different rules (minus outcome)",
         row={
-            "exact": "worth by backward induction",
+            "exact": "worths computed from the last step backwards",
             "pressing": "walk with doors: {exact_doors} of arrivals",
             "control": "one rule for all cells: {exact_one}",
         },

@@ -193,7 +193,8 @@ def pushed_pieces(
 def heading(problem: Problem, remark: str = "") -> list[Span]:
     """A problem with its answer, and a remark."""
     prompt = Span(problem.prompt.strip(), bold=True)
-    return [prompt, Span(f"  ({problem.answer})    {remark}", MUTED)]
+    answer = f"({problem.answer})    " if problem.answer else ""
+    return [prompt, Span(f"  {answer}{remark}", MUTED)]
 
 
 def legend_of(rows: Sequence[Sequence[float]], name: str) -> list[Span]:
