@@ -32,7 +32,8 @@ def check_reinforce_loss(loss: Loss) -> bool:
         LOSSES,
         [(logp, graded, padded, 0.5), (logp, graded, padded, -1.0)],
         "its gradient pushes every token that was chosen, as hard as its answer was better than b",
-        "for one answer with reward 1, b = ½ and log-probabilities −1 and −2 the loss is 1.5",
+        "for two answers with rewards 1 and 0, b = ½, the first with log-probabilities −1 and −2, "
+        "the second with −4 alone, the loss is −0.25",
         gradient_and_value,
     )
 
@@ -103,6 +104,10 @@ LOSSES: dict[str, Loss] = {
     ),
     "one mean over all tokens: add up each answer's tokens first, then take the mean over the "
     "answers": token_mean,
+    "an (N, N) table: `advantages[:, None]` meets every log-probability with every advantage. "
+    "Both are (N,), so multiply them as they are": partial(
+        loss_of, value=lambda a, log_pi: -(a[:, None] * log_pi).mean()
+    ),
     "second line: that is π of the answer, not its logarithm": partial(
         loss_of, log_pi=lambda logp, mask: (logp * mask).sum(1).exp()
     ),

@@ -1,9 +1,11 @@
 """Chapter 02: worlds small enough to draw, and what a baseline does to the noise of a gradient."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -11,11 +13,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
-from rlbook.exact import FillerPolicy, SoftmaxPolicy, TokenTree
+from rlbook.exact import FOUR, FillerPolicy, SoftmaxPolicy, TokenTree
 from rlbook.stats import bootstrap_interval
+from rlbook.tasks.habits import FAMILIES
+from rlbook.training import Trainer
+from rlbook.viz import LivePlot
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
+from workshop.shared.evidence import FAMILY_COLOURS
 from workshop.shared.explorer import Explorer, slider
 from workshop.shared.live import LiveFigure
+from workshop.shared.opening import quiet_setup as quiet_setup
+from workshop.shared.schematic import chapter_map
 from workshop.shared.worlds.baseline_cost import (
     baseline_moments,
     constant_baselines,
@@ -27,6 +35,107 @@ COLOURS = {"none": MUTED, "mean": BAD, "optimal": GOOD}
 SOLVE_RATES = tuple(i / 26 for i in range(1, 26))
 STEP = 2.5  # learning rate of the steps drawn in the triangle
 CORNERS = np.array([(0.5, 3**0.5 / 2), (0.0, 0.0), (1.0, 0.0)])
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+YOURS = "1 and 2, minus the mean"
+SHADES = {"rewards 0 and 1": "#6b6b6b", "rewards 1 and 2": "#D55E00", YOURS: "#0072B2"}
+FOUR_FAMILIES = {name: level for level, name in enumerate(list(FAMILIES)[:4], 1)}
+Histories = Mapping[str, Sequence[Mapping[str, float]]]
+
+
+def opening(runs: Mapping[str, Trainer]) -> LivePlot:
+    """First screen: two runs side by side as they train, and the map of the chapter.
+
+    Raises `ValueError` if the point does not cost a fifth of all answers and lengthen the gradient.
+    """
+    title = "One point more for every answer, and the model learns far less"
+    live = LivePlot("accuracy", "grad_norm", title=title, colours=SHADES, smooth=3)
+    live.side_by_side(runs)
+    chapter_map({"advantages": "reward − baseline", "loss": "−Â log π"})
+    plt.show()
+    plain, more = (both_ends(live.history).loc[name] for name in runs)
+    if plain.iloc[0] < more.iloc[0] + 0.2 or more.iloc[1] < 2 * plain.iloc[1]:
+        raise ValueError("the point does not cost what the title says")
+    return live
+
+
+def both_ends(histories: Histories) -> pd.DataFrame:
+    """Share right in the last four batches of every run, and the length of its first gradient."""
+    runs = {name: pd.DataFrame(rows) for name, rows in histories.items()}
+    late = {name: run["accuracy"].tail(4).mean() for name, run in runs.items()}
+    first = {name: run["grad_norm"].iloc[0] for name, run in runs.items()}
+    return pd.DataFrame({"right, last 4 batches": late, "first gradient": first})
+
+
+def watch_again(
+    live: LivePlot, run: Iterable[Mapping[str, float]], total: int
+) -> dict[str, list[Mapping[str, float]]]:
+    """A reader's own run beside the two of the first screen; the rows of all three.
+
+    Raises `ValueError` if it does not end well above rewards 1 and 2.
+    """
+    title = "The mean repairs what one point more had broken"
+    again = LivePlot("accuracy", "grad_norm", title=title, colours=SHADES, smooth=3)
+    again.history |= live.history
+    for _ in again.watch(run, YOURS, total=total):
+        pass
+    again.close()
+    ends = both_ends(again.history)["right, last 4 batches"]
+    if ends[YOURS] < ends["rewards 1 and 2"] + 0.15:
+        raise ValueError("the mean has not repaired it")
+    return dict(again.history)
+
+
+def watch_families(run: Iterable[Mapping[str, float]], total: int) -> pd.DataFrame:
+    """Draw a run as a line per family; the batch at which each first passes one half and .9.
+
+    Judged by means over five batches. Raises `ValueError` if the families do not pass one half in
+    the order in which the right rule is frequent.
+    """
+    title = "The rarer the right rule, the later it passes one half"
+    live = LivePlot("share right", title=title, colours=FAMILY_COLOURS, smooth=5)
+    parts = {name: f"level {level}" for name, level in FOUR_FAMILIES.items()}
+    for _ in live.watch(run, total=total, parts=parts):
+        pass
+    live.close()
+    rows = {name: [row.get("share right", np.nan) for row in live.history[name]] for name in parts}
+    smooth = pd.DataFrame(rows).rolling(5, min_periods=1).mean()
+    table = pd.DataFrame({f"passes {goal}": first_above(smooth, goal) for goal in (0.5, 0.9)})
+    if not table["passes 0.5"].is_monotonic_increasing:
+        raise ValueError(f"the families pass one half in another order: {dict(table.iloc[:, 0])}")
+    return table
+
+
+def first_above(curves: pd.DataFrame, goal: float) -> pd.Series:
+    """The first batch, counted from 1, at which each column is above a goal, if it ever is."""
+    above = curves.gt(goal)
+    return (above.idxmax() + 1).where(above.any()).astype("Int64")
+
+
+def pushed_by(baselines: Sequence[float]) -> pd.DataFrame:
+    """The four completions under several baselines: their advantages, and which way each pushes."""
+    arrows = {1: "up", 0: "not pushed", -1: "down"}
+    table = {"tokens": FOUR.lengths.tolist(), "reward": FOUR.rewards.int().tolist()}
+    for number in baselines:
+        weights = (FOUR.rewards - number).tolist()
+        pushed = [f"{weight:+g}, {arrows[np.sign(weight)]}" for weight in weights]
+        table[f"b = {number:g}"] = pushed
+    return pd.DataFrame(table, index=FOUR.names)
+
+
+def three_clouds(
+    policy: SoftmaxPolicy, rewards: Float[Tensor, "3"], clouds: Mapping[str, Float[Tensor, "B 3"]]
+) -> dict[str, float]:
+    """Estimates of one gradient with several baselines; the share of steps that lead downhill."""
+    shares = {name: downhill(policy, rewards, cloud) for name, cloud in clouds.items()}
+    _, axes = plt.subplots(1, 3, figsize=(8.4, 3.1))
+    for ax, (name, cloud) in zip(axes, clouds.items(), strict=True):
+        draw_triangle(ax, policy, rewards, cloud)
+        ax.set_title(f"{name}:\n{shares[name]:.0%} of the steps go downhill", fontsize=10)
+    plt.show()
+    return shares
 
 
 # --- three answers in a triangle -----------------------------------------------------------------

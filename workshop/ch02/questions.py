@@ -75,8 +75,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S02.3", "T02.2"),
                 claim="one point more for every answer is noise; a mean repairs it",
-                heading="9 · Evidence",
-                says="Subtracting the mean gives 0.23 back",
+                heading="9 · Evidence: does a baseline pay?",
+                says='because "batch mean" is the same run for both rewards',
                 runs={"baselines": ["none, 1/2", "none, 0/1", "batch mean"]},
             ),
         ),

@@ -13,14 +13,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
+from rlbook.exact import FOUR
 from rlbook.objectives import RatioClip, Tokens, Weights, token_ratio, weigh
 from rlbook.stats.differences import paired_differences
 from rlbook.tasks import SumsTask
 from rlbook.training import Rollout, TrainBatch
+from rlbook.viz import LivePlot
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
+from workshop.ch03.worlds import SLOW, Reused
 from workshop.shared.evidence import WORTH, by_arm, colour_of
 from workshop.shared.explorer import Explorer, slider
+from workshop.shared.opening import quiet_setup as quiet_setup
+from workshop.shared.schematic import chapter_map
 from workshop.shared.texts import tint, token_texts
 from workshop.shared.worlds.gae_walk import Walk, gae_table
 
@@ -31,29 +37,81 @@ RUNS = {
     "plain": "reinforce",
     "weighted": "no trust region",
     "clipped": "clip 0.2",
-    "weighted, a tenth of the rate": "no trust region",
+    SLOW: "no trust region",
 }
 USES = ("4 passes of 4", "16 minibatches")
 
 
-def reuse_figure(gains: Mapping[str, Sequence[float]], fresh: pd.DataFrame) -> Figure:
-    """What updates on one batch raise, pass by pass, beside the accuracy of fresh answers.
+def opening(runs: Mapping[str, Reused], fresh: pd.DataFrame) -> None:
+    """First screen: what updates on one batch raise, pass by pass, and accuracy on fresh answers.
 
-    `gains`: of every run a value per pass; `fresh`: a column per run, passes as index.
+    `fresh` has a column per run, passes as index. Raises `ValueError` where a title is not true.
     """
-    fig, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.2))
+    _, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.2))
     for name, arm in RUNS.items():
         style, colour = ("--" if "tenth" in name else "-"), colour_of(arm)
-        left.plot(range(len(gains[name])), gains[name], style, color=colour)
+        gains = runs[name].gains
+        if min(gains[-1], gains[-1] - gains[1]) <= 0:
+            raise ValueError(f"{name} has not gained on its own batch")
+        left.plot(range(len(gains)), gains, style, color=colour)
         label = name.replace("weighted, a", "a")
         right.plot(fresh.index, fresh[name], "o" + style, color=colour, label=label)
-    left.set(title="The batch says: better and better", ylabel="what the updates raise, on it")
-    right.set(title="Fresh answers: only small steps gain", ylabel="held-out accuracy")
+    ends = fresh.iloc[-1] - fresh.iloc[0]
+    if not ends["plain"] < ends["weighted"] < -0.1 < ends["clipped"] < 0.05 < ends[SLOW]:
+        raise ValueError("fresh answers do not fall for two runs and rise for small steps alone")
+    left.set(title="On its own batch every run gains", ylabel="mean of (ρ − 1) Â over its tokens")
+    right.set(title="Fresh answers: in the end only small steps gain", ylabel="share right")
     right.set_ylim(0, 0.5)
     for ax in (left, right):
         ax.set_xlabel("passes over the same 64 answers")
     label_lines(right)
-    return fig
+    plt.show()
+    chapter_map({"advantages": "a critic's", "loss": "ratio · clip"})
+    plt.show()
+
+
+def sixteen_tokens(tokens: Tokens) -> pd.DataFrame:
+    """The tokens A1 … D2 of the four completions: probability then and now, ratio, advantage."""
+    names = [f"{name[0]}{t + 1}" for name, n in zip(FOUR.names, FOUR.lengths.tolist(), strict=True)
+             for t in range(n)]  # fmt: skip
+    on = FOUR.mask
+    columns = {
+        "π_old": FOUR.logp_old[on].exp(),
+        "π_θ": FOUR.logp[on].exp(),
+        "ratio": tokens.ratio[on],
+        "Â": tokens.advantages[on],
+    }
+    return pd.DataFrame({name: column.numpy() for name, column in columns.items()}, names)
+
+
+def watch(
+    runs: Mapping[str, Iterator[Mapping[str, float]]],
+    models: Mapping[str, object],
+    total: int,
+    title: str = "At 1.5e-4 the clip keeps the run alive",
+) -> dict[str, list[Mapping[str, float]]]:
+    """Make two runs side by side, accuracy and drift drawn as they go; the rows of each.
+
+    Raises `ValueError` if the clip does not keep the run alive.
+    """
+    shades = {"with your clip": colour_of("clip 0.2"), "without": colour_of("no trust region")}
+    limits = {"accuracy": (0, 0.8), "drift": (0, 0.25)}
+    live = LivePlot("accuracy", "drift", title=title, colours=shades, smooth=3, limits=limits)
+    live.side_by_side(runs, models, total=total)
+    ends = last_three({"": live.history})["accuracy"]
+    if ends["", "with your clip"] < ends["", "without"] + 0.1:
+        raise ValueError("the run with a clip does not end above the one without")
+    return {name: list(rows) for name, rows in live.history.items()}
+
+
+def last_three(rates: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> pd.DataFrame:
+    """Means over the last three batches of every run, a row per rate and run."""
+    ends = {
+        (rate, name): pd.DataFrame(rows).tail(3)[["accuracy", "drift", "clip fraction"]].mean()
+        for rate, runs in rates.items()
+        for name, rows in runs.items()
+    }
+    return pd.DataFrame(ends).T
 
 
 @dataclass(frozen=True)
@@ -286,6 +344,18 @@ def changes_of_v(
         if digits and digits[-1] + 1 < len(values):
             change = values[digits[-1] + 1] - values[digits[0]]
             yield int(step[1]) + int(step[2]) == int(step[3]), change
+
+
+def change_at_results(
+    rollouts: Sequence[Rollout], judged: TrainBatch, tokenizer: PreTrainedTokenizerBase
+) -> pd.DataFrame:
+    """How V changes over the digits of right results and of wrong ones, and their numbers."""
+    changes: list[tuple[bool, float]] = []
+    for rollout, v, own in zip(rollouts, judged.values_old, judged.mask, strict=True):
+        changes += changes_of_v(rollout, v[own].tolist(), tokenizer)
+    by = pd.DataFrame(changes, columns=["right", "change"]).groupby("right")["change"]
+    table = pd.DataFrame({"results": by.size(), "mean change of V": by.mean()})
+    return table.rename({True: "right", False: "wrong"}).rename_axis("result in the working")
 
 
 def explained_by(rollouts: Sequence[Rollout], task: SumsTask) -> pd.Series:

@@ -130,9 +130,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S03.4", "C03.A"),
                 claim="sixteen updates pay, with a clip: +.08 or +.065",
-                heading="8 · Evidence: the map",
-                says="four passes end 0.08 above one update on the same answers, sixteen "
-                "minibatches 0.07. Without a clip the gain is not resolved.",
+                heading="8 · Evidence: do sixteen updates pay?",
+                says="Without a clip the gain is not resolved.",
                 runs={
                     "reuse": [
                         "4 passes of 4, clip 0.2",

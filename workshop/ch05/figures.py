@@ -1,8 +1,6 @@
 """Chapter 05: what a prompt is worth, and what its solve rate decides about its share."""
 
-import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -24,12 +22,12 @@ from rlbook.stats import pass_at_k
 from rlbook.stats.differences import paired_differences
 from rlbook.tasks.audit import Audit
 from rlbook.training import Rollout
-from rlbook.viz import setup
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from workshop.bases.habits_card import majority
 from workshop.ch05.worlds import HeldOut
 from workshop.shared.evidence import FAMILY_COLOURS, by_arm, colour_of, compare_bars
 from workshop.shared.explorer import Explorer, choice, slider
+from workshop.shared.opening import quiet_setup as quiet_setup
 from workshop.shared.schematic import chapter_map, schematic
 
 SOLVE_RATES = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
@@ -38,12 +36,6 @@ Exact = Callable[[Callable, Float[Tensor, " P"], int], tuple[Tensor, Tensor]]
 
 
 # --- what a prompt is worth ----------------------------------------------------------------------
-
-
-def quiet_setup() -> None:
-    """The style, threads and seeds of `rlbook.viz.setup`, for a picture above the imports."""
-    with redirect_stdout(io.StringIO()):
-        setup()
 
 
 def opening(held: HeldOut, batches: int = 8) -> None:

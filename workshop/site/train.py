@@ -56,7 +56,7 @@ SETTINGS = {"rate": 3e-4, "prompts": 4, "parts": 2}
 # Where it stands: the two methods, and the section of a chapter before which.
 PLACES = {
     "index": (("reinforce", "grpo"), ""),
-    "02_reinforce": (("reinforce", "reinforce_batch_mean"), "Why this is the gradient"),
+    "02_reinforce": (("reinforce", "reinforce_batch_mean"), "Why is this the gradient"),
     "05_grpo": (("grpo", "dr_grpo"), "Can GRPO change what a model believes?"),
     "08_dapo": (("grpo", "dapo"), "Train it where it hurts"),
 }

@@ -2,12 +2,14 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from matplotlib.collections import PathCollection
 
 from rlbook.exact import FillerPolicy, SoftmaxPolicy, TokenTree
 from workshop.ch02 import figures as ch02
+from workshop.ch02.worlds import answers_needed
 from workshop.shared.worlds.baseline_cost import relative_noise
 
 POLICY = SoftmaxPolicy.from_probs([0.2, 0.5, 0.3])
@@ -92,3 +94,15 @@ def test_the_tail_of_pulls_is_put_into_words(ax):
     pulls = torch.cat([torch.ones(99), torch.tensor([99.0])]).double()
     ch02.draw_pulls(ax, torch.arange(100) % 2, pulls)
     assert any("1 % of the answers,\n50% of all pull" in text.get_text() for text in ax.texts)
+
+
+def test_the_first_batch_above_a_goal_counts_from_one():
+    curves = pd.DataFrame({"soon": [0.2, 0.6, 0.4], "never": [0.1, 0.5, 0.2]})
+    found = ch02.first_above(curves, 0.5)
+    assert found["soon"] == 2 and found.isna()["never"]
+
+
+def test_two_answers_need_what_their_odds_say_without_a_baseline():
+    """Scores 1 − p and −p: the second moment over the squared mean, less one, is (1 − p) / p."""
+    needed = answers_needed((0.3, 0.9))
+    assert needed["none"].tolist() == pytest.approx([0.7 / 0.3, 0.1 / 0.9])

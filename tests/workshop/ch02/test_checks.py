@@ -120,8 +120,12 @@ def test_nothing_is_said_before_an_attempt(said):
         (lambda logp, rewards, mask, b: (rewards - b).sum(), "does not depend on logp"),
         (lambda logp, rewards, mask, b: -((rewards - b) * logp).mean(), "must match the size"),
         (
+            lambda logp, rewards, mask, b: -((rewards - b)[:, None] * (logp * mask).sum(1)).mean(),
+            "an (N, N) table",
+        ),
+        (
             lambda logp, rewards, mask, b: 2 * ch02.loss_of(logp, rewards, mask, b),
-            "the loss is 1.5",
+            "the loss is −0.25",
         ),
     ],
 )

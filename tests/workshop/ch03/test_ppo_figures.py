@@ -7,6 +7,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from rlbook.exact import FOUR
+from rlbook.objectives import Tokens
 from rlbook.tasks import SumsTask
 from rlbook.training import RunConfig, Trainer
 from workshop.ch03.figures import (
@@ -16,10 +18,12 @@ from workshop.ch03.figures import (
     draw_walk,
     explained_by,
     masked_by_probability,
+    sixteen_tokens,
     slip_of,
     tokens_between,
     typical_pair,
 )
+from workshop.ch03.worlds import CLIPPED, Reused
 from workshop.shared.texts import token_texts
 from workshop.shared.worlds.gae_walk import Walk
 
@@ -117,3 +121,18 @@ def test_a_pair_is_right_and_slipped(rollouts, trainer):
     assert slip_of(rollouts[wrong].text)
     with pytest.raises(ValueError, match="sample more"):
         typical_pair([r for r in rollouts if r.correct])
+
+
+def test_the_sixteen_tokens_are_named_and_their_ratio_is_that_of_their_probabilities():
+    advantages = FOUR.rewards[:, None].expand(4, 8) - 0.5
+    table = sixteen_tokens(Tokens.of(FOUR.logp, FOUR.logp_old, advantages, FOUR.mask))
+    assert list(table.index[[0, 5, -1]]) == ["A1", "B2", "D2"] and len(table) == 16
+    assert table["ratio"].tolist() == pytest.approx((table["π_θ"] / table["π_old"]).tolist())
+    assert table["Â"].tolist() == [0.5] * 6 + [-0.5] * 10
+
+
+def test_nothing_is_gained_before_the_first_pass(rollouts):
+    batch = Trainer(RunConfig(method=CLIPPED, prompts=8)).learner.prepare(rollouts)
+    likelier = batch.logp_old + 0.1 * batch.advantages[:, None]
+    gains = Reused(rollouts, batch, [batch.logp_old, likelier], {}).gains
+    assert gains[0] == 0 < gains[1]

@@ -25,8 +25,6 @@ def name(path):
 SHAPED = [path for path in NUMBERED if "folded" in places(read(path))]
 # Main lines that still show more code than a reader has time for: none may grow.
 LONGER = {
-    "02_reinforce": 234,
-    "03_ppo": 270,
     "04_rlhf": 283,
     "06_rloo": 219,
     "07_dr_grpo": 233,

@@ -30,7 +30,10 @@ def test_no_question_is_asked_twice_and_most_rest_on_arms():
         ({"runs": {"reuse": ["two updates"]}}, "S03.4: reuse has no ['two updates']"),
         ({"how": "live"}, "S03.4: either arms or how it was decided"),
         ({"heading": "8 · Evidence"}, "S03.4: chapter 03 has no section '8 · Evidence'"),
-        ({"says": "clips always pay"}, "S03.4: '8 · Evidence: the map' does not say"),
+        (
+            {"says": "clips always pay"},
+            "S03.4: '8 · Evidence: do sixteen updates pay?' does not say",
+        ),
     ],
 )
 def test_what_a_row_says_wrongly_is_found(change, found):
