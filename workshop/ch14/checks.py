@@ -1,11 +1,15 @@
 """Chapter 14: a length reward, a token's weight; prices, Kimi, discounts, compute; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from rlbook.objectives import reward_to_go
+from rlbook.rewards import TeacherReward
+from rlbook.training import RunConfig, Trainer, adamw
 from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right, same
 
 GROUPS = (
@@ -38,7 +42,7 @@ def away_from(
 
 
 def check_shorter(mine: Callable[..., Sequence[float]]) -> bool:
-    """Section 3: the length reward that the reader writes."""
+    """Section 2: the length reward that the reader writes."""
 
     def signed(lengths: Lengths, right: Verdicts, price: float = 0.1) -> list[float]:
         aim = goal_of(lengths, right)
@@ -121,6 +125,27 @@ def check_weight(mine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> bool:
         "the teacher's log-probability minus the student's, 0 outside the mask, detached",
         outcome,
     )
+
+
+def same_as_trainer(
+    distil: Callable[..., None], config: RunConfig, teacher: PreTrainedModel
+) -> float:
+    """The largest difference of a weight after one update and after the package's `Trainer`.
+
+    `distil(model, optimizer, rollouts)` makes it. Raises `ValueError` above a hundredth of what the
+    update has changed.
+    """
+    trainer = Trainer(config, reward=TeacherReward(teacher))
+    start, twin, rollouts = deepcopy(trainer.model), deepcopy(trainer.model), trainer.collect()
+    distil(twin, adamw(twin, config.optimizer), rollouts)
+    trainer.learn(rollouts)
+    trios = zip(*(m.parameters() for m in (start, twin, trainer.model)), strict=True)
+    pairs = [((b - a).abs().max().item(), (b - c).abs().max().item()) for a, b, c in trios]
+    moved, apart = map(max, zip(*pairs, strict=True))
+    print(f"weights moved by up to {moved:.1e}; loop and Trainer differ by {apart:.1e}")
+    if apart >= moved / 100:
+        raise ValueError("the loop is not the package's")
+    return apart
 
 
 def check_price(price: float | None, budget: float | None) -> None:

@@ -1,20 +1,23 @@
-"""Chapter 14: what length may cost, what data are worth, what a teacher saves; a real model."""
+"""Chapter 14: what length may cost, what data are worth, what a teacher saves."""
 
 from collections.abc import Callable, Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from transformers import PreTrainedTokenizerBase
 
+from rlbook.exact import FOUR
 from rlbook.rewards import KimiLength, L1Exact, L1Max, LengthCost
-from rlbook.stats import t_interval
 from rlbook.tasks import Problem
 from rlbook.tasks.habits import FAMILIES
 from rlbook.training import Rollout
 from rlbook.training.rewards import Reward
-from rlbook.viz.style import BAD, GOOD, MUTED, label_lines
-from workshop.shared.evidence import ARM_COLOURS
+from rlbook.viz.style import BAD, GOOD, MUTED, label_lines, use_style
+from workshop.ch14.claims import taught
+from workshop.shared.evidence import ARM_COLOURS, load_results
+from workshop.shared.schematic import chapter_map, schematic
 from workshop.shared.texts import (
     WIDTH,
     TextPanel,
@@ -73,13 +76,15 @@ def draw_rules(axes: Sequence[Axes], lengths: Sequence[int] = range(8, 81)) -> N
     label_lines(axes[0])
 
 
-LIVE = {
-    "price from the start": "#D55E00",
-    "no price": "#1b1b1b",
-    "price after 12 steps": "#0072B2",
+LIVE = {"0.02 a token": "#D55E00", "no price": "#1b1b1b"}
+PRICED = {"at once": "#D55E00", "after 12 batches": "#0072B2", "no price": "#1b1b1b"}
+TAUGHT = {
+    "RL": ARM_COLOURS["RL"],
+    "RL, MaxRL": ARM_COLOURS["MaxRL"],
+    "48 examples": "#882255",
+    "SFT on the teacher": ARM_COLOURS["SFT on the teacher"],
+    "on-policy distillation": ARM_COLOURS["on-policy distillation"],
 }
-
-
 BREVITY = {
     "no price": "#1b1b1b",
     "0.02 a token": "#D55E00",
@@ -89,33 +94,131 @@ BREVITY = {
     "falling limit": "#E69F00",
     "Concise RL, eight problems": "#8c8c8c",
 }
+BESIDE = {  # where a rule's name stands: tokens saved, accuracy won
+    "0.02 a token": (-8.6, 0.036),
+    "ShorterBetter": (-2.6, 0.004),
+    "Kimi, after a warm-up": (-8.6, -0.066),
+    "L1-Max, 24 tokens": (-9.0, -0.018),
+    "falling limit": (-2.6, 0.03),
+    "Concise RL, eight problems": (-6.4, -0.088),
+}
 
 
-def draw_brevity(
-    axes: Sequence[Axes], runs: pd.DataFrame, start: pd.DataFrame, budgets: Sequence[int]
-) -> None:
-    """Accuracy over tokens, a dot per run; share right within each budget, mean over seeds."""
-    cloud, curves = axes
-    columns = [f"right_within_{n}" for n in budgets]
-    cloud.plot(start["length"][0], start["pass@1"][0], "o", mfc="none", color=MUTED)
-    cloud.annotate(
-        "start",
-        (start["length"][0], start["pass@1"][0]),
-        (-6, -12),
-        textcoords="offset points",
-        color=MUTED,
-        fontsize=8.5,
+def opening() -> None:
+    """First screen: a price at once and late, four ways to spend 2,560 answers, and the map.
+
+    A dot per run of `late_price`, `distillation` and `teacher_null`. Raises `ValueError` if the
+    early price does not cost accuracy in every run, the late one does, or RL passes a pupil.
+    """
+    use_style()
+    prices = load_results("late_price_eval")
+    pupils = taught(load_results("distillation_eval"), load_results("teacher_null_eval"))
+    right = prices.set_index(["arm", "seed"])["pass@1"].unstack("arm")
+    ends = pupils.set_index(["arm", "seed"])["pass@1_habits"].unstack("arm")
+    behind = ends[["SFT on the teacher", "on-policy distillation"]].min(axis=1) - ends["RL"]
+    late = right["after 12 batches"] - right["no price"]
+    if (right["at once"] > right["no price"] - 0.3).any() or late.min() < -0.1 or behind.min() < 0:
+        raise ValueError(f"titles do not hold: {late.min():+.2f} late, pupils {behind.min():+.2f}")
+    _, (cloud, dots) = plt.subplots(1, 2, figsize=(9.2, 3.1), width_ratios=(1, 1.1))
+    for arm, colour in PRICED.items():
+        runs = prices[prices["arm"] == arm]
+        cloud.scatter(runs["length"], runs["pass@1"], color=colour, s=22, alpha=0.7, lw=0)
+    cloud.text(14.5, 0.29, "0.02 a token, at once", color=PRICED["at once"], va="center")
+    cloud.text(34.2, 0.70, "after 12 batches", color=PRICED["after 12 batches"], ha="right")
+    cloud.text(34.2, 0.86, "no price", color=PRICED["no price"], ha="right")
+    cloud.set(
+        xlim=(8, 40), ylim=(0, 1), xlabel="tokens an answer", ylabel="right answers, held out"
     )
+    cloud.set_title("A price from the start buys guesses")
+    for row, (arm, colour) in enumerate(TAUGHT.items()):
+        dots.scatter(ends[arm], [row] * len(ends), color=colour, s=22, alpha=0.7, lw=0)
+    dots.set_yticks(range(len(TAUGHT)), list(TAUGHT))
+    dots.set(xlim=(0, 1), ylim=(len(TAUGHT) - 0.5, -0.5), xlabel="right answers, six kinds of sums")
+    dots.set_title("A teacher's pupils know more than RL")
+    chapter_map({"rewards": "less for a long answer", "advantages": "a number per token"})
+    plt.show()
+
+
+def two_rules(
+    rules: Mapping[str, Sequence[float]], advantages: Mapping[str, Sequence[float]]
+) -> None:
+    """The four completions with two rules' rewards and advantages; both must like B best."""
+    if {int(np.argmax(values)) for values in advantages.values()} != {1}:
+        raise ValueError("the title says that both like B best")
+    carried = {
+        "answers": [f"{n} tokens" for n in FOUR.lengths.tolist()],
+        "verdicts": ["right" if ok else "wrong" for ok in FOUR.rewards.tolist()],
+        "rewards": [f"{a:+.1f} · {b:+.1f}" for a, b in zip(*rules.values(), strict=True)],
+        "advantages": [f"{a:+.2f} · {b:+.2f}" for a, b in zip(*advantages.values(), strict=True)],
+    }
+    notes = dict.fromkeys(("rewards", "advantages"), " · ".join(rules))
+    schematic("Both rules like the lucky guess best", {"rewards"}, carried, notes)
+    plt.show()
+
+
+def brevity(table: pd.DataFrame, budgets: Sequence[int]) -> None:
+    """Tokens saved and accuracy won beside no price, with 95 % intervals; use under a budget.
+
+    `table` is `claims.padded()`. Raises `ValueError` if not four rules of five are free.
+    """
+    rules = table.drop(index=["no price", "Concise RL, eight problems"])
+    free = (rules["won low"] < 0) & (rules["won high"] > 0)
+    if not ((rules["saved low"] > 0).all() and free.sum() == 4 and len(rules) == 5):
+        raise ValueError(f"the title does not hold: {free.to_dict()}")
+    runs, start = load_results("length_padded_eval"), load_results("length_padded_start")
+    _, (saved, used) = plt.subplots(1, 2, figsize=(9.6, 3.7), width_ratios=(1.15, 1))
+    saved.axhline(0, color=MUTED, lw=0.8)
+    saved.axvline(0, color=MUTED, lw=0.8)
+    for name, place in BESIDE.items():
+        row, colour = table.loc[name], BREVITY[name]
+        at = (-row["saved"], row["won"])
+        saved.plot(
+            [-row["saved high"], -row["saved low"]], [at[1]] * 2, color=colour, lw=1, alpha=0.6
+        )
+        saved.plot([at[0]] * 2, [row["won low"], row["won high"]], color=colour, lw=1, alpha=0.6)
+        saved.plot(*at, "o", color=colour, ms=6)
+        line = {"arrowstyle": "-", "color": colour, "lw": 0.6}
+        saved.annotate(name, at, place, color=colour, fontsize=8.5, arrowprops=line, va="center")
+    saved.set(xlim=(-9.2, 3), ylim=(-0.1, 0.05))
+    saved.set(xlabel="tokens an answer, minus no price", ylabel="accuracy, minus no price")
+    saved.set_title("Five rules shorten, four at no cost that shows")
+    columns = [f"right_within_{n}" for n in budgets]
     for name, colour in BREVITY.items():
-        arm = runs[runs["arm"] == name]
-        cloud.scatter(arm["length"], arm["pass@1"], s=9, color=colour, alpha=0.35, lw=0)
-        cloud.plot(arm["length"].mean(), arm["pass@1"].mean(), "X", color=colour, ms=8)
-        curves.plot(range(len(budgets)), arm[columns].mean(), color=colour, label=name)
-    curves.plot(range(len(budgets)), start[columns].iloc[0], color=MUTED, ls=":", label="start")
-    curves.set_xticks(range(len(budgets)), [str(n) for n in budgets])
-    curves.set(xlabel="budget in use, tokens", ylabel="share of right answers", ylim=(0, 1))
-    cloud.set(xlabel="tokens an answer (crosses: means)", ylabel="pass@1 on held-out sums")
-    curves.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8.5)
+        means = runs.loc[runs["arm"] == name, columns].mean()
+        used.plot(range(len(budgets)), means, color=colour, label=name)
+    used.plot(range(len(budgets)), start[columns].iloc[0], color=MUTED, ls=":", label="start")
+    used.set_xticks(range(len(budgets)), [str(n) for n in budgets])
+    used.set(xlabel="budget in use, tokens", ylabel="share of right answers", ylim=(0, 1))
+    used.set_title("It pays where the budget is tight")
+    used.legend(loc="upper left", fontsize=7.5)
+    plt.show()
+
+
+def by_family(
+    pupils: pd.DataFrame, base: Mapping[str, float], teacher: Mapping[str, float]
+) -> None:
+    """Held-out accuracy by kind of sum: a line per arm of `claims.taught`, base and teacher.
+
+    Raises `ValueError` if a run of RL has more right squares than a run of the pupils or examples.
+    """
+    squares = pupils.groupby("arm")["pass@1_level_6"].agg(["min", "max"])
+    rl = [arm for arm in squares.index if arm.startswith("RL")]
+    if squares.loc[rl, "max"].max() >= squares.drop(index=rl)["min"].min():
+        raise ValueError(f"the title does not hold: {squares}")
+    columns = [f"pass@1_level_{level}" for level in range(1, len(FAMILIES) + 1)]
+    _, ax = plt.subplots(figsize=(8.4, 3.4))
+    for name, row in (("teacher", teacher), ("base", base)):
+        style = {"color": MUTED, "ls": ":" if name == "base" else "--", "lw": 1.4}
+        ax.plot([row[column] for column in columns], label=name, **style)
+    for name, colour in TAUGHT.items():
+        ax.plot(
+            pupils.loc[pupils["arm"] == name, columns].mean().to_numpy(), color=colour, label=name
+        )
+    ax.set_xticks(range(len(columns)), list(FAMILIES))
+    ax.set(ylim=(0, 1), ylabel="right answers, held out")
+    ax.set_title("What is rare is where a teacher, or 48 examples, make the difference")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    plt.show()
 
 
 def draw_limits(ax: Axes, table: pd.DataFrame) -> None:
@@ -218,41 +321,3 @@ def draw_choices(ax: Axes, evaluations: pd.DataFrame, base: Mapping[str, float])
     ax.set_xticks(places, list(FAMILIES))
     ax.set(ylim=(-0.02, 1.02), xlim=(-0.2, len(columns) - 0.8), ylabel="share of right answers")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def draw_real_model(axes: Sequence[Axes], steps: pd.DataFrame) -> None:
-    """Accuracy on each step's own prompts, a panel per learning rate and a line per run."""
-    for ax, (lr, runs) in zip(axes, steps.groupby("lr"), strict=True):
-        for (arm, _), run in runs.groupby(["arm", "seed"], sort=False):
-            ax.plot(run["step"], run["accuracy"], color=ARM_COLOURS[str(arm)], lw=1, alpha=0.5)
-        means = runs.groupby(["arm", "step"], sort=False)["accuracy"].mean()
-        for arm in runs["arm"].unique():
-            ax.plot(means[arm].index, means[arm], color=ARM_COLOURS[arm], lw=2.4, label=arm)
-        ax.set(xlabel="training step", ylim=(0, 1))
-        ax.set_title(f"learning rate {lr:g}", fontsize=9.5)
-        label_lines(ax)
-    axes[0].set_ylabel("share of right answers")
-
-
-TRIES = 8  # answers to each held-out problem
-
-
-def share_right(runs: pd.DataFrame, when: str) -> np.ndarray:
-    """How often each held-out problem was solved "before" or "after", over all these runs."""
-    columns = [column for column in runs if column.startswith(f"{when}_")]
-    return runs[columns].to_numpy().mean(axis=0) / TRIES
-
-
-def held_out_gains(evaluations: pd.DataFrame) -> pd.DataFrame:
-    """What each arm's training did to the same held-out problems, at each learning rate.
-
-    The interval is over problems, the runs of an arm averaged: it says what these runs have gained
-    on such problems, not what another seed would.
-    """
-    rows = {}
-    for key, runs in evaluations.groupby(["arm", "lr"], sort=False):
-        before, after = share_right(runs, "before"), share_right(runs, "after")
-        gain, low, high = t_interval(after - before)
-        ends = {"before": before.mean(), "after": after.mean()}
-        rows[key] = ends | {"gain": gain, "low": low, "high": high}
-    return pd.DataFrame(rows).T.astype(float).rename_axis(["arm", "lr"])

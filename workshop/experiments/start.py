@@ -19,8 +19,6 @@ from workshop.experiments.catalogue import EXPERIMENTS
 from workshop.shared.design import Experiment
 from workshop.shared.recorded import rounded
 
-MEASURED_ITSELF = {"smollm2"}  # its evaluation has the base's answers beside every policy's
-
 
 def starts(experiment: Experiment) -> list[dict[str, Any]]:
     """A row per arm; arms that begin with the same policy, asked alike, share one measurement."""
@@ -59,7 +57,7 @@ def write_start(name: str, folder: Path) -> Path:
 def main(names: Sequence[str] = ()) -> None:
     folder = data_dir() / "results"
     there = [name for name in EXPERIMENTS if (folder / f"{name}{SUFFIX}").is_file()]
-    for name in names or [name for name in there if name not in MEASURED_ITSELF]:
+    for name in names or there:
         print(f"wrote {write_start(name, folder)}", flush=True)
 
 

@@ -20,7 +20,6 @@ MOVED = {
     "workshop.experiments.lacking": "workshop.ch14.experiments",
     "workshop.experiments.rlhf": "workshop.ch04.experiments",
     "workshop.experiments.tricks": "workshop.ch12.experiments",
-    "workshop.worlds.few_shot": "workshop.ch14.real_model",
 }
 BESIDE_THE_RUN = ("seconds", "tuning_seconds", "values", "variants")
 

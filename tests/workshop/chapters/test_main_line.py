@@ -31,7 +31,6 @@ LONGER = {
     "11_dppo": 214,
     "12_tricks_or_traps": 209,
     "13_reality_check": 240,
-    "14_efficient_reasoning": 247,
     "15_credit_assignment": 266,
     "17_scalerl": 252,
     "18_capstone": 253,

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from rlbook.training import PromptPool
 from workshop.ch14.experiments import chosen_data
-from workshop.ch14.figures import held_out_gains
 from workshop.experiments import EXPERIMENTS
 from workshop.shared.evidence import at_each_rate, difference_table
 
@@ -46,14 +44,3 @@ def test_differences_at_each_rate_are_those_of_that_rate_alone():
     for lr, rows in runs.groupby("lr"):
         alone = difference_table(rows, "score", "a")
         pd.testing.assert_frame_equal(table.loc[lr], alone)
-
-
-def test_gains_are_paired_by_problem_and_averaged_over_runs_first():
-    counts = {"before_0": [0, 0], "before_1": [4, 4], "after_0": [8, 0], "after_1": [8, 8]}
-    runs = pd.DataFrame({"arm": "a", "lr": 0.1, "seed": [0, 1], **counts})
-    row = held_out_gains(runs).loc[("a", 0.1)]
-    assert (row["before"], row["after"], row["gain"]) == (0.25, 0.75, 0.5)
-    assert row["low"] == row["high"] == 0.5  # both problems have gained a half over the two runs
-    one = held_out_gains(runs[runs.seed == 1]).loc[("a", 0.1)]
-    assert one["gain"] == 0.25  # problem 0 has gained nothing, problem 1 a half
-    assert one["low"] == pytest.approx(0.25 - 12.706 * 0.25, abs=0.01)  # t of one degree
