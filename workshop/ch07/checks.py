@@ -1,12 +1,15 @@
 """Chapter 07: three ways to weigh a token; long wrong answers, constants, κ, configs; the lab."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from rlbook.exact import FOUR
+from rlbook.policy import Sampler, load_policy
+from rlbook.tasks import SumsTask
+from rlbook.training import RunConfig, Trainer
 from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right, same
 from workshop.shared.worlds.length_bias import StopPolicy, expected_update
 
@@ -90,6 +93,25 @@ TOKEN_WEIGHTS = {
     ),
     "padding has a weight: multiply by the mask": unmasked,
 }
+
+
+def same_as_trainer(train: Callable[..., Iterable[object]]) -> float:
+    """The largest difference of a weight after two steps and after the package's `Trainer`.
+
+    `train(policy, task, engine, steps)` is the reader's loop, here on plain sums. Raises
+    `ValueError` above a hundredth of what the steps have changed.
+    """
+    start, mine = load_policy("tiny"), load_policy("tiny")
+    list(train(mine, SumsTask(), Sampler(mine[0], mine[1].eos_token_id), 2))
+    trainer = Trainer(RunConfig(method="dr_grpo", steps=2))
+    list(trainer)
+    trios = zip(*(m.parameters() for m in (start[0], mine[0], trainer.model)), strict=True)
+    pairs = [((b - a).abs().max().item(), (b - c).abs().max().item()) for a, b, c in trios]
+    moved, apart = map(max, zip(*pairs, strict=True))
+    print(f"weights moved by up to {moved:.1e}; your loop and Trainer differ by {apart:.1e}")
+    if apart >= moved / 100:
+        raise ValueError("the loop is not the package's")
+    return apart
 
 
 def check_rambling(answer: tuple[float, ...] | None) -> None:

@@ -2,14 +2,28 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rlbook.exact import FOUR
 from rlbook.stats import t_interval
-from rlbook.viz.style import BAD, FAINT, GOOD, METHOD_COLOURS, MUTED, label_lines, readable
+from rlbook.viz.style import (
+    BAD,
+    FAINT,
+    GOOD,
+    METHOD_COLOURS,
+    MUTED,
+    label_lines,
+    readable,
+    use_style,
+)
+from workshop.ch07.claims import TWO_MEANS
+from workshop.shared.evidence import learning_curves, load_results
 from workshop.shared.explorer import Explorer, choice, slider
+from workshop.shared.schematic import chapter_map, over_a_map, schematic
 from workshop.shared.worlds.length_bias import StopPolicy, follow
 
 AVERAGES = ("sequence_mean", "token_mean", "prompt_mean", "constant")
@@ -162,3 +176,81 @@ def late_ends(steps: pd.DataFrame, final: pd.DataFrame, columns: Sequence[str]) 
 def interval_text(values: Iterable[float]) -> str:
     """Mean and 95 % interval, with two digits each: "+11 [-0.05, +22]"."""
     return "{:+.2g} [{:+.2g}, {:+.2g}]".format(*t_interval(list(values)))
+
+
+def opening() -> None:
+    """First screen: how long a lost answer becomes, who reaches the limit, and the map.
+
+    Five seeds of `lost_answers` at the smaller rate. Raises `ValueError` unless every seed of
+    GRPO's mean grows by 25 tokens and ends above every seed of the constant.
+    """
+    use_style()
+    steps = load_results("lost_answers")
+    runs = steps[
+        (steps["lr"] == steps["lr"].min()) & steps["arm"].isin(["mean per answer", "constant"])
+    ]
+    tokens = runs.pivot(index="step", columns=["arm", "seed"], values="length_lost")
+    grown = tokens.iloc[-1] - tokens.iloc[0]
+    ends = tokens.iloc[-1]
+    if (
+        grown["mean per answer"].min() < 25
+        or ends["mean per answer"].min() < ends["constant"].max()
+    ):
+        raise ValueError(f"the titles do not hold: {ends.to_dict()}")
+    *axes, below = over_a_map(1, 1)
+    chapter_map({"loss": "how much a token counts"}, below)
+    for ax, column in zip(axes, ("length_lost", "truncated_lost"), strict=True):
+        learning_curves(runs, column, ax)
+        ax.set(xlabel="batches", xticks=(1, 5, 10, 15, 20))
+    axes[0].set(ylabel="tokens of a lost answer", ylim=(20, 82))
+    axes[0].set_title("Divided by their length, lost answers grow")
+    axes[1].set(ylabel="share at the limit of 80 tokens", ylim=(0, 1))
+    axes[1].set_title("They run until they are cut off")
+    plt.show()
+
+
+def on_the_way() -> None:
+    """The four completions on their way through a step of GRPO, without σ."""
+    advantage, counts = FOUR.rewards - FOUR.rewards.mean(), 1 / (4 * FOUR.lengths)
+    carried = {
+        "answers": [f"{n} tokens" for n in FOUR.lengths.tolist()],
+        "verdicts": ["right" if reward else "wrong" for reward in FOUR.rewards],
+        "rewards": [f"{reward:.0f}" for reward in FOUR.rewards],
+        "advantages": [f"{a:+.1f}" for a in advantage],
+        "loss": [f"1/{1 / each:.0f}" for each in counts],
+        "weights": [f"{push:+.3f}" for push in advantage * counts],
+    }
+    notes = {"loss": "a token counts", "weights": "a token is pushed"}
+    schematic("GRPO's loss is a ruler that shrinks as the answer grows", {"loss"}, carried, notes)
+    plt.show()
+
+
+def four_averages(steps: pd.DataFrame) -> None:
+    """Tokens of a lost answer by batch under four ways to average, a panel per learning rate."""
+    _, axes = plt.subplots(1, 2, figsize=(9.2, 3.2), sharey=True)
+    for ax, (lr, runs) in zip(axes, steps.groupby("lr"), strict=True):
+        learning_curves(runs, "length_lost", ax)
+        ax.set(ylim=(20, 82), xlabel="batches", ylabel="tokens of a lost answer")
+        ax.set(xticks=(1, 5, 10, 15, 20))
+        ax.set_title(f"learning rate {lr:g}")
+    plt.show()
+
+
+def who_pays(runs: pd.DataFrame) -> None:
+    """How plain sums are answered under two means, ten seeds of `siblings`.
+
+    Raises `ValueError` unless the verbose and the careful answers lose at least half of their
+    share, and the ramblers and the broken ones do not.
+    """
+    named = runs.replace({"arm": TWO_MEANS})
+    ways = named.groupby("arm").mean(numeric_only=True).loc[list(AGGREGATIONS)]
+    ways = ways.filter(like="share_").rename(columns=lambda name: name.removeprefix("share_"))
+    ways = ways[["verbose", "careful", "terse", "ramble", "truncated", "broken"]]
+    ratio = ways.loc["mean per answer"] / ways.loc["token mean"]
+    if ratio[["verbose", "careful"]].max() > 0.5 or ratio[["ramble", "broken"]].min() < 1:
+        raise ValueError(f"the title does not hold: {ratio.to_dict()}")
+    _, ax = plt.subplots(figsize=(7.2, 2.8))
+    draw_shares(ax, ways.T.to_dict(), AGGREGATIONS, "the answers to plain sums")
+    ax.set_title("The verbose and the careful die out, ramblers and broken answers do not")
+    ax.legend(frameon=False)
+    plt.show()

@@ -115,7 +115,7 @@ QUESTIONS = Questions(
                 ids=("S07.1", "S07.2", "S07.3", "S08.6"),
                 claim="a mean per answer lets lost answers go on; prompt and token mean less; a "
                 "constant not",
-                heading="7 · Evidence",
+                heading="7 · Does the order that was computed hold over seeds?",
                 says="The order is the computed one",
                 runs={
                     "lost_answers": [

@@ -77,6 +77,14 @@ def chapter_map(lit: Mapping[str, str], ax: Axes | None = None) -> Figure:
     return ax.get_figure()
 
 
+def over_a_map(*widths: float) -> list[Axes]:
+    """Axes side by side for a first screen, of these relative widths, and one below for its map."""
+    figure = plt.figure(figsize=(8.8, 4.5))
+    grid = figure.add_gridspec(2, len(widths), height_ratios=(3.1, 1), width_ratios=widths)
+    above = [figure.add_subplot(grid[0, place]) for place in range(len(widths))]
+    return [*above, figure.add_subplot(grid[1, :])]
+
+
 def middle(box: str) -> float:
     return LEFT[box] + WIDTH / 2
 

@@ -27,7 +27,6 @@ SHAPED = [path for path in NUMBERED if "folded" in places(read(path))]
 LONGER = {
     "04_rlhf": 283,
     "06_rloo": 219,
-    "07_dr_grpo": 233,
     "11_dppo": 214,
     "12_tricks_or_traps": 209,
     "13_reality_check": 240,
