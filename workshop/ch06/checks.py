@@ -8,13 +8,14 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.optim import AdamW
 
 from rlbook.exact import FOUR
-from rlbook.objectives import METHODS, leave_one_out, no_baseline, policy_loss
+from rlbook.objectives import METHODS, Method, leave_one_out, no_baseline, policy_loss
 from rlbook.objectives.groups import group_mean, group_size, group_sum
 from rlbook.policy import Sampler, load_policy, logprobs
 from rlbook.tasks import SumsTask
-from rlbook.training import SampledBatch, collate, collect_rollouts
+from rlbook.training import RunConfig, SampledBatch, Trainer, collate, collect_rollouts
 from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right, same
 
 NAN = float("nan")
@@ -92,6 +93,26 @@ def check_one_action(mine: Callable[[Tensor, Tensor], Tensor]) -> bool:
         "one number per answer, and no length divides it",
         "add up log π over the tokens where `mask` is True, answer by answer",
     )
+
+
+def same_as_trainer(step: Callable[..., None], method: Method) -> float:
+    """The largest difference of a log-probability after one step and after the package's `Trainer`.
+
+    `step(model, optimizer, sampled)` is the reader's. Raises `ValueError` above a hundredth of what
+    the step has changed.
+    """
+    trainer = Trainer(RunConfig(method=method, minibatches=1, lr=4e-4))
+    rollouts, model = trainer.collect(), load_policy("tiny")[0]
+    step(model, AdamW(model.parameters(), 4e-4, weight_decay=0.0), collate(rollouts))
+    trainer.learn(rollouts)
+    batch = trainer.learner.prepare(rollouts)
+    models = (load_policy("tiny")[0], model, trainer.model)
+    before, ours, theirs = (logprobs(m, batch.ids, batch.mask) for m in models)
+    apart, moved = (ours - theirs).abs().max().item(), (theirs - before).abs().max().item()
+    print(f"log-probs moved by up to {moved:.2f}; your step and Trainer are {apart:.0e} apart")
+    if apart >= 0.01 * moved:
+        raise ValueError("the step is not the package's")
+    return apart
 
 
 def check_three_siblings(answer: Sequence[float] | None) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -9,9 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rlbook.viz.style import FAINT, INK, MUTED, label_lines, readable
-from workshop.shared.evidence import colour_of
+from rlbook.exact import FOUR
+from rlbook.objectives import group_center, group_normalize, leave_one_out
+from rlbook.viz.style import FAINT, INK, MUTED, label_lines, readable, use_style
+from workshop.shared.evidence import colour_of, draw_map
 from workshop.shared.explorer import Explorer, slider
+from workshop.shared.schematic import chapter_map, over_a_map, schematic
+from workshop.shared.worlds import StrategyMixture, estimator_weight
 from workshop.shared.worlds.baseline_cost import cost
 
 COLOURS = {
@@ -159,3 +164,98 @@ def draw_runs(ax: Axes, evaluations: pd.DataFrame, arms: Sequence[str], base: fl
     ax.set_yticks(range(len(arms)), [])
     ax.set(ylim=(len(arms) - 0.5, -0.5), xlim=(base - 0.03, None), xlabel="pass@1, held out")
     ax.grid(axis="y", visible=False)
+
+
+def opening() -> None:
+    """First screen: a world of two prompts, the gradient of three estimators in it, and the map.
+
+    All expectations are exact. Raises `ValueError` if the group mean does not keep a half of the
+    gradient at n = 2, or GRPO does not turn round between six and seven.
+    """
+    use_style()
+    ways = StrategyMixture(torch.tensor([[0.6, 0.01], [0.5, 0.09]]))
+    half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    true = ways.gradient(half, torch.ones_like)[0]
+    estimators = {
+        "leave-one-out": leave_one_out, "group mean": group_center, "GRPO": group_normalize
+    }  # fmt: skip
+    sizes = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+    pushes = {
+        name: [(ways.gradient(half, estimator_weight(a, n))[0] / true).item() for n in sizes]
+        for name, a in estimators.items()
+    }
+    turn = dict(zip(sizes, pushes["GRPO"], strict=True))
+    if abs(pushes["group mean"][0] - 0.5) > 1e-6 or not turn[6] > 0 > turn[7]:
+        raise ValueError(f"the title does not hold: {pushes}")
+    left, right, below = over_a_map(1, 1.7)
+    draw_ways(left, ways.rates.tolist(), ("shortcut", "careful"))
+    left.set_title("The shortcut wins 0.10\nand loses 0.08")
+    chapter_map({"advantages": "siblings only", "loss": "one action"}, below)
+    draw_push(right, sizes, pushes)
+    right.set_title("The group mean loses half its signal\nat n = 2; GRPO turns round at n = 7")
+    plt.show()
+
+
+def one_action_each() -> None:
+    """The four completions with RLOO's advantages, and what a whole answer is pushed."""
+    siblings = (FOUR.rewards.sum() - FOUR.rewards) / 3
+    pushes = (FOUR.rewards - siblings) / 4  # a token's, in a mean over four answers
+    columns = {
+        "answers": [f"{n} tokens" for n in FOUR.lengths],
+        "rewards": [f"{r:g}" for r in FOUR.rewards],
+        "advantages": [f"{a:+.2f}" for a in FOUR.rewards - siblings],
+        "loss": [f"{n} × {p:+.3f}" for n, p in zip(FOUR.lengths, pushes, strict=True)],
+    }
+    notes = {"advantages": "siblings only", "loss": "one action"}
+    schematic("RLOO: not in one's own baseline", {"advantages", "loss"}, columns, notes)
+    plt.show()
+
+
+def concentration(noise: Mapping[str, Float[Tensor, " T"]]) -> float:
+    """Draw `draw_concentration`; the share of the base's noise in its noisiest tenth of tokens.
+
+    Raises `ValueError` unless that is two fifths at least, and the base has less than three tenths
+    of the noise of the untrained model.
+    """
+    top = noise["base"].sort(descending=True).values
+    tenth = (top[: len(top) // 10].sum() / top.sum()).item()
+    if tenth < 0.4 or noise["base"].sum() > 0.3 * noise["untrained"].sum():
+        raise ValueError(f"the title does not hold: {tenth:.2f}")
+    _, ax = plt.subplots(figsize=(5.4, 3.2))
+    draw_concentration(ax, noise)
+    ax.set_title("A trained model has its noise in a few tokens")
+    plt.show()
+    return tenth
+
+
+def group_sizes(tuned: pd.DataFrame, final: pd.DataFrame, base: float) -> None:
+    """What each group size was tried with, and its ten runs at the best rate.
+
+    Raises `ValueError` unless every size chose the middle rate, and two siblings end last.
+    """
+    ends = final.groupby("arm")["pass@1"].mean()
+    if final["lr"].nunique() > 1 or ends.idxmin() != "k = 2":
+        raise ValueError(f"the titles do not hold: {ends.to_dict()}")
+    _, axes = plt.subplots(1, 2, figsize=(8.2, 2.7))
+    draw_map(axes[0], tuned, base)
+    axes[0].set_title("All are best at the middle rate")
+    draw_runs(axes[1], final, list(SIZE_COLOURS), base)
+    axes[1].set_title("Two siblings fall short,\nfour are enough")
+    plt.show()
+
+
+def rows(tried: pd.DataFrame, reached: pd.DataFrame, base: float) -> None:
+    """What each row of the table was tried with, and its runs, the best row first.
+
+    Raises `ValueError` unless no baseline leads and the greedy answer is last.
+    """
+    best = reached.groupby("arm")["pass@1"].mean().sort_values(ascending=False).index
+    if (best[0], best[-1]) != ("reinforce", "remax"):
+        raise ValueError(f"the title does not hold: {list(best)}")
+    _, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), width_ratios=(1.3, 1))
+    in_order = pd.concat([tried[tried["arm"] == arm] for arm in best]).replace({"arm": ROWS})
+    draw_map(axes[0], in_order, base)
+    axes[0].set_title("What each row was tried with …")
+    draw_runs(axes[1], reached, list(best), base)
+    axes[1].set_title("… 'none' leads, greedy is last")
+    plt.show()

@@ -55,7 +55,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S06.3",),
                 claim="a tenth of the tokens has 62 % of the noise",
-                heading="6 · The authors' argument",
+                heading="6 · How much noise is there to fight?",
                 says="a tenth of the base's tokens hold 62% of its noise",
                 how="one batch of the base",
             ),
@@ -80,7 +80,7 @@ QUESTIONS = Questions(
                 ids=("S06.4",),
                 claim="two siblings fall short, four are enough",
                 heading="Ten seeds, each group size at its best",
-                says="Two siblings end six points below eight, and the interval leaves no doubt.",
+                says="Two siblings end six points below eight, and the interval leaves no doubt",
                 runs={"group_sizes": ["k = 2", "k = 4", "k = 8", "k = 16"]},
             ),
         ),
@@ -119,7 +119,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S06.7",),
                 claim="greedy is a bad baseline",
-                heading="10 · Evidence",
+                heading="10 · What is a baseline worth after training?",
                 says="those of the moving average and of greedy still count",
                 runs={"methods": ["remax", "rloo"]},
             ),
