@@ -269,9 +269,10 @@ def translate(words: Sequence[str]) -> None:
     `rlbook translate dapo --to verl`, `rlbook translate settings.yaml --to trl`, or
     `rlbook translate method=grpo rollout.prompts=512 --to skyrl --ranks 8`.
     """
-    from rlbook.interop import PEERS, BatchSizes, translation_text
+    from rlbook.interop import PEERS, BatchSizes, Turns, translation_text
     from rlbook.interop import translate as written
     from rlbook.objectives import FIELD, METHODS, Method
+    from rlbook.tasks.registry import environment
     from rlbook.training.config import RunConfig, load_config, settings_text, with_settings
 
     parser = parser_of("rlbook translate", translate, settings_text(RunConfig))
@@ -288,7 +289,10 @@ def translate(words: Sequence[str]) -> None:
         file, settings = None, [f"method={file}", *settings]
     run = with_settings(load_config(file) if file else RunConfig(), settings)
     rollout, optimizer = run.rollout, run.optimizer
-    said = written(run.method, asked.to, rollout.group_size, rollout.max_new_tokens, asked.plugin)
+    played = environment(run.data.task) is not None
+    turns = Turns(rollout.max_turns, rollout.turn_tokens, run.data.reward or "") if played else None
+    lengths = rollout.group_size, rollout.max_new_tokens
+    said = written(run.method, asked.to, *lengths, asked.plugin, turns)
     counts = (rollout.prompts, rollout.group_size, optimizer.minibatches, optimizer.epochs)
     sizes = BatchSizes(*counts, asked.ranks, asked.micro_batch)
     print(translation_text(said, sizes.settings(asked.to)))

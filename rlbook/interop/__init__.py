@@ -17,11 +17,12 @@ import yaml
 from rlbook.interop import prime_rl, skyrl, trl, verl
 from rlbook.interop.batch_sizes import BatchSizes, read_batch_sizes
 from rlbook.interop.translation import Run, Settings, Translation
+from rlbook.interop.turns import Turns, say_turns
 from rlbook.objectives import FIELD, METHODS, Method
 from rlbook.verbs import value_of
 
-__all__ = ["PEERS", "BatchSizes", "Likeness", "Run", "Translation", "like", "likeness_text"]
-__all__ += ["read_batch_sizes", "translate", "translation_text"]
+__all__ = ["PEERS", "BatchSizes", "Likeness", "Run", "Translation", "Turns", "like"]
+__all__ += ["likeness_text", "read_batch_sizes", "translate", "translation_text"]
 
 PEERS: Mapping[str, ModuleType] = {
     "trl": trl,
@@ -37,10 +38,12 @@ def translate(
     group_size: int = 8,
     max_new_tokens: int = 1024,
     plugin: bool = False,
+    turns: Turns | None = None,
 ) -> Translation:
     """A row, or a method of your own, as settings of the trainer `to`, and what they leave out.
 
-    `plugin`: with `rlbook.interop`'s advantages where the trainer's own do not reach.
+    `plugin`: with `rlbook.interop`'s advantages where the trainer's own do not reach. `turns`: of a
+    run whose answers are episodes with an environment.
     Raises `ValueError` for an unknown trainer or method.
     """
     if to not in PEERS:
@@ -50,6 +53,8 @@ def translate(
     if method.reward_values != (0.0, 1.0):
         wrong, right = method.reward_values
         said.notes["rewards"] = f"the reward function has to give {wrong:g} and {right:g}"
+    if turns:
+        say_turns(said, turns)
     return said
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rlbook.objectives import advantages as adv
 from rlbook.objectives.method import ROWS, Method
 from rlbook.objectives.methods import METHODS
+from rlbook.objectives.process import token_credit
 from rlbook.objectives.ratios import SamplerCorrection
 from rlbook.objectives.selection import CovarianceClip, CovarianceKL, TopEntropy
 from rlbook.objectives.soft_regions import RatioWindow, SequenceGamma, SequenceMask, TaperedWeight
@@ -163,6 +164,15 @@ _ROWS = (
         METHODS["reinforce"],
         "k is the size of the group; verl divides by the group's deviation unless told not to.",
         advantage=adv.best_of_group,
+    ),
+    row(
+        "gigpo",
+        "arXiv:2505.10978",
+        GRPO,
+        "Credit comes with the reward, rlbook.rewards.turns:GiGPOCredit: an episode beside its "
+        "group, and a turn beside the group's turns at the same place.",
+        advantage=token_credit,
+        aggregation="token_mean",
     ),
     row(
         "sdpo",

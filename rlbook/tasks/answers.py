@@ -39,7 +39,10 @@ HEDGES = re.compile(
 MAGNITUDES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 FUNCTIONS = re.compile("sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|mod|det|lim")
 SHORT_WORDS = {"yes", "no", "odd", "up", "all", "nan", "none"}
-SHORT_UNITS = re.compile("([cmk]?m|[mk]?g|m[Ll]|ft|in|yd|mi|lb|oz|sq|hr?s?|min|sec|mph|rad)s?")
+SHORT_UNITS = re.compile(
+    "([cmk]?m|[mk]?g|m[Ll]|ft|in|yd|mi|lb|oz|sq|hr?s?|min|sec|mph|rad)s?|"
+    "USD|EUR|GBP|[kM]?Hz|[kM]?W|kWh|[kM]?J|k?Pa|mol"
+)
 SYNONYMS = {
     **dict.fromkeys(["no solutions", "no real solution", "no real solutions"], "no solution"),
     **dict.fromkeys(["all reals", "real numbers", "all real x"], "all real numbers"),
@@ -223,7 +226,10 @@ def constant(tokens: Tokens) -> bool:
     return all(t[0] in ("e", "i") or not re.fullmatch("[A-Za-z]+", t[0]) for t in tokens)
 
 
-LETTERS = r"(?:[A-Za-z]|[A-Z]{2,}|[A-Za-z]{4,}|\\text\{[^{}]*\}|\\[a-zA-Z]{2,}(?:\{?[A-Z]+\}?)?)"
+LETTERS = (
+    r"(?:\\vec\{?[A-Za-z]+\}?|[A-Za-z]|[A-Z]{2,}|[A-Za-z]{4,}|\\text\{[^{}]*\}|"
+    r"\\[a-zA-Z]{2,}(?:\{?[A-Z]+\}?)?)"
+)
 NAME = re.compile(
     rf"\({LETTERS}(?:,{LETTERS})+\)|{LETTERS}'*(?:_(?:\w|\{{\w+\}}))?(?:\([^()=]{{1,12}}\))?"
 )
@@ -309,6 +315,14 @@ def compared(text: str, tokens: Tokens) -> Value | None:
     whole = slice_of(text, tokens).replace(" ", "")
     clock = re.fullmatch(r"\d{1,2}(:[0-5]\d){1,2}", whole)
     return Group("clock" if clock else "ratio", items, unit)
+
+
+def residue(text: str, tokens: Tokens) -> Value | None:
+    """A number or expression modulo another, whatever it is congruent to."""
+    pieces, cuts = split(tokens, lambda name: name in (r"\pmod", r"\mod", r"\equiv"))
+    if not cuts or cuts[-1] == r"\equiv" or len(pieces) < 2 or not all(pieces[-2:]):
+        return None
+    return Group("residue", tuple(read_tokens(text, piece) for piece in pieces[-2:]))
 
 
 def both_signs(text: str, tokens: Tokens) -> Value | None:
@@ -449,8 +463,8 @@ def with_unit(value: Value, unit: str) -> Value | None:
 
 
 READERS: tuple[Callable[[str, Tokens], Value | None], ...] = (
-    *(because, half, several, related, united, compared, both_signs, based, chosen, grouped),
-    *(numeral, measured),
+    *(because, half, several, related, united, compared, residue, both_signs, based, chosen),
+    *(grouped, numeral, measured),
 )
 
 

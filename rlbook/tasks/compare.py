@@ -157,10 +157,12 @@ def same_group(answer: Value, reference: Value, ask: Ask) -> bool:
     kinds = {answer.kind, reference.kind}
     if kinds <= {"ratio", "clock"}:
         return same_ratio(answer, reference, clock=kinds == {"clock"})
-    if len(kinds) > 1 and (kinds & {"ratio", "clock", "matrix"} or kinds == {"tuple", "set"}):
+    if len(kinds) > 1 and (
+        kinds & {"ratio", "clock", "matrix", "residue"} or kinds == {"tuple", "set"}
+    ):
         return False
     mine, theirs = (distinct(g.items) if "set" in kinds else g.items for g in (answer, reference))
-    if kinds & {"tuple", "matrix"}:
+    if kinds & {"tuple", "matrix", "residue"}:
         pairs = zip(mine, theirs, strict=False)
         return len(mine) == len(theirs) and all(same(a, b, ask) for a, b in pairs)
     return matched(mine, theirs, lambda a, b: same(a, b, ask))
@@ -177,7 +179,7 @@ def same_lone(answer: Value, reference: Value, ask: Ask) -> bool:
     assert isinstance(several, Group)
     if several.kind == "ratio" and len(several.items) == 2 and isinstance(one, Number):
         return same_ratio(several, Group("ratio", (one, Number(Fraction(1)))), clock=False)
-    if len(several.items) == 1 and several.kind in ("set", "list"):
+    if several.kind == "residue" or (len(several.items) == 1 and several.kind in ("set", "list")):
         pair = (several.items[0], one)
     elif isinstance(one, Number) and isinstance(parts := read(one.text, False), Group):
         pair = (several, parts)

@@ -27,7 +27,7 @@ CHARACTERS = {
 STYLES = (
     "left|right|displaystyle|textstyle|limits|bf|it|rm|sf|tt|bfseries|itshape|normalsize|tiny|small|"
     "[lL]arge|LARGE|[hH]uge|[bB]igg?[lr]?|mathbf|mathsf|mathit|mathtt|bm|boldsymbol|underline|"
-    "ensuremath|f?box|boxed|hbox|mathstrut|pounds|euro"
+    "ensuremath|f?box|boxed|hbox|mathstrut|pounds|euro|therefore|checkmark"
 )
 ALIASES = {
     alias: command
@@ -44,8 +44,11 @@ ALIASES = {
 TEXTS = "text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|operatorname|mbox"
 PREFIX = (  # what may stand before an answer
     r"^\s*(?:(?:so |thus )?(?:the |my )?(?:final )?answers?(?: is| are|:| =)+|"
-    r"(?:option|choice) (?=[A-J]\s*$)|(?:USD|EUR|GBP|INR|Rs)\b\.?)\s*"
+    r"(?:option|choice) (?=\(?[A-J]\)?\.?\s*$)|(?:USD|EUR|GBP|INR|Rs)\b\.?)\s*"
 )
+
+
+ORDINAL = r"(?:\\text\{(?:st|nd|rd|th)\}|(?:st|nd|rd|th)(?![A-Za-z]))"  # after a number
 
 
 @lru_cache(maxsize=8192)
@@ -90,6 +93,8 @@ def word(found: re.Match[str]) -> str:
     r"""Words in any font as `\text{…}`; a number or one letter in a font as it is."""
     inside = " ".join(found[1].replace("~", " ").replace("\\ ", " ").split())
     inside = re.sub(PREFIX, "", inside, flags=re.I)
+    if re.fullmatch(r"[A-Za-z] ?= ?[^A-Za-z]+", inside):
+        return inside
     single = len(inside) == 1 and found[0].startswith((r"\mathrm", r"\operator"))
     if single or not re.search("[A-Za-z]", inside):
         return f" {inside} "
@@ -132,27 +137,32 @@ CLOTHES: list[Rule] = [  # fonts, colours, sizes; one name for each command
     (r"\\[hv]?phantom\s*\{[^{}]*\}", ""),
     (r"\\(?:q?quad|enspace|thinspace|hspace\*?\{[^{}]*\})(?![A-Za-z])", " "),
     (rf"\\(?:{STYLES})(?![A-Za-z])", ""),
+    (r"\\mathbb ?([A-Z])(?![A-Za-z])", r"\\mathbb{\1}"),
     (r"\\([A-Za-z]+)", alias),
     (r"\\(begin|end)\{array\}(?:\{[lcr|]*\})?", r"\\\1{matrix}"),
     (r"\\begin\{cases\}([^&]*)\\end\{cases\}", lambda found: found[1].replace(r"\\", ",")),
     (r"\{([^{}]*)\\choose([^{}]*)\}", r"\\binom{\1}{\2}"),
-    (r"\\?\$|(?<!\\)\\[()\[\]]|\\(?=%)", ""),
+    (r"\\?\$|(?<!\\)\\[()\[\]]|\\(?=%)|(?:\\\\\s*)+$", ""),
 ]
 WORDS: list[Rule] = [
     (rf"\\(?:{TEXTS})\*?\s*\{{([^{{}}]*)\}}", word),
     (PREFIX, ""),
+    (r"^\s*([A-J])\)(?=\s|$)", r"(\1)"),
+    (rf"(?<=\d) ?(?:\^ ?\{{ ?{ORDINAL} ?\}}|\^? ?{ORDINAL})", ""),
     (r"\\text\{([^{}]*)\}\s*\\text\{([^{}]*)\}", r"\\text{\1 \2}"),
+    (r"(?<=\\text\{)(\w+), ?(?=\w+(?:, ?\w+)*\})", r"\1}, \\text{"),
     (r"(?<=\\text\{)(\w+) (and|or) (?!a half)(\w+)(?=\})", r"\1} \\text{\2} \\text{\3"),
 ]
 NUMBERS: list[Rule] = [  # thousands, repeating, of programs, mixed; powers and roots in braces
-    (r"(?<![\d.,\w])(\d{1,3}(?:(?:(?<!\\)\\[,;:! ]|\{,\}|,\\!|[ ~'])\d{3})+)(?![\d,'])", joined),
+    (r"(?<![\d.,\w])(\d{1,3}(?:(?:(?<!\\)\\[,;:! ]|\{,\}|,\\!|[ ~'])\d{3})+)(?![\d,'/])", joined),
     (r"(?<![\d.,\w])(\d{1,3}(?:\.\d{3}){2,})(?![\d.,])", joined),
     (r"(?<!\\)\\[,;:! ]|~", " "),
     (r"(\d*)\.(\d*?)(\d)\3\3+(?:\.\.\.|\\ldots)", repeating),
     (r"(\d*)\.(\d*)(?:\\overline ?\{?(\d+)\}?|\\dot ?\{?(\d)\}?|\((\d+)\)(?! *[\d(]))", repeating),
     (r"(?<![\w.])(\d+\.?\d*|\.\d+)[eE]([+-]?\d{1,4})(?!\w)", r"(\1\\cdot 10^{\2})"),
     (r"(?<![\d./]) ?\b(\d+) (\d+)/(\d+)(?![\d/])", r" \1\\frac{\2}{\3}"),
-    (r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}"),
+    (r"(?<=\d) ?[xX] ?(?=10 ?\^)", r"\\cdot "),
+    (r"\\frac ?(\d|\b[a-z]) ?(\d|[a-z])", r"\\frac{\1}{\2}"),
     (r"\\frac ?(\d|[a-z]) ?\{", r"\\frac{\1}{"),
     (r"(\\frac ?\{[^{}]*\}) ?(\d|[a-z])", r"\1{\2}"),
     (r"(?<![A-Za-z\\])C\((\d+), ?(\d+)\)", r"\\binom{\1}{\2}"),

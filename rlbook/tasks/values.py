@@ -44,8 +44,9 @@ class Based:
 
 @dataclass(frozen=True)
 class Group:
-    """Several values. `kind` says what counts: of a "tuple", "ratio", "clock" or "matrix" (of rows)
-    the order, of a "list" how often each occurs, of a "set" neither."""
+    """Several values. `kind` says what counts: of a "tuple", "ratio", "clock", "residue" (and its
+    modulus) or "matrix" (of rows) the order, of a "list" how often each occurs, of a "set" neither.
+    """
 
     kind: str
     items: tuple["Value", ...]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlbook.interop import PEERS, BatchSizes, translate
+from rlbook.interop import PEERS, BatchSizes, Turns, translate
 from rlbook.logs import tables
 from rlbook.objectives import FIELD, METHODS
 from rlbook.paths import data_dir
@@ -61,6 +61,15 @@ def test_defaults_are_the_librarys(to, parse):
     if to == "verl":
         theirs |= {k: v for k, v in theirs.items() if v != "null"}
     assert theirs == defaults
+
+
+def test_the_limit_of_turns_is_accepted(to, parse):
+    turns = Turns(5, 4, "rlbook.rewards.turns:GiGPOCredit")
+    said = translate("grpo", to, turns=turns).settings
+    named = {k: v for k, v in said.items() if k not in translate("grpo", to).settings}
+    config = parse(SIZES.settings(to) | said)
+    assert named
+    assert {name: found(config, name) for name in named} == named
 
 
 @pytest.mark.parametrize("plugin", [False, True])

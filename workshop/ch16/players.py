@@ -4,12 +4,14 @@ A player is an engine that is no network: `collect_rollouts` plays it, `sft` imi
 Chapter 16.
 """
 
+import asyncio
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -107,21 +109,60 @@ def turn_by_turn(sampler: Sampler, tokenizer: PreTrainedTokenizerBase, problem: 
     return engine, Dialect(tokenizer).prompt(problem), text_of, encode
 
 
-async def sleeping_group(tokenizer: PreTrainedTokenizerBase, seconds: float) -> str:
-    """What a group of that world comes to in the rooms of a cluster."""
-    events: Counter[str] = Counter()
-    worlds = Worlds(1, seconds, events)
-    problem = Problem("game-1", "09?", "", 4, {"high": 9, "hidden": 7, "turns": 4})
+HERE = "workshop.ch16.worlds:"
+GAME = Problem("game-1", "09?", "", 4, {"high": 9, "hidden": 7, "turns": 4})
+
+
+async def play_group(
+    worlds: Worlds, world: str, tokenizer: PreTrainedTokenizerBase, group: int = 0, n: int = 1
+) -> None:
+    """A group of episodes in the rooms of a cluster; its policy is a player and needs no time."""
     dialect, player = Dialect(tokenizer, (";",)), Guesser(tokenizer)
 
     async def complete(ask: Ask) -> Completion:
         return player.says(decode(tokenizer, ask.token_ids))
 
+    async with worlds.seats(HERE + world, GAME, group, range(n)) as seats:
+        episodes = [dialogue(GAME, seat, dialect, Limits(24)) for seat in seats]
+        await asyncio.gather(*(asked(complete, one, worlds.tell) for one in episodes))
+
+
+async def sleeping_group(tokenizer: PreTrainedTokenizerBase, seconds: float) -> str:
+    """What a group of that world comes to in the rooms of a cluster."""
+    events: Counter[str] = Counter()
+    worlds = Worlds(1, seconds, events)
     try:
-        async with worlds.seats("workshop.ch16.worlds:SleepingGame", problem, 0, [0]) as seats:
-            await asked(complete, dialogue(problem, seats[0], dialect, Limits(24)), worlds.tell)
+        await play_group(worlds, "SleepingGame", tokenizer)
     except (GenerationFailed, RequestRefused) as error:
         return f"{error}; counted: {dict(events)}"
     finally:
         worlds.close()
     return "the world answered in time"
+
+
+async def beside_a_slow_world(
+    tokenizer: PreTrainedTokenizerBase, groups: int = 6
+) -> list[tuple[str, float]]:
+    """Who is over when: a group of a world of 200 ms a turn, and others, one after the other.
+
+    The slow one has a process of its own, the others share a second one.
+    """
+    worlds, over = Worlds(2, 60.0, Counter()), list[tuple[str, float]]()
+
+    async def play(world: str, group: int) -> None:
+        await play_group(worlds, world, tokenizer, group, n=4)
+        over.append((world, perf_counter() - began))
+
+    try:
+        began = perf_counter()
+        await asyncio.gather(play("Guessing", 0), play("Guessing", 1))  # both are loaded
+        over.clear()
+        began = perf_counter()
+        slow = asyncio.create_task(play("SlowGame", 2))
+        await asyncio.sleep(0.01)  # it has taken its place
+        for group in range(3, 3 + groups):
+            await play("Guessing", group)
+        await slow
+    finally:
+        worlds.close()
+    return over

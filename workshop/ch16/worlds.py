@@ -203,7 +203,7 @@ def two_doors_paid() -> Walking:
     return Walking(doors=DOORS, paid=True)
 
 
-# ── A world that hangs, in a process of its own ───────────────────────────────────────────────────
+# ── Worlds that keep others waiting, in processes of their own ────────────────────────────────────
 
 
 class Sleeping(Guess):
@@ -221,3 +221,19 @@ class SleepingGame(Guessing):
 
     def begin(self, problem: Problem, seed: int) -> Guess:
         return Sleeping(**problem.meta)
+
+
+class Slow(Guess):
+    """A fifth of a second for every reply."""
+
+    def turn(self, text: str, finished: bool = True) -> Reply:
+        time.sleep(0.2)
+        return super().turn(text, finished)
+
+
+@dataclass(frozen=True)
+class SlowGame(Guessing):
+    """The environment of `Slow`."""
+
+    def begin(self, problem: Problem, seed: int) -> Guess:
+        return Slow(**problem.meta)

@@ -1,5 +1,6 @@
-"""Chapter 18: who may start, by rule and by hand; crashes; GPUs for the state; files; the lab."""
+"""Chapter 18: who may start, crashes, GPUs for the state, files, the lab; its data audited."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
@@ -8,6 +9,8 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from rlbook.scale.rollout.staleness import in_time
+from rlbook.tasks import Problem, Task, Verdict
+from rlbook.tasks.audit import Audit, audit
 from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right
 
 Recovery = Callable[[int, Sequence[int], int], tuple[Sequence[int], int, int] | None]
@@ -172,3 +175,20 @@ def check_lab(
             f"at K = 2 dropping makes {updates['drop', 2]:.0f} updates instead of "
             f"{updates['wait', 2]:.0f}, and no slow group is in any of them"
         )
+
+
+def audited(task: Task, levels: Sequence[int], folder: Path, n: int = 300) -> Audit:
+    """`rlbook audit` of problems that a program makes, by the task's own verifier.
+
+    Its spellings come in a box; this task reads tags.
+    """
+
+    def in_tags(completion: str, reference: str) -> Verdict:
+        answer = completion.removeprefix(r"\boxed{").removesuffix("}")
+        text = f"<think></think><answer>{answer}</answer>"
+        return task.verify(Problem("", "", reference), text)
+
+    rows = [{"question": p.prompt, "answer": p.answer} for p in task.sample(0, n, levels)]
+    data = folder / "problems.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    return audit(str(data), verify=in_tags)

@@ -1,5 +1,6 @@
 """What a run must not show at its end, whatever was done to it on the way."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,14 +11,17 @@ from torch import Tensor
 
 from rlbook.durable import read_json
 from rlbook.jsonl import read_jsonl
-from rlbook.policy import set_threads
+from rlbook.policy import Completion, load_tokenizer, set_threads
 from rlbook.scale.batch_log import DamagedBatch, log_end, published, read_batch
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
-from rlbook.tasks import get_task
+from rlbook.tasks import Environment, Verdict, get_task
 from rlbook.training import Rollout
+from rlbook.training.chat import Dialect
+from rlbook.training.config import derive_seed
+from rlbook.training.episodes import Limits, dialogue, written
 from rlbook.training.step import full_tensor
 
 LEFT = ("rejected", "late", "refused_requests")  # how tickets leave, but for those in batches
@@ -28,7 +32,8 @@ def broken_promises(layout: Layout, kept: Layout, config: ScaleConfig) -> Iterat
 
     It ends at its last update, or where its prompts end. Every update is logged once and in order,
     so is every batch. No token is older than the bound. Every ticket is in one batch, rejected, or
-    still open. The task gives every answer the verdict it has. Every evaluation is by one version
+    still open. The task gives every answer the verdict it has; a world that is asked again, with
+    the same luck, replies as it did and gives the same verdict. Every evaluation is by one version
     of the weights. All weights are finite, and the batches make the last checkpoint again from the
     first policy, bit for bit.
     """
@@ -134,17 +139,46 @@ def lost_tickets(kept: Layout) -> Iterator[str]:
 
 
 def false_verdicts(kept: Layout, config: ScaleConfig) -> Iterator[str]:
-    """Answers whose verdict is not the task's."""
+    """Answers whose verdict is not the task's; episodes that a world would not play so."""
     task = get_task(config.data.task)
     for step in published(kept):
+        seats: Counter[int] = Counter()  # episodes of each group so far
         for rollout in read_batch(kept, step)[0]:
-            own = task.verify(rollout.problem, rollout.text, not rollout.truncated)
+            if isinstance(task, Environment):
+                tokens, own = played_again(task, config, rollout, seats[rollout.group])
+                seats[rollout.group] += 1
+                if tokens != rollout.token_ids:
+                    yield f"batch {step}, ticket {rollout.group}: the world replies otherwise"
+            else:
+                own = task.verify(rollout.problem, rollout.text, not rollout.truncated)
             stored = (rollout.correct, rollout.format_ok, rollout.answer)
             if stored != (own.correct, own.format_ok, own.answer):
                 yield (
                     f"batch {step}, ticket {rollout.group}: an answer to {rollout.problem.prompt!r}"
                     f" has the verdict {stored}, the task says {own}"
                 )
+
+
+def played_again(
+    world: Environment, config: ScaleConfig, rollout: Rollout, seat: int
+) -> tuple[list[int], Verdict]:
+    """Tokens and verdict of an episode in which the policy says what it said."""
+    tokenizer = load_tokenizer(config.model.policy)
+    dialect = Dialect.of(tokenizer, world, config.model.chat)
+    forced = rollout.forced or [False] * rollout.length
+    turns: list[list[int]] = [[] for _ in range(rollout.turn_count)]
+    for token, turn, put in zip(rollout.token_ids, rollout.turns, forced, strict=True):
+        turns[turn] += [] if put else [token]
+    said = iter(
+        Completion(ids, [0.0] * len(ids), "stop" if ids[-1] in dialect.stop else "length")
+        for ids in turns
+    )
+    luck = derive_seed(config.seed, "world", rollout.group, seat)
+    session, asked = world.begin(rollout.problem, luck), config.rollout
+    limits = Limits(asked.max_new_tokens, asked.max_turns, asked.turn_tokens)
+    episode = dialogue(rollout.problem, session, dialect, limits)
+    (again,) = written(lambda asks: [next(said) for _ in asks], [episode])
+    return again.token_ids, session.verdict()
 
 
 def other_weights(layout: Layout, kept: Layout, config: ScaleConfig, updates: int) -> Iterator[str]:

@@ -65,6 +65,19 @@ def test_trls_correction_is_off_unless_the_row_has_one():
     assert (said[key + "mode"], said[key + "clip_min"]) == ("token_mask", 0.5)
 
 
+def test_a_run_with_turns_says_what_becomes_of_world_limit_and_credit(capsys):
+    run = ["data.task=workshop.ch16.worlds:guess", "rollout.max_turns=5", "rollout.turn_tokens=4"]
+    run += ["data.reward=rlbook.rewards.turns:GiGPOCredit", "optimizer.minibatches=1"]
+    limits = {"trl": "max_tool_calling_iterations: 4", "skyrl": "generator.max_turns: 5"}
+    limits |= {"verl": "multi_turn.max_assistant_turns: 5", "prime-rl": "bounds its turns itself"}
+    for to in PEERS:
+        main(["translate", "gigpo", "--to", to, *run])
+        said = capsys.readouterr().out
+        assert limits[to] in said and "lost: turn_tokens" in said and "GiGPOCredit:" in said
+        main(["translate", "gigpo", "--to", to, "optimizer.minibatches=1"])
+        assert "turns" not in capsys.readouterr().out.replace("returns", "")
+
+
 def test_a_critic_a_greedy_answer_and_a_teacher_are_beyond_a_plugin():
     for name in ("ppo", "remax", "opd"):
         assert "advantage" in translate(name, "trl", plugin=True).lost

@@ -66,6 +66,43 @@ def test_nothing_is_lost_whoever_is_killed(tmp_path):
     assert "all promises kept" in markdown(found)
 
 
+DYING = """
+import os
+from pathlib import Path
+
+from workshop.ch16.worlds import Guessing
+
+
+class Dying(Guessing):
+    def begin(self, problem, seed):
+        session, met = super().begin(problem, seed), Path(__file__).with_name(f"met-{seed}")
+        if seed % 24 or met.exists() or "CHAOS" not in os.environ:
+            return session
+        met.touch()
+        session.turn = lambda text, finished=True: os._exit(7)
+        return session
+"""
+
+
+@pytest.mark.slow
+def test_a_world_that_dies_costs_its_group_a_turn_and_the_run_nothing(tmp_path, monkeypatch):
+    """One session in 24 ends its process when it is told something, the first time it is asked."""
+    (tmp_path / "dying.py").write_text(DYING)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+    played = ("data.task=dying:Dying", "data.levels=[3,4]", "data.pool=null", "data.retire_at=null")
+    played += ("method=rloo", "rollout.turn_tokens=4", "steps=4", "checkpoint.every=2")
+    kinds = ("kill orchestrator",)
+    chaos = Chaos(CONFIG, tmp_path / "run", seed=3, overrides=(*SMALL, *played), faults=kinds)
+    with monkeypatch.context() as struck:
+        struck.setenv("CHAOS", "1")
+        assert chaos.run(seconds=900, pause=(0.1, 0.5), patience=600, strikes=1) == []
+    assert list(broken_promises(chaos.layout, chaos.kept, chaos.config)) == []
+    states = [read_batch(chaos.kept, step)[1]["statistics"] for step in range(4)]
+    assert list(tmp_path.glob("met-*")) and sum(s["world_failures"] for s in states) > 0
+
+
 CONFIGURED = ScaleConfig(
     method="grpo", steps=2, minibatches=1, generate={"max_staleness": 1}, model={"device": "cpu"}
 )
