@@ -1,24 +1,113 @@
 """Chapter 04: what a reward model likes, how sure it is, and how far one may follow it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
-from rlbook.exact import EnumerablePolicy
-from rlbook.grouping import group_by
+from rlbook.exact import FOUR, EnumerablePolicy
 from rlbook.rewards import Preference, RewardModel
 from rlbook.stats import t_interval, wilson_interval
 from rlbook.tasks.habits import FAMILIES, HabitsTask
 from rlbook.training import Rollout
+from rlbook.viz import LivePlot
 from rlbook.viz.style import INK, MUTED, label_lines
 from workshop.ch04.preferences import best_of_n, kl_optimum
 from workshop.shared.evidence import colour_of, draw_families, learning_curves
+from workshop.shared.opening import quiet_setup
+from workshop.shared.schematic import chapter_map, schematic
 
 PROXY, TRUTH = colour_of("1000 pairs"), "#0072B2"
+LOG = {"reward": PROXY, "accuracy": TRUTH}
 FAMILY_OF = dict(enumerate(FAMILIES, 1))
+
+
+def opening(steps: pd.DataFrame, arm: str = "1000 pairs") -> None:
+    """The first screen: score and truth of one arm, all seeds, above the map of the chapter.
+
+    Raises `ValueError` unless in every seed the score ends higher and the truth lower.
+    """
+    quiet_setup()
+    runs = steps[steps["arm"] == arm].pivot(index="step", columns="seed")
+    rise, fall = (runs[what].iloc[-5:].mean() - runs[what].iloc[:5].mean() for what in LOG)
+    if rise.min() <= 0 or fall.max() >= 0:
+        raise ValueError("the score does not rise, or the truth does not fall, in every seed")
+    fig = plt.figure(figsize=(8.6, 4.4))
+    grid = fig.add_gridspec(2, 2, height_ratios=(3, 1.3))
+    titles = ("The reward model's score", "The share of right answers")
+    for place, (what, colour), title in zip(range(2), LOG.items(), titles, strict=True):
+        ax = fig.add_subplot(grid[0, place])
+        smooth = runs[what].rolling(3, center=True, min_periods=1).mean()
+        ax.plot(smooth, color=colour, lw=0.8, alpha=0.35)
+        ax.plot(smooth.mean(axis=1), color=colour, lw=2.4)
+        ax.set(title=f"{title} {'falls' if what == 'accuracy' else 'rises'}", xlabel="PPO step")
+    chapter_map({"verdicts": "a network's score", "rewards": "score − KL penalty"},
+                fig.add_subplot(grid[1, :]))  # fmt: skip
+    plt.show()
+
+
+def watch(
+    runs: Mapping[str, Iterator[Mapping[str, float]]],
+    total: int,
+    changed: Mapping[str, object] | None = None,
+    before: Mapping[str, Sequence[Mapping[str, float]]] | None = None,
+) -> dict[str, list]:
+    """Make runs side by side and draw score, truth and distance as they go; their rows.
+
+    `changed` is what each run changes, `before` the rows of runs that were made already.
+    """
+    title = "Score, share of right answers, and KL to the base (in nats an answer)"
+    live = LivePlot("reward", "accuracy", "kl_to_base", smooth=3, title=title)
+    for name, rows in (before or {}).items():
+        for _ in live.watch(rows, name, total=total):
+            pass
+    live.side_by_side(runs, changed, total=total)
+    return {name: list(rows) for name, rows in live.history.items()}
+
+
+def hump(path: pd.DataFrame) -> None:
+    """Proxy and truth of the best policy for each β. Raises `ValueError` unless the truth turns."""
+    if path["truth"].max() < path["truth"].iloc[[0, -1]].max() + 0.2:
+        raise ValueError("the truth does not turn on this path")
+    _, ax = plt.subplots(figsize=(5.4, 2.8))
+    draw_path(ax, path)
+    ax.set_title("The smaller β, the higher the proxy: the truth turns")
+    plt.show()
+
+
+def rewards_of_tokens(scores: torch.Tensor, beta: float = 0.1) -> None:
+    """The book's drawing of a training step, with a network's score and the KL penalty."""
+    penalty = beta * (FOUR.logp - FOUR.logp_old).sum(1)
+    carried = {
+        "answers": ["right", "right", "wrong", "wrong"],
+        "verdicts": [f"{score:.0f}" for score in scores],
+        "rewards": [f"{reward:.3f}" for reward in scores - penalty],
+    }
+    notes = {"verdicts": "a network's score", "rewards": "score − penalty"}
+    title = "The score comes from a network, and distance is penalised"
+    schematic(title, {*notes}, carried, notes | {"advantages": "a critic's"})
+    plt.show()
+
+
+def pursuits(steps: pd.DataFrame, sides: Sequence[Sequence[str]]) -> None:
+    """Truth of several arms, more pairs on the left and KL penalties on the right.
+
+    Raises `ValueError` where the titles would not be true of the table.
+    """
+    last, (pairs, penalties) = highest_and_last(steps)[2].mean(), sides
+    without = [arm for arm in pairs if arm != "verifier"]
+    if last[without].max() > 0.1:
+        raise ValueError("an arm without a penalty ends above a tenth")
+    if not last[penalties].is_monotonic_increasing:
+        raise ValueError("more penalty does not end higher, or the verifier is not highest")
+    _, axes = plt.subplots(1, 2, figsize=(9.6, 3.4), sharey=True)
+    draw_pursuit(axes, steps, sides)
+    axes[0].set_title("More pairs: all end below a tenth")
+    axes[1].set_title("More KL penalty: a higher end")
+    plt.show()
 
 
 def preference_table(pairs: Sequence[Preference]) -> pd.DataFrame:
@@ -72,7 +161,7 @@ def draw_calibration(ax: Axes, rows: Sequence[Mapping[str, float]]) -> None:
     ax.set(xlim=(0.48, 1.0), ylim=(0.3, 1.02))
 
 
-def leash_path(
+def penalty_path(
     reference: EnumerablePolicy,
     proxy: torch.Tensor,
     truth: torch.Tensor,
@@ -262,9 +351,3 @@ def draw_families_of(ax: Axes, steps: pd.DataFrame, arm: str, levels: Sequence[i
     kept = [f"accuracy_level_{level}" for level in levels]
     draw_families(ax, steps[["arm", "seed", "step", *kept]], arm)
     ax.axhline(0, color=INK, lw=0.8)
-
-
-def last_answers(rollouts: Sequence[Rollout], each: int = 2) -> list[Rollout]:
-    """The first answers of every family."""
-    groups = group_by(rollouts, lambda r: r.problem.level)
-    return [r for level in sorted(groups) for r in groups[level][:each]]

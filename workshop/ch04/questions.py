@@ -126,7 +126,7 @@ QUESTIONS = Questions(
         ),
     ),
     Question(
-        claim="a leash keeps the mean; only a short one keeps every family",
+        claim="a KL penalty keeps the mean; only a large one keeps every family",
         row={
             "pressing": "β = 0.1 minus none: {... and what a leash of 0.1 gives back | "
             "habits, 1000 pairs}; plain sums fall at 0.1 and rise at 0.3, the largest that was "
@@ -144,9 +144,9 @@ QUESTIONS = Questions(
         asked=(
             Asked(
                 ids=("S04.5",),
-                claim="a leash holds it",
+                claim="a KL penalty holds it",
                 heading="9 · Scorecard",
-                says="a leash keeps the mean; only a short one keeps every family",
+                says="a KL penalty keeps the mean; only a large one keeps every family",
                 runs={"overoptimisation": ["1000 pairs, β = 0.1", "1000 pairs"]},
             ),
         ),
@@ -186,7 +186,7 @@ QUESTIONS = Questions(
         ),
     ),
     Question(
-        claim="a leash is no help against annotators who err together",
+        claim="a KL penalty is no help against annotators who err together",
         row={
             "pressing": "minus experts: {annotators who share a misconception | habits, 1000 "
             "pairs}",
@@ -205,7 +205,7 @@ QUESTIONS = Questions(
                 ids=("T04.3",),
                 claim="misled annotators: two families die, nothing warns",
                 heading="9 · Scorecard",
-                says="a leash is no help against annotators who err together",
+                says="a KL penalty is no help against annotators who err together",
                 runs={
                     "misled": ["misled annotators, β = 0.1"],
                     "overoptimisation": ["1000 pairs, β = 0.1"],

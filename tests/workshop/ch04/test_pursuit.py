@@ -11,8 +11,8 @@ from workshop.ch04.figures import (
     course_of,
     family_course,
     highest_and_last,
-    leash_path,
     paired,
+    penalty_path,
     stop_chosen_elsewhere,
     stopped_at,
 )
@@ -62,7 +62,7 @@ def test_the_course_of_an_arm():
 
 
 def test_paths_start_at_the_reference_and_end_at_the_proxys_favourite():
-    leash = leash_path(REFERENCE, PROXY, TRUTH, [1e6, 1.0, 0.01])
+    leash = penalty_path(REFERENCE, PROXY, TRUTH, [1e6, 1.0, 0.01])
     picked = best_of_n_path(REFERENCE, PROXY, TRUTH, [1, 3, 1000])
     for path in (leash, picked):
         assert path["KL"].iloc[0] == pytest.approx(0, abs=1e-5)
