@@ -116,7 +116,7 @@ QUESTIONS = Questions(
                 claim="a mean per answer lets lost answers go on; prompt and token mean less; a "
                 "constant not",
                 heading="7 · Does the order that was computed hold over seeds?",
-                says="The order is the computed one",
+                says="The order of the means is the computed one",
                 runs={
                     "lost_answers": [
                         "mean per answer",
