@@ -64,10 +64,35 @@ def flat(row: object) -> Row:
     asked = [one["question"] for one in inner if "question" in one]
     found = conversation(next((small[name] for name in TALKS if name in small), ()))
     found |= {"question": asked[0]} if asked else {}
-    found |= {"ground_truth": truth[0][0] if is_lone(truth[0]) else truth[0]} if truth else {}
-    if small.get("instruction") and small.get("input"):
-        found["said"] = f"{small.pop('instruction')}\n\n{small.pop('input')}"
-    return found | small | lone
+    found |= {"ground_truth": alone(truth[0])} if truth else {}
+    for first, then in (("instruction", "input"), ("body", "question")):
+        if small.get(first) and small.get(then):
+            found["said"] = f"{small.pop(first)}\n\n{small.pop(then)}"
+    return found | small | lone | offered(found | small)
+
+
+def offered(row: Row) -> Row:
+    """The question with the choices that stand beside it, and the letter of the right one."""
+    choices = row.get("choices", row.get("options"))
+    texts = choices.get("text") if isinstance(choices, dict) else choices
+    asked, letters = text_of(row.get("question")), "ABCDEFGHIJ"
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+        return {}
+    key = row.get("answerkey", row.get("answer"))
+    if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(texts):
+        key = letters[key]
+    if not asked or key not in list(letters[: len(texts)]):
+        return {}
+    listed = "\n".join(f"({letter}) {t}" for letter, t in zip(letters, texts, strict=False))
+    return {"answer": key, "question": asked if texts[0] in asked else f"{asked}\n{listed}"}
+
+
+def alone(value: Any) -> Any:
+    """An answer out of the list of one that it is in, which may be written out as JSON."""
+    if isinstance(value, str) and value.startswith('["'):
+        with suppress(json.JSONDecodeError):
+            value = json.loads(value)
+    return value[0] if is_lone(value) else value
 
 
 def is_lone(value: object) -> bool:

@@ -74,6 +74,15 @@ SHAPES = {  # what is shipped, and the reference in it
     "null beside a solution": ({"question": "q", "answer": None, "solution": r"\boxed{13}"}, "13"),
     "Alpaca": ({"instruction": "q", "output": "It is 4, so the answer is 4."}, "4"),
     "an instruction and its input": ({"instruction": "q", "input": "2+2", "output": "4"}, "4"),
+    "a list of one, written out": (
+        {"prompt": "q", "reward_model": {"ground_truth": '["34"]'}},
+        "34",
+    ),
+    "an index among choices": ({"question": "q", "choices": ["a", "b", "c"], "answer": 2}, "C"),
+    "a letter under its key": (
+        {"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "B"},
+        "B",
+    ),
     "names with spaces": ({"Question": "q", "Final Answer": "7"}, "7"),
     "both sides in messages": (
         {"messages": [*TALK, {"role": "assistant", "content": r"So \boxed{5}"}]},
@@ -94,6 +103,15 @@ SHAPES = {  # what is shipped, and the reference in it
         "3",
     ),
 }
+
+
+def test_choices_and_the_story_of_a_question_stand_in_the_prompt():
+    row = {"question": "Which?", "options": ["red", "blue"], "answer": "B"}
+    assert problem_of(row, "row 0").prompt.startswith("Which?\n(A) red\n(B) blue\n")
+    told = {"Body": "There are 3 dogs.", "Question": "How many legs?", "Answer": 12.0}
+    assert problem_of(told, "row 0").prompt.startswith("There are 3 dogs.\n\nHow many legs?\n")
+    shown = {"question": "Which? (A) red (B) blue", "options": ["red", "blue"], "answer": "B"}
+    assert problem_of(shown, "row 0").prompt.count("red") == 1
 
 
 @pytest.mark.parametrize("name", SHAPES)

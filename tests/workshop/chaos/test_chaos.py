@@ -92,14 +92,14 @@ def test_a_world_that_dies_costs_its_group_a_turn_and_the_run_nothing(tmp_path, 
     path = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
     played = ("data.task=dying:Dying", "data.levels=[3,4]", "data.pool=null", "data.retire_at=null")
-    played += ("method=rloo", "rollout.turn_tokens=4", "steps=4", "checkpoint.every=2")
+    played += ("method=rloo", "rollout.turn_tokens=4")
     kinds = ("kill orchestrator",)
     chaos = Chaos(CONFIG, tmp_path / "run", seed=3, overrides=(*SMALL, *played), faults=kinds)
     with monkeypatch.context() as struck:
         struck.setenv("CHAOS", "1")
         assert chaos.run(seconds=900, pause=(0.1, 0.5), patience=600, strikes=1) == []
     assert list(broken_promises(chaos.layout, chaos.kept, chaos.config)) == []
-    states = [read_batch(chaos.kept, step)[1]["statistics"] for step in range(4)]
+    states = [read_batch(chaos.kept, step)[1]["statistics"] for step in range(12)]
     assert list(tmp_path.glob("met-*")) and sum(s["world_failures"] for s in states) > 0
 
 
