@@ -56,6 +56,7 @@ def train(words: Sequence[str]) -> int:
     elif asked.resume:
         start = load_config(file) if file else RunConfig(**read_state(out)["config"])
     elif saved or begun:
+        with_settings(load_config(file) if file else RunConfig(), asked.settings)  # are they sound?
         raise FileExistsError(
             f"{out} holds a run already: choose another --out, or go on with it with --resume"
         )

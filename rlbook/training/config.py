@@ -459,7 +459,7 @@ def fix_of(problem: Mapping[str, Any], field: str) -> str:
     """What was given instead, or what to write for it."""
     kind, given = problem["type"], problem["input"]
     if kind == "tuple_type":
-        items = ",".join(re.findall(r"[^\s,()\[\]]+", str(given)))
+        items = ",".join(re.findall(r"[^\s,;()\[\]]+", str(given)))
         return f": write {field}=[{items}]"
     if kind in ("model_type", "model_attributes_type") and field in sections_of(RunConfig):
         first = next(iter(sections_of(RunConfig)[field].model_fields))

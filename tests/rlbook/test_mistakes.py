@@ -61,6 +61,15 @@ def test_a_start_that_failed_does_not_occupy_its_folder():
     assert [row["step"] for row in read_jsonl(Path("again/metrics.jsonl"))] == [1]
 
 
+def test_a_bad_setting_is_named_before_a_folder_that_is_taken(capsys):
+    main(words_of("train --out taken {tiny}"))
+    for setting, said in (("seed=abc", "seed: .*got 'abc'"), ("steps=2", "holds a run already")):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main(["train", setting, "--out", "taken"])
+        assert re.search(said, capsys.readouterr().err)
+
+
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again():
     main(words_of("train --out early {tiny}"))
     for file in [*Path("early").glob("step_*/*"), Path("early/latest")]:
