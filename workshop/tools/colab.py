@@ -1,8 +1,9 @@
-"""The cell that lets a chapter run on Colab: `python -m workshop.tools.colab [FILE …]`.
+"""What a chapter needs on Colab: `python -m workshop.tools.colab [FILE …]`.
 
-It is the first code cell of a chapter, tagged `colab`, folded, and does nothing anywhere else. The
-address comes from `pyproject.toml`; while that has none, the cell on Colab says where to write it.
-`--check` changes nothing and names the notebooks whose cell is not the one that it would write.
+With an address in `pyproject.toml` it gets a first code cell, tagged `colab`, folded, that fetches
+the book and does nothing anywhere else; without one it gets none. Colab does not read JupyterLab's
+marks of folded headings and hidden code: it gets its own, made from those.
+`--check` changes nothing and names the notebooks that it would change.
 """
 
 import sys
@@ -14,6 +15,7 @@ from nbformat import NotebookNode
 
 from rlbook.paths import ROOT
 from workshop.site.owner import Owner, read_owner
+from workshop.tools.main_line import COLLAPSED, is_hidden
 
 TAG = "colab"
 CELL = """\
@@ -25,7 +27,6 @@ from subprocess import check_call
 
 address, clone = "{repository}", os.path.expanduser("~/rlbook")
 if find_spec("google") and find_spec("google.colab"):
-    assert address, "write the address of the book's repository above: this copy has none"
     if not os.path.isdir(clone):
         check_call(["git", "clone", "-q", "--depth", "1", "-b", "{branch}", address, clone])
     wanted = [f"{{clone}}[figures,tasks]", "anywidget", "ipywidgets"]
@@ -35,14 +36,29 @@ if find_spec("google") and find_spec("google.colab"):
 
 
 def colab_cell(owner: Owner) -> str:
-    """The source of the cell."""
-    return CELL.format(**vars(owner))
+    """The source of the cell; empty without an address."""
+    return CELL.format(**vars(owner)) if owner.repository else ""
+
+
+def close_folds(notebook: NotebookNode) -> None:
+    """Have Colab show closed what JupyterLab shows closed: headings by id, code as a form."""
+    folded = [cell for cell in notebook.cells if cell.metadata.get(COLLAPSED)]
+    for cell in notebook.cells:
+        cell.metadata.pop("id", None)
+        cell.metadata.pop("cellView", None)
+        if is_hidden(cell):
+            cell.metadata["cellView"] = "form"
+    for cell in folded:
+        cell.metadata["id"] = cell.id
+    notebook.metadata.pop("colab", None)
+    if folded:
+        notebook.metadata["colab"] = {"collapsed_sections": [cell.id for cell in folded]}
 
 
 def with_cell(notebook: NotebookNode, source: str, name: str) -> bool:
     """Make `source` the notebook's one Colab cell, before all other code; True if that changed it.
 
-    An empty source takes the cell out. Execution counts stay in order.
+    An empty source takes the cell out. Execution counts stay in order, folds are closed on Colab.
     """
     before = nbformat.writes(notebook)
     notebook.cells = [cell for cell in notebook.cells if TAG not in cell.metadata.get("tags", [])]
@@ -51,6 +67,7 @@ def with_cell(notebook: NotebookNode, source: str, name: str) -> bool:
         cell = nbformat.v4.new_code_cell(source, metadata=metadata, id=f"colab-{name}"[:64])
         first = next((i for i, c in enumerate(notebook.cells) if c.cell_type == "code"), 0)
         notebook.cells.insert(first, cell)
+    close_folds(notebook)
     count = 0
     for cell in notebook.cells:
         if cell.cell_type != "code":
@@ -64,7 +81,7 @@ def with_cell(notebook: NotebookNode, source: str, name: str) -> bool:
 
 
 def keep(paths: Sequence[Path], owner: Owner, check: bool = False) -> list[Path]:
-    """Give every notebook the cell; the notebooks that had it not, which `check` leaves alone."""
+    """Prepare every notebook for Colab; those that were not, which `check` leaves alone."""
     changed = []
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
@@ -82,7 +99,7 @@ def main(words: Sequence[str]) -> int:
     paths = given or sorted((ROOT / "chapters").glob("[0-9]*.ipynb"))
     changed = keep(paths, read_owner(), check)
     for path in changed:
-        print(f"{path.name}: its Colab cell is {'not as it should be' if check else 'changed'}")
+        print(f"{path.name}: {'Colab would not show it as it should be' if check else 'changed'}")
     return int(check and bool(changed))
 
 

@@ -25,6 +25,7 @@ from workshop.shared.bound import bound_numbers, filled
 from workshop.shared.waiting import START as NOTES
 from workshop.shared.waiting import VARIABLE, waiting
 from workshop.site.vectors import START, folder_of, take_vectors
+from workshop.tools.colab import close_folds
 from workshop.tools.hygiene import CHECK_TAG, WIDGET, problems
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def clean(notebook: NotebookNode, name: str) -> None:
                     data[mime] = without_paths(content)
             if CHECK_TAG not in cell.metadata.get("tags", []) and "text/html" in data:
                 data["text/html"] = small_table(data["text/html"])
+    close_folds(notebook)
 
 
 def without_paths(text: str) -> str:

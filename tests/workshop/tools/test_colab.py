@@ -6,11 +6,13 @@ import sys
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rlbook.paths import ROOT
 from workshop.site.owner import Owner, read_owner
-from workshop.tools.colab import TAG, colab_cell, keep, with_cell
+from workshop.tools.colab import TAG, close_folds, colab_cell, keep, with_cell
 from workshop.tools.hygiene import problems
+from workshop.tools.main_line import COLLAPSED
 
 OWNER = Owner(repository="https://github.com/nobody/rlbook")
 TOLD = "\nimport json; print(json.dumps({'path': sys.path[0], 'here': os.getcwd()}))"
@@ -54,11 +56,31 @@ def test_it_fetches_and_installs_where_colab_is(tmp_path):
     assert ended == {"path": clone, "here": f"{clone}/chapters"}
 
 
-def test_without_an_address_it_says_what_to_fill_in(tmp_path):
-    modules = tmp_path / "modules"
-    (modules / "google/colab").mkdir(parents=True)
-    ended, called = run_cell(colab_cell(Owner()), tmp_path, modules)
-    assert "write the address of the book's repository above" in ended and called == []
+def test_without_an_address_there_is_no_cell():
+    assert colab_cell(Owner()) == ""
+
+
+def test_colab_shows_closed_what_jupyterlab_shows_closed():
+    cells = [
+        new_markdown_cell("## 1 · Open", id="open"),
+        new_markdown_cell("### Deeper", id="deep", metadata={COLLAPSED: True}),
+        new_code_cell("1", id="seen"),
+        new_code_cell("2", id="hidden", metadata={"jupyter": {"source_hidden": True}}),
+    ]
+    notebook = new_notebook(cells=cells)
+    for _ in range(2):
+        close_folds(notebook)
+        assert notebook.metadata.colab == {"collapsed_sections": ["deep"]}
+        own = [{k: c.metadata.get(k) for k in ("id", "cellView")} for c in notebook.cells]
+        assert own == [
+            {"id": None, "cellView": None},
+            {"id": "deep", "cellView": None},
+            {"id": None, "cellView": None},
+            {"id": None, "cellView": "form"},
+        ]
+    del notebook.cells[1].metadata[COLLAPSED]
+    close_folds(notebook)
+    assert "colab" not in notebook.metadata and "id" not in notebook.cells[1].metadata
 
 
 @pytest.mark.parametrize("others", [(), ("google",), ("google/cloud",)])
@@ -101,6 +123,6 @@ def test_the_owners_file_is_read(tmp_path):
         read_owner(path)
 
 
-def test_every_chapter_has_the_cell_of_the_owners_file():
+def test_every_chapter_is_ready_for_colab():
     """Mended by `python -m workshop.tools.colab`."""
     assert keep(sorted((ROOT / "chapters").glob("[0-9]*.ipynb")), read_owner(), check=True) == []
