@@ -70,7 +70,7 @@ QUESTIONS = Questions(
     Question(
         claim="pleasing a learned reward loses the truth",
         row={
-            "exact": "β from 10 to 0.1: truth .28, .66, .00",
+            "exact": "β = 10, 0.71, 0.1: truth .31, .66, .00",
             "pressing": "minus a verifier in its place: {a reward model instead of the verifier | "
             "habits, 1000 pairs}; one rate",
             "paper": "Gao et al.: up, then down",

@@ -21,8 +21,8 @@ COLUMNS = {
 }
 NOTE = (
     "In brackets: the 95 % interval over seeds. **Bold**: *robust*, it stands after Holm's "
-    "correction for the number of claims and with the learning rates chosen again. *Rate open*: "
-    "with rates chosen again the sign may turn. –: not asked."
+    "correction for the number of claims and, where learning rates were chosen, with them chosen "
+    "again. *Rate open*: with rates chosen again the sign may turn. –: not asked."
 )
 NAMED = re.compile(r"\{(?:(control|detectable): )?([^|{}]+?) \| ([^|{}]+?)\}")
 OF_THE_PAGE = re.compile(r"\{(\w+)\}")
