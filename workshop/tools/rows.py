@@ -32,6 +32,7 @@ TOLD = {
     "mis geometric_mask",
     "12": "lite_ppo gpg clip_cov kl_cov top_entropy",
     "14": "opd sdpo",
+    "16": "gigpo",
     "17": "scalerl",
 }
 CHAPTER: Mapping[str, str] = {row: at for at, rows in TOLD.items() for row in rows.split()}
@@ -42,7 +43,12 @@ SPOKEN = {  # where a chapter writes a row in another way
     "geometric_mask": "geometric",
     "sapo": "SAPO",
 }
-SPOKEN |= {"sequence_tis": "whole answer", "deepseek_v32": "DeepSeek-V3.2", "vespo": "VESPO"}
+SPOKEN |= {
+    "gigpo": "GiGPO",
+    "sequence_tis": "whole answer",
+    "deepseek_v32": "DeepSeek-V3.2",
+    "vespo": "VESPO",
+}
 SPOKEN |= {"topr": "TOPR", "clip_cov": "Clip-Cov", "kl_cov": "KL-Cov", "top_entropy": "TopEntropy"}
 EXACT_SAMPLER = "GRPO: the sampler is the policy there"
 NOT_ALONE = {  # why a row has no line of its own on the ladder
@@ -54,6 +60,7 @@ NOT_ALONE = {  # why a row has no line of its own on the ladder
     "sao": "PPO within GLM-5's window",
     **dict.fromkeys(("clip_cov", "kl_cov", "top_entropy"), "chapter 12, dials of entropy"),
     **dict.fromkeys(("opd", "sdpo"), "chapter 14: it needs a teacher"),
+    "gigpo": "chapter 16: GRPO, where an answer is one turn",
     "gmpo": "GSPO, until a token leaves its own window",
     "vespo": "GRPO over all tokens, until answers drift",
     "topr": "REINFORCE on ±1, until answers drift",
