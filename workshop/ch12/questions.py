@@ -247,7 +247,7 @@ QUESTIONS = Questions(
     Question(
         claim="LitePPO beats GRPO and DAPO",
         row={
-            "exact": "two of GRPO's choices changed",
+            "exact": "three of GRPO's choices changed",
             "control": f"GRPO: {{LitePPO against GRPO | {ON_SUMS}}}, "
             f"DAPO: {{LitePPO against DAPO | {ON_SUMS}}}",
             "paper": "beats both",
