@@ -126,7 +126,7 @@ QUESTIONS = Questions(
         ),
     ),
     Question(
-        claim="a KL penalty keeps the mean; only a large one keeps every family",
+        claim="a KL penalty saves the mean; a larger one loses less of the worst family",
         row={
             "pressing": "β = 0.1 minus none: {... and what a leash of 0.1 gives back | "
             "habits, 1000 pairs}; plain sums fall at 0.1 and rise at 0.3, the largest that was "
@@ -146,13 +146,13 @@ QUESTIONS = Questions(
                 ids=("S04.5",),
                 claim="a KL penalty holds it",
                 heading="9 · Scorecard",
-                says="a KL penalty keeps the mean; only a large one keeps every family",
+                says="a KL penalty saves the mean; a larger one loses less of the worst family",
                 runs={"overoptimisation": ["1000 pairs, β = 0.1", "1000 pairs"]},
             ),
         ),
     ),
     Question(
-        claim="more pairs or more passes: a higher peak, the same end",
+        claim="a better trained reward model: a higher peak, and an end below a tenth all the same",
         row={
             "pressing": "1000 pairs four times minus 4000 once, at the end: "
             "{four passes over 1000 pairs, for one over 4000 | habits, 1000 pairs}; level at the "
@@ -177,7 +177,7 @@ QUESTIONS = Questions(
                 ids=("T04.1",),
                 claim="with more pairs the truth turns later",
                 heading="9 · Scorecard",
-                says="more pairs or more passes: a higher peak, the same end",
+                says="a better trained reward model: a higher peak, and an end below a tenth",
                 runs={
                     "overoptimisation": ["4000 pairs", "1000 pairs"],
                     "passes": ["1000 pairs, four passes", "1000 pairs, one pass"],
@@ -186,7 +186,7 @@ QUESTIONS = Questions(
         ),
     ),
     Question(
-        claim="a KL penalty is no help against annotators who err together",
+        claim="under the same KL penalty, annotators who err together cost truth",
         row={
             "pressing": "minus experts: {annotators who share a misconception | habits, 1000 "
             "pairs}",
@@ -205,7 +205,7 @@ QUESTIONS = Questions(
                 ids=("T04.3",),
                 claim="misled annotators: two families die, nothing warns",
                 heading="9 · Scorecard",
-                says="a KL penalty is no help against annotators who err together",
+                says="under the same KL penalty, annotators who err together cost truth",
                 runs={
                     "misled": ["misled annotators, β = 0.1"],
                     "overoptimisation": ["1000 pairs, β = 0.1"],
