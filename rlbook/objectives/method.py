@@ -42,6 +42,18 @@ REQUIREMENTS = {
     "shaping": "shaped rewards",
 }
 
+ELSEWHERE = {  # what users of other trainers call an option of a method's parts
+    "kl.beta": "beta kl_coef kl_loss_coef init_kl_coef",
+    "trust_region.low": "epsilon clip_ratio clip_ratio_low eps_clip eps_clip_low cliprange",
+    "trust_region.high": "epsilon_high clip_ratio_high eps_clip_high",
+}
+
+
+def meant_elsewhere(name: str) -> str:
+    """The option that another trainer's name stands for, as a question."""
+    ours = [option for option, theirs in ELSEWHERE.items() if name.lower() in theirs.split()]
+    return f" (did you mean {ours[0]}?)" if ours else ""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -194,7 +206,7 @@ class Method:
         known = [f.name for f in fields(cls)]
         for key in given:
             if key not in known:
-                near = meant(key, known)
+                near = meant(key, known) or meant_elsewhere(key)
                 raise ValueError(f"a method has no {key!r}{near}: it has {', '.join(known)}")
         if given.keys() != set(known):  # not all fields: changes to a row
             given = changed_row(given)

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from rlbook.objectives import METHODS, Method
+from rlbook.objectives.method import ELSEWHERE as METHOD_ELSEWHERE
 from rlbook.tasks.mixture import mixture_name
 from rlbook.training.sinks import SinkName
 from rlbook.verbs import read_settings
@@ -333,9 +334,7 @@ ELSEWHERE = {  # what users of other trainers call a setting
     "seed": "random_seed data_seed",
     "sinks": "report_to logger",
     "method": "loss_type adv_estimator advantage_estimator algo loss",
-    "method.kl.beta": "beta kl_coef kl_loss_coef init_kl_coef",
-    "method.trust_region.low": "epsilon clip_ratio clip_ratio_low eps_clip eps_clip_low cliprange",
-    "method.trust_region.high": "epsilon_high clip_ratio_high eps_clip_high",
+    **{f"method.{ours}": theirs for ours, theirs in METHOD_ELSEWHERE.items()},
     "model.lora.rank": "lora_rank lora_r",
     "model.lora.alpha": "lora_alpha",
     "model.lora.targets": "lora_target_modules target_modules",
