@@ -156,6 +156,7 @@ WORDS: list[Rule] = [
 NUMBERS: list[Rule] = [  # thousands, repeating, of programs, mixed; powers and roots in braces
     (r"(?<![\d.,\w])(\d{1,3}(?:(?:(?<!\\)\\[,;:! ]|\{,\}|,\\!|[ ~'])\d{3})+)(?![\d,'/])", joined),
     (r"(?<![\d.,\w])(\d{1,3}(?:\.\d{3}){2,})(?![\d.,])", joined),
+    (r"(?<![\d.,\w])(\d{1,3}(?:_\d{3})+)(?![\w{])", joined),
     (r"(?<!\\)\\[,;:! ]|~", " "),
     (r"(\d*)\.(\d*?)(\d)\3\3+(?:\.\.\.|\\ldots)", repeating),
     (r"(\d*)\.(\d*)(?:\\overline ?\{?(\d+)\}?|\\dot ?\{?(\d)\}?|\((\d+)\)(?! *[\d(]))", repeating),
