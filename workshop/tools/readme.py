@@ -14,6 +14,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -62,7 +63,8 @@ FINDINGS = (  # claim and world in the table of verdicts, and plain words
 
 
 def eight_answers() -> tuple[list[Rollout], list[Rollout]]:
-    """Eight answers of the base model to one sum, and eight after its training."""
+    """Eight answers of the base model to one sum, and eight after its training, on one thread."""
+    torch.set_num_threads(1)
     trainer = Trainer(RunConfig(method="rloo", steps=STEPS, lr=2e-4))
     engine = Sampler(trainer.model, trainer.tokenizer.eos_token_id)
 
@@ -199,8 +201,8 @@ def measured_on(parts: Iterable[str]) -> str:
     machines: dict[str, list[str]] = {}
     for part in parts:
         facts = json.loads((data_dir() / f"results/bench/{part}{SUFFIX}").read_text())
-        threads, torch = facts["torch_threads"], facts["versions"]["torch"]
-        where = f"{facts['cpu']}, {threads} thread{'s' * (threads > 1)}, PyTorch {torch}"
+        threads, version = facts["torch_threads"], facts["versions"]["torch"]
+        where = f"{facts['cpu']}, {threads} thread{'s' * (threads > 1)}, PyTorch {version}"
         machines.setdefault(where, []).append(f"`{part}`")
     if len(machines) == 1:
         return f"Measured on: {next(iter(machines))}."
