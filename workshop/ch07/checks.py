@@ -10,7 +10,15 @@ from rlbook.exact import FOUR
 from rlbook.policy import Sampler, load_policy
 from rlbook.tasks import SumsTask
 from rlbook.training import RunConfig, Trainer
-from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right, same
+from workshop.shared.checks import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    right,
+    same,
+    same_weights,
+)
 from workshop.shared.worlds.length_bias import StopPolicy, expected_update
 
 BUDGET = 20
@@ -105,13 +113,8 @@ def same_as_trainer(train: Callable[..., Iterable[object]]) -> float:
     list(train(mine, SumsTask(), Sampler(mine[0], mine[1].eos_token_id), 2))
     trainer = Trainer(RunConfig(method="dr_grpo", steps=2))
     list(trainer)
-    trios = zip(*(m.parameters() for m in (start[0], mine[0], trainer.model)), strict=True)
-    pairs = [((b - a).abs().max().item(), (b - c).abs().max().item()) for a, b, c in trios]
-    moved, apart = map(max, zip(*pairs, strict=True))
-    print(f"weights moved by up to {moved:.1e}; your loop and Trainer differ by {apart:.1e}")
-    if apart >= moved / 100:
-        raise ValueError("the loop is not the package's")
-    return apart
+    weights = (model.parameters() for model in (start[0], mine[0], trainer.model))
+    return same_weights(*weights, name="your loop")
 
 
 def check_rambling(answer: tuple[float, ...] | None) -> None:

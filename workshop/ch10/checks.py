@@ -11,7 +11,7 @@ from rlbook.objectives import group_normalize, max_rl
 from rlbook.objectives.groups import group_mean, group_size, group_sum
 from rlbook.policy import Sampler, load_policy
 from rlbook.training import RunConfig, Trainer
-from workshop.shared.checks import check_lines, not_attempted, not_yet, right, same
+from workshop.shared.checks import check_lines, not_attempted, not_yet, right, same, same_weights
 from workshop.shared.worlds.strategy_mixture import (
     StrategyMixture,
     easy_and_hard,
@@ -92,13 +92,7 @@ def same_as_trainer(step: Callable[..., None]) -> float:
         step(model, words, Sampler(model, words.eos_token_id), optimizer, number)
     trainer = Trainer(RunConfig(method="maxrl", steps=2))
     list(trainer)
-    trios = zip(start, model.parameters(), trainer.model.parameters(), strict=True)
-    pairs = [((b - a).abs().max().item(), (b - c).abs().max().item()) for a, b, c in trios]
-    moved, apart = map(max, zip(*pairs, strict=True))
-    print(f"weights moved by up to {moved:.1e}; loop and Trainer differ by {apart:.1e}")
-    if apart >= moved / 100:
-        raise ValueError("the loop is not the package's")
-    return apart
+    return same_weights(start, model.parameters(), trainer.model.parameters())
 
 
 def check_votes(answer: Sequence[tuple[float, float]] | None) -> None:

@@ -10,7 +10,15 @@ from transformers import PreTrainedModel
 from rlbook.objectives import reward_to_go
 from rlbook.rewards import TeacherReward
 from rlbook.training import RunConfig, Trainer, adamw
-from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right, same
+from workshop.shared.checks import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    right,
+    same,
+    same_weights,
+)
 
 GROUPS = (
     ([10, 20, 30], [True, True, False]),
@@ -139,13 +147,7 @@ def same_as_trainer(
     start, twin, rollouts = deepcopy(trainer.model), deepcopy(trainer.model), trainer.collect()
     distil(twin, adamw(twin, config.optimizer), rollouts)
     trainer.learn(rollouts)
-    trios = zip(*(m.parameters() for m in (start, twin, trainer.model)), strict=True)
-    pairs = [((b - a).abs().max().item(), (b - c).abs().max().item()) for a, b, c in trios]
-    moved, apart = map(max, zip(*pairs, strict=True))
-    print(f"weights moved by up to {moved:.1e}; loop and Trainer differ by {apart:.1e}")
-    if apart >= moved / 100:
-        raise ValueError("the loop is not the package's")
-    return apart
+    return same_weights(*(model.parameters() for model in (start, twin, trainer.model)))
 
 
 def check_price(price: float | None, budget: float | None) -> None:

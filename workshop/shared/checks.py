@@ -134,3 +134,19 @@ def agree(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 
         and torch.allclose(value, other, rtol=tolerance, atol=tolerance, equal_nan=True)
         for value, other in zip(found, wanted, strict=True)
     )
+
+
+def same_weights(
+    start: Iterable[Tensor], loop: Iterable[Tensor], package: Iterable[Tensor], name: str = "loop"
+) -> float:
+    """The largest difference of a weight between a loop and the package, and prints it.
+
+    Raises `ValueError` where that is a hundredth or more of what the loop changed since `start`.
+    """
+    trios = zip(start, loop, package, strict=True)
+    pairs = [((b - a).abs().max().item(), (b - c).abs().max().item()) for a, b, c in trios]
+    moved, apart = map(max, zip(*pairs, strict=True))
+    print(f"weights moved by up to {moved:.1e}; {name} and Trainer differ by {apart:.1e}")
+    if apart >= moved / 100:
+        raise ValueError("the loop is not the package's")
+    return apart
