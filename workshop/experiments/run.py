@@ -64,12 +64,20 @@ def run_experiment(
 
 
 def train_missing(pool: ProcessPoolExecutor, runs: Iterable[Run], title: str) -> None:
-    """Run what is missing: round by round of seeds, and in a round every arm before a variant."""
-    missing = [run for run in runs if not run.finished]
-    missing.sort(key=lambda run: (run.seed, run.arm.tried.index(run.variant)))
-    futures = [pool.submit(train, run) for run in missing]
+    """Run what is missing, in the order of `by_rounds`."""
+    futures = [pool.submit(train, run) for run in by_rounds(runs) if not run.finished]
     for done in tqdm(as_completed(futures), total=len(futures), desc=title, disable=not futures):
         done.result()
+
+
+def by_rounds(runs: Iterable[Run]) -> list[Run]:
+    """Round by round of seeds, and in a round every arm before a variant; a rate beyond is last."""
+
+    def turn(run: Run) -> tuple[int, int]:
+        tried = run.arm.tried
+        return run.seed, tried.index(run.variant) if run.variant in tried else len(tried)
+
+    return sorted(runs, key=turn)
 
 
 def tuning_runs(name: str) -> list[Run]:

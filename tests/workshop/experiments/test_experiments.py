@@ -235,6 +235,10 @@ def test_the_next_best_rate_and_the_one_beyond_an_edge_are_run_on_all_seeds(
     wanted = run.second_runs("small", (0, 1))
     mine = [(one.variant.values["lr"], one.seed) for one in wanted if one.arm is arms[0]]
     assert mine == [(2e-4, 0), (2e-4, 1), (4.5e-4, 7), (4.5e-4, 8), (4.5e-4, 0), (4.5e-4, 1)]
+    turns = [(one.seed, one.variant.values["lr"]) for one in run.by_rounds(wanted)]
+    assert turns == [(s, lr) for s in (0, 1) for lr in (2e-4, 2e-4, 4.5e-4, 4.5e-4)] + [
+        (s, 4.5e-4) for s in (7, 7, 8, 8)
+    ]
     for one in wanted[:-1]:
         run.train(one)
     run.run_experiment("small", so_far=True)
