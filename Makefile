@@ -75,8 +75,9 @@ portable: portable-default portable-threads unit  ## numbers as on other CPUs an
 portable-default: setup-dev
 	ATEN_CPU_CAPABILITY=default $(NUMBERS)
 
+# Threads that wait asleep: more of them spin than there are cores, and four times as long.
 portable-threads: setup-dev
-	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 $(NUMBERS) tests/rlbook
+	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(NUMBERS) tests/rlbook
 
 # By files: what a file starts for all its tests (servers, ranks, a browser) starts once.
 slow: setup-dev  ## end-to-end tests, the browser among them

@@ -58,7 +58,7 @@ def page_of(
     """
     page = deepcopy(notebook)
     page.metadata.pop("widgets", None)
-    page.cells = [cell for cell in page.cells if "colab" not in cell.metadata.get("tags", [])]
+    page.cells = [cell for cell in page.cells if not is_for_a_kernel(cell)]
     drawers: dict[str, Drawer] = {}
     section, made = "", 0
     for index, cell in enumerate(page.cells):
@@ -72,9 +72,6 @@ def page_of(
             tags = cell.metadata.get("tags", [])
             if is_scaffold(cell.source):
                 cell.metadata.tags = [*tags, "hide-input"]
-            if SOLUTION in tags:
-                shown = {f"code_prompt_{act}": "Solution" for act in ("show", "hide")}
-                cell.metadata.mystnb = shown
             for output in cell.outputs:
                 data = output.get("data", {})
                 data.pop(WIDGET, None)
@@ -94,6 +91,13 @@ def page_of(
                     data["text/markdown"] = without_lost(shown, path, anchors)
                     data.pop("text/plain", None)
     return page
+
+
+def is_for_a_kernel(cell: NotebookNode) -> bool:
+    """Whether a cell does something only where the notebook runs: fetch the book, run a solution
+    that is shown above it."""
+    tags = cell.metadata.get("tags", [])
+    return "colab" in tags or (cell.cell_type == "code" and SOLUTION in tags)
 
 
 def heading(source: str) -> str:

@@ -104,6 +104,13 @@ def is_hidden(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
 
 
+def is_closed(cell: NotebookNode) -> bool:
+    """Whether a solution is seen only when it is asked for: a closed `<details>`, a hidden call."""
+    if cell.cell_type == "markdown":
+        return cell.source.startswith("<details ") and "<details open" not in cell.source
+    return is_hidden(cell)
+
+
 def is_picture(output: NotebookNode) -> bool:
     """Whether an output is drawn."""
     data = output.get("data", {})
@@ -146,8 +153,8 @@ def fold_problems(notebook: NotebookNode) -> Iterator[str]:
                 f"cell {index}: a folded heading stands alone with one line in italics below it, "
                 "*Aside …*, which says what follows: it is all that is seen of the section"
             )
-        if SOLUTION in cell.metadata.get("tags", []) and not is_hidden(cell):
-            yield f"cell {index}: a solution in sight; set jupyter.source_hidden"
+        if SOLUTION in cell.metadata.get("tags", []) and not is_closed(cell):
+            yield f"cell {index}: a solution in sight; write it as `shown` in shared.solutions does"
 
 
 def dependences(notebook: NotebookNode) -> Iterator[str]:

@@ -7,6 +7,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from workshop.shared.checks import check_lines
 from workshop.shared.schematic import chapter_map, schematic
+from workshop.shared.solutions import shown
 from workshop.site.navigation import navigated, navigation, without_navigation
 from workshop.tools.main_line import COLLAPSED, MAX_LINES, main_line_problems, measure, places
 from workshop.tools.runner import chapters
@@ -73,6 +74,7 @@ PLAIN = (
     new_markdown_cell("#### still folded"),
     new_markdown_cell("## Three\n\nthree more words"),
     new_code_cell("def f(c):\n    return a + c"),
+    new_markdown_cell(shown("def f(c): ..."), metadata={"tags": ["solution"]}),
     new_code_cell("...", metadata={"tags": ["solution"], "jupyter": {"source_hidden": True}}),
     new_markdown_cell("## 4 · Exercises\n\n### Exercise 1"),
     new_code_cell("f(a)"),
@@ -81,7 +83,7 @@ PLAIN = (
 
 def test_what_is_folded_ends_at_a_heading_of_its_order():
     marks = {"main": "m", "folded": "f", "exercises": "e"}
-    assert "".join(marks[place] for place in places(chapter(*PLAIN))) == "mmmfffmmmee"
+    assert "".join(marks[place] for place in places(chapter(*PLAIN))) == "mmmfffmmmmee"
 
 
 def test_the_main_line_is_counted_without_what_is_folded():
@@ -103,6 +105,7 @@ def test_the_main_line_is_counted_without_what_is_folded():
         ([folded("## Deeper: why?")], "stands alone with one line in italics"),
         ([folded(f"{ASIDE}\n\nand more")], "stands alone with one line in italics"),
         ([new_code_cell("1", metadata={"tags": ["solution"]})], "a solution in sight"),
+        ([new_markdown_cell("```python\n1\n```", metadata={"tags": ["solution"]})], "in sight"),
         ([*PLAIN[:7], new_code_cell("print(c)")], "uses c, which the folded cell 4 bound last"),
         ([*PLAIN[:7], new_code_cell("def g():\n    return c")], "uses c, which the folded"),
         ([*PLAIN[:7], new_code_cell("c += 1")], "uses c, which the folded"),

@@ -9,6 +9,7 @@ from rlbook.paths import ROOT
 from workshop.course.build import build
 from workshop.course.grade import checks_in, checks_module, checks_of, grade
 from workshop.course.slides import lecture
+from workshop.shared.solutions import code_of
 
 CHAPTERS = ROOT / "chapters"
 TITLE = "# 1 · The policy: a language model that acts"
@@ -57,14 +58,16 @@ def test_the_books_own_lines_are_right_on_hidden_numbers(path):
     given = nbformat.read(path, as_version=4)
     lines = {}
     for index, cell in enumerate(given.cells):
-        if "solution" in cell.metadata.get("tags", []):
+        if "solution" in cell.metadata.get("tags", []) and "def " in cell.source:
             before = [i for i, c in enumerate(given.cells[:index]) if "check_" in c.source]
             own = re.sub(r"^if not \w+:", "if True:", cell.source, flags=re.MULTILINE)
+            if cell.cell_type == "markdown":
+                own = code_of(cell.source)
+            cell.source = ""
             asked, call = re.split(
                 r"^(?=\w+ = \S*check_)", given.cells[before[-1]].source, flags=re.M
             )
             lines[before[-1]] = f"{asked}{own}\n\n{call}"
-            cell.source = ""
     for index, cell in enumerate(given.cells):
         if cell.cell_type == "code" and "check_" in cell.source:
             cell.source = lines.get(index, "")
