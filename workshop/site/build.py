@@ -143,8 +143,7 @@ def finish(pages: Path, owner: Owner) -> None:
     (pages / "404.html").write_text(MISSING.format(home=html.escape(home)))
     (pages / ".nojekyll").touch()
     if owner.site:
-        first = next((pages / "figures").glob("01_*-1.png"))
-        open_graph(first, pages / "_static/card.png")
+        open_graph(data_dir() / "results/eight_answers.png", pages / "_static/card.png")
         addresses = (
             owner.page_at(path.relative_to(pages).as_posix())
             for path in sorted(pages.rglob("*.html"))

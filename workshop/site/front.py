@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from workshop.shared.evidence import load_results
 from workshop.site.film import host
@@ -106,18 +106,19 @@ def colab(owner: Owner) -> str:
 
 
 def open_graph(picture: Path, path: Path) -> None:
-    """The picture that is shown where somebody shares a link: the title over a chapter's figure."""
+    """What is shown where somebody shares a link: the title over `picture` without its margin."""
     from matplotlib import font_manager
 
     card = Image.new("RGB", (1200, 630), "white")
     figure = Image.open(picture).convert("RGB")
-    figure.thumbnail((1000, 330), Image.Resampling.LANCZOS)
-    card.paste(figure, ((1200 - figure.width) // 2, 270))
+    figure = figure.crop(ImageOps.invert(figure).getbbox())  # no margin of its own
+    figure = ImageOps.contain(figure, (1100, 430), Image.Resampling.LANCZOS)
+    card.paste(figure, ((1200 - figure.width) // 2, 175))
     face = font_manager.findfont("DejaVu Sans")
     draw = ImageDraw.Draw(card)
     for text, size, top in (
-        ("RL for reasoning LLMs", 68, 50),
-        ("from REINFORCE to ScaleRL", 40, 150),
+        ("RL for reasoning LLMs", 60, 28),
+        ("from REINFORCE to ScaleRL", 34, 108),
     ):
         font = ImageFont.truetype(face, size)
         draw.text((600, top), text, fill="#222222", font=font, anchor="ma")
