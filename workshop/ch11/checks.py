@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence, Set
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlbook.objectives import (
     DivergenceMask,
@@ -80,6 +80,15 @@ def check_keeps(mine: Callable[..., Tensor]) -> bool:
         "a token is stopped by how much probability it has moved, and only on its way out",
         "exp of both, their difference; then one comparison for each sign of the advantage",
     )
+
+
+def same_weights(mine: nn.Module, its: nn.Module) -> float:
+    """Largest difference between parameters of two models; raises `ValueError` above 1e-4."""
+    pairs = zip(mine.parameters(), its.parameters(), strict=True)
+    apart = max((a - b).abs().max().item() for a, b in pairs)
+    if apart > 1e-4:
+        raise ValueError(f"a weight differs from the package's by {apart:.1e}: the same loss?")
+    return apart
 
 
 def check_stopped(answer: tuple[Set[str], Set[str]] | None) -> None:

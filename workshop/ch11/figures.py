@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from rlbook.evaluation import held_out_problems
 from rlbook.objectives import (
     DivergenceMask,
     DivergencePenalty,
@@ -27,18 +28,34 @@ from rlbook.objectives import (
     WeightClip,
     weigh,
 )
+from rlbook.policy import Sampler, load_policy
 from rlbook.stats import t_interval
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, METHOD_COLOURS, MUTED, label_lines, readable
+from rlbook.training import Trainer, collect_rollouts
+from rlbook.viz import LivePlot
+from rlbook.viz.style import (
+    BAD,
+    FAINT,
+    GOOD,
+    INK,
+    METHOD_COLOURS,
+    MUTED,
+    label_lines,
+    readable,
+    use_style,
+)
 from workshop.ch11.mismatch_bandit import Anchor, BanditRun, mismatch_bandit
+from workshop.ch11.worlds import Moved
+from workshop.shared import texts
 from workshop.shared.evidence import ARM_COLOURS, compare_bars, learning_curves
 from workshop.shared.explorer import Explorer, choice, slider
 from workshop.shared.masks import MASKS, Mask
+from workshop.shared.masks import mask_atlas as mask_atlas
+from workshop.shared.masks import mask_lab as mask_lab
+from workshop.shared.schematic import chapter_map
 
 CLIP, DPPO, BOTH = METHOD_COLOURS["dapo"], METHOD_COLOURS["dppo"], "#8a4b2f"
 PROBS, RATIOS = (5e-4, 0.9995), (0.02, 50.0)
 PROB_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99)
-
-Moved = tuple[Float[Tensor, " M"], Float[Tensor, " M"], Float[Tensor, " M"]]
 
 
 def stopped(
@@ -52,19 +69,38 @@ def stopped(
     return ~keep & (advantages != 0)
 
 
-def draw_window(ax: Axes, mu: pd.Series, ratio: pd.Series, low: float, high: float) -> None:
+LOW, HIGH, RARE = 0.8, 1.28, 0.1  # DAPO's window, and the tokens that we call rare
+
+
+def opening(tokens: Mapping[str, Moved]) -> None:
+    """First screen: ratios of a fine and of a rough copy before any update, and the map.
+
+    Raises `ValueError` if the rough copy does not send a quarter of its rare tokens outside.
+    """
+    use_style()
+    _, axes = plt.subplots(1, len(tokens), figsize=(8.8, 3.1), sharey=True)
+    for ax, (name, (logp, log_mu, _)) in zip(axes, tokens.items(), strict=True):
+        mu, ratio = log_mu.exp(), (logp - log_mu).exp()
+        outside = (ratio < LOW) | (ratio > HIGH)
+        share = outside[mu < RARE].double().mean().item()
+        draw_window(ax, mu, ratio, outside)
+        ax.set_title(f"{name}: {share:.0%} of the rare tokens outside")
+    if share < 0.25:
+        raise ValueError(f"{name}: only {share:.0%} of the rare tokens have left the window")
+    axes[0].set_ylabel("ratio π/μ")
+    axes[1].legend(loc="upper left", handletextpad=0.1)
+    chapter_map({"answers": "by a rough copy", "loss": "how far, from where"})
+    plt.show()
+
+
+def draw_window(ax: Axes, mu: Tensor, ratio: Tensor, outside: Tensor) -> None:
     """A dot per token, its probability when sampled against its ratio; the window as a band."""
-    ax.axhspan(low, high, color=CLIP, alpha=0.12, lw=0)
-    outside = (ratio < low) | (ratio > high)
+    ax.axhspan(LOW, HIGH, color=CLIP, alpha=0.12, lw=0)
     for part, colour, name in ((~outside, MUTED, "inside"), (outside, CLIP, "outside")):
         ax.plot(mu[part], ratio[part], "o", ms=3, mew=0, alpha=0.5, color=colour, label=name)
-    ax.set(
-        xscale="log", yscale="log", xlabel=r"probability when sampled, $\mu$", ylabel="ratio π/μ"
-    )
-    ax.set_yticks([0.5, low, 1, high, 2], ["0.5", f"{low:g}", "1", f"{high:g}", "2"])
+    ax.set(xscale="log", yscale="log", xlabel=r"probability when sampled, $\mu$", ylim=(0.3, 3))
+    ax.set_yticks([0.5, LOW, 1, HIGH, 2], ["0.5", f"{LOW:g}", "1", f"{HIGH:g}", "2"])
     ax.minorticks_off()
-    ax.set_ylim(0.3, 3)
-    ax.legend(loc="upper left", handletextpad=0.1)
 
 
 HELD_COLOURS = {
@@ -81,12 +117,58 @@ AGED_COLOURS = {
 }
 
 
-def draw_regions(axes: Sequence[Axes], ends: Mapping[str, pd.DataFrame]) -> None:
-    """Held-out pass@1 of five trust regions, a panel per world; dots are seeds."""
-    for ax, (world, final) in zip(axes, ends.items(), strict=True):
-        compare_bars(final, "pass@1", ax, arms=list(AGED_COLOURS), colours=AGED_COLOURS)
+def watch(runs: Mapping[str, Trainer]) -> dict[str, list[float]]:
+    """Draw accuracy and clip fraction of runs as they go; the accuracies, batch by batch.
+
+    Raises `ValueError` if the clip at μ does not end last.
+    """
+    live = LivePlot("accuracy", "clip_fraction", colours=HELD_COLOURS, smooth=3)
+    live.side_by_side(runs)
+    accuracy = {name: [row["accuracy"] for row in rows] for name, rows in live.history.items()}
+    ends = {name: late(values) for name, values in accuracy.items()}
+    if min(ends, key=lambda name: ends[name]) != "clip at μ":
+        raise ValueError(f"the clip at μ does not end last: {ends}")
+    live.title = "A rough sampler: the clip at μ ends last"
+    live.close()
+    return accuracy
+
+
+def late(accuracy: Sequence[float]) -> float:
+    """Mean over a run's last three batches."""
+    return sum(accuracy[-3:]) / 3
+
+
+def before_after(run: Trainer) -> texts.TextPanel:
+    """Three answers of the base and of a trained policy to one held-out sum of three operands."""
+    base, tokenizer = load_policy("tiny")
+    problems = held_out_problems(run.task, 1, levels=(3,))
+    was, now = (
+        collect_rollouts(
+            Sampler(model, tokenizer.eos_token_id), tokenizer, run.task, problems, 3, seed=2
+        )
+        for model in (base, run.model)
+    )
+    change = texts.log_prob_change(was, base, run.model)
+    name = "change of log π"
+    return texts.before_after(problems[0], was, now, change, tokenizer, push_name=name)
+
+
+def regions(ends: Mapping[str, pd.DataFrame]) -> None:
+    """Held-out pass@1 of five trust regions, a panel per world; dots are seeds (`claims.ends`).
+
+    Raises `ValueError` if a rough sampler does not leave the clip at μ last.
+    """
+    if (means := ends["rough"].mean()).idxmin() != "clip at μ":
+        raise ValueError(f"the clip at μ is not last with a rough sampler: {means.to_dict()}")
+    fig, axes = plt.subplots(1, len(ends), figsize=(10, 2.4), sharey=True)
+    for ax, (world, table) in zip(axes, ends.items(), strict=True):
+        runs = table.melt(var_name="arm", value_name="pass@1")
+        compare_bars(runs, "pass@1", ax, arms=list(AGED_COLOURS), colours=AGED_COLOURS)
         ax.set(xlim=(0.3, 0.85), xlabel="pass@1")
         ax.set_title(world, fontsize=10)
+    title = "A rough sampler breaks a ratio clip that is held to it"
+    fig.suptitle(title, x=0.01, ha="left", weight="bold")
+    plt.show()
 
 
 def divergence_explorer(batches: Mapping[str, Moved]) -> Explorer:

@@ -52,8 +52,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S11.7",),
                 claim="chapter 11's own evidence",
-                heading="6 · Evidence: age, roughness and mask in one experiment",
-                says="which is 0.31 below no region at all",
+                heading="6 · Which rule survives rough and old samples?",
+                says="a ratio clip must not be compared with a rough sampler",
                 runs={
                     "mask_new": ["DPPO"],
                     "mask_old": ["DPPO"],
@@ -93,8 +93,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S11.2",),
                 claim="a divergence mask frees a rare token sooner",
-                heading="And where the right thing is rare?",
-                says="DPPO is nearly as fast as no wall at all",
+                heading="7 · What does a divergence mask free where the right thing is rare?",
+                says="DPPO is nearly as fast as no mask at all",
                 runs={"rare_opening": ["DPPO", "clip 0.2", "no trust region"]},
             ),
             Asked(
