@@ -1,14 +1,25 @@
 """Chapter 13: the vote, eight answers, the end of voting, lucky hits, an even window; the lab."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from rlbook.policy import load_policy
+from rlbook.tasks import get_task
+from rlbook.training import RunConfig, Trainer
 from workshop.ch13.random_reward import window
-from workshop.shared.checks import check_lines, check_numbers, not_attempted, not_yet, right, same
+from workshop.shared.checks import (
+    check_lines,
+    check_numbers,
+    not_attempted,
+    not_yet,
+    right,
+    same,
+    same_weights,
+)
 
 TTRL = (1, 1, 0, 1, 0, 0, 1, 0)
 EMPO = (0.5, 0.5, 0.25, 0.5, 0.25, 0.125, 0.5, 0)
@@ -89,6 +100,21 @@ def check_my_vote(mine: Callable[[Group], Sequence[float]]) -> bool:
         "the most common answer is paid, and nobody has asked whether it is right",
         "who is the most common of those that could be read? Pay 1.0 to who says so, 0.0 to others",
     )
+
+
+def same_as_trainer(loop: Callable[..., Iterable[float]], run: RunConfig) -> float:
+    """The largest difference of a weight after two batches of habits and after the `Trainer`'s.
+
+    `loop(model, tokenizer, task, steps)` trains by the reader's vote. Raises `ValueError` above a
+    hundredth of what the loop has changed.
+    """
+    policy = "tiny-habits"
+    model, tokenizer = load_policy(policy)
+    start = [weight.detach().clone() for weight in model.parameters()]
+    list(loop(model, tokenizer, get_task("habits"), steps=2))
+    trainer = Trainer(run.replace(task="habits", policy=policy, steps=2))
+    list(trainer)
+    return same_weights(start, model.parameters(), trainer.model.parameters())
 
 
 def check_eight(ttrl: Sequence[float] | None, empo: Sequence[float] | None) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
@@ -11,13 +12,23 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from rlbook.exact import SoftmaxPolicy
+from rlbook.policy import Sampler
 from rlbook.stats import pass_at_k, t_interval
 from rlbook.tasks.habits import FAMILIES
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
+from rlbook.training import Rollout, Trainer, collect_rollouts
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, use_style
 from workshop.ch13.majority_reward import CountReward, ascend, election
 from workshop.ch13.random_reward import clipping_bias, logit
-from workshop.shared.evidence import ARM_COLOURS, compare_bars, learning_curves
+from workshop.shared import texts
+from workshop.shared.evidence import (
+    ARM_COLOURS,
+    compare_bars,
+    learning_curves,
+    load_results,
+)
 from workshop.shared.explorer import Explorer, slider
+from workshop.shared.schematic import chapter_map, over_a_map
+from workshop.shared.texts import TextPanel
 
 NAMES = {
     "habits": dict(enumerate(FAMILIES, 1)),
@@ -32,6 +43,118 @@ WIDTHS = {
     "0.2 / 0.28": (0.28, ARM_COLOURS["clip-higher 0.28"]),
 }
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])  # right, one wrong, another
+
+
+WORLD_COLOURS = {"sums": "#0072B2", "habits": "#D55E00"}
+
+
+def opening() -> None:
+    """First screen: one vote in two worlds, its reward, right answers before and after; the map.
+
+    Ten seeds of `label_free`, five of `label_free_control`, at 3e-4. Raises `ValueError` if the
+    reward does not rise in every run, a length of sums does not gain or a kind of habits does not
+    do as the title says.
+    """
+    use_style()
+    left, *right, below = over_a_map(1.1, 1, 1)
+    chapter_map({"rewards": "what most of the group say"}, below)
+    titles = {"sums": "Sums: all lengths gain", "habits": "Habits: only plain gains"}
+    for ax, (world, table) in zip(
+        right, {"sums": "label_free_control", "habits": "label_free"}.items(), strict=True
+    ):
+        steps = load_results(table).query("lr == 3e-4 and arm == 'majority vote'")
+        rewards = steps.pivot(index="step", columns="seed", values="reward")
+        ends = load_results(f"{table}_eval").query("lr == 3e-4 and arm == 'majority vote'")
+        start = load_results(f"{table}_start").query("arm == 'majority vote'")
+        before, after = (
+            {level: rows[f"pass@1_level_{level}"].mean() for level in NAMES[world]}
+            for rows in (start, ends)
+        )
+        gains = [after[level] - before[level] for level in NAMES[world]]
+        lose = max(gains[1:]) if world == "habits" else -min(gains[1:])
+        if (rewards[-5:].mean() <= rewards[:5].mean()).any() or gains[0] <= 0 or lose >= 0:
+            raise ValueError(f"the titles do not hold in {world}: {gains}")
+        colours = {"majority vote": WORLD_COLOURS[world]}
+        label = {"majority vote": world}
+        learning_curves(steps, "reward", left, smooth=3, colours=colours, labels=label)
+        draw_shift(ax, before, after, NAMES[world])
+        ax.set_title(titles[world])
+    left.set(ylim=(0, 1.02), xlabel="batches", ylabel="reward: share of the majority")
+    left.set_title("The reward rises in both")
+    plt.show()
+
+
+def before_and_after(trained: Trainer, base: Sequence[Rollout], n: int = 4) -> TextPanel:
+    """Answers of the base to one problem, and n of the trained policy's."""
+    problem = base[0].problem
+    engine = Sampler(trained.model, trained.tokenizer.eos_token_id)
+    now = collect_rollouts(engine, trained.tokenizer, trained.task, [problem], n=n, seed=0)
+    return texts.before_after(problem, base, now)
+
+
+def against_the_cold(
+    runs: Mapping[str, pd.DataFrame], cold: Mapping[str, Mapping[float, Mapping[str, float]]]
+) -> None:
+    """Every run of both worlds beside the untrained base at each temperature, mean over kinds.
+
+    Raises `ValueError` if a run's arm passes the greedy base in sums, or the vote does in habits.
+    """
+    means = {w: {t: np.mean(list(kinds.values())) for t, kinds in cold[w].items()} for w in cold}
+    fig, axes = plt.subplots(1, 2, figsize=(9.5, 3.4), sharey=True, layout="constrained")
+    for ax, (world, table) in zip(axes, runs.items(), strict=True):
+        columns = [f"pass@1_level_{level}" for level in NAMES[world]]
+        ends = table.groupby("arm")[columns].mean().mean(axis=1)
+        best = ends.max() if world == "sums" else ends["majority vote"]
+        if best >= means[world][0.0]:
+            raise ValueError(f"the title does not hold in {world}: {best:.2f}")
+        draw_against_cold(ax, table, means[world], NAMES[world])
+        ax.set_title(world)
+    finding = "Sums: the untrained base, asked greedily, is ahead. Habits: a vote is below it"
+    headline(fig, finding)
+    plt.show()
+
+
+def signs(logs: Mapping[str, pd.DataFrame]) -> None:
+    """What a run without labels can log, in both worlds, and the truth in the last column.
+
+    Raises `ValueError` if, without labels, a column behaves otherwise in one world than in the
+    other, or the truth does not differ.
+    """
+    arms = ("verifier", "majority vote", "confidence")
+    for arm in arms[1:]:
+        moves = {
+            world: late_minus_early(steps[steps["arm"] == arm]) for world, steps in logs.items()
+        }
+        alike = pd.DataFrame(moves)[["sums", "habits"]].loc[["reward", "agreement", "entropy"]]
+        if (np.sign(alike["sums"]) != np.sign(alike["habits"])).any():
+            raise ValueError(f"{arm} does not look alike in both worlds: {alike}")
+        if not moves["sums"]["accuracy"] > 0.05 > 0 > moves["habits"]["accuracy"]:
+            raise ValueError(f"the truth of {arm} does not differ: {moves}")
+    fig, axes = plt.subplots(2, 4, figsize=(10.5, 4), sharex=True)
+    draw_signs(axes, logs, arms)
+    headline(fig, "Three columns look alike in both worlds; only the truth differs")
+    plt.show()
+
+
+def late_minus_early(steps: pd.DataFrame) -> pd.Series:
+    """The mean of the last five steps minus that of the first five."""
+    columns = ["reward", "agreement", "entropy", "accuracy"]
+    late = steps[steps["step"] > steps["step"].max() - 5]
+    return late[columns].mean() - steps.loc[steps["step"] <= 5, columns].mean()
+
+
+def on_a_real_model(steps: pd.DataFrame, ends: pd.DataFrame) -> None:
+    """SmolLM2 by step: right answers to short sums beside greedy decoding, steps shown for long.
+
+    Raises `ValueError` unless short sums are learned beyond the greedy answers, and steps go.
+    """
+    greedy, shown = ends["greedy_pass@1_1"]["start"], ends["steps_2"]
+    if ends["pass@1_1"]["RLOO"] < greedy + 0.2 or not shown["RLOO"] < 0.1 < 0.5 < shown["start"]:
+        raise ValueError(f"the title does not hold: {ends.loc[['start', 'RLOO']]}")
+    fig, axes = plt.subplots(1, 2, figsize=(9.5, 3.2), layout="constrained")
+    draw_real_model(axes, steps[steps["arm"] != "start"], greedy)
+    headline(fig, "SmolLM2: short sums are learned, and steps are unlearned")
+    plt.show()
 
 
 def draw_shift(
@@ -308,7 +431,7 @@ def draw_against_cold(
 
 
 def draw_real_model(axes: Sequence[Axes], steps: pd.DataFrame, greedy: float) -> None:
-    """A pretrained model, two runs an arm: right answers to short sums, and steps shown for long.
+    """A pretrained model, a thin line a run: right answers to short sums, and steps shown for long.
 
     Left the held-out pass@1 of sums of two numbers, with the untrained model's greedy answers as a
     line; right the share of its answers to sums of three that show a step.

@@ -187,7 +187,7 @@ QUESTIONS = Questions(
                 ids=("S13.1", "S13.2"),
                 claim="votes lift what the mode has right and kill the rest; the log does not "
                 "tell which",
-                heading="9 · What is left of it",
+                heading="10 · What stands",
                 says="a vote lifts what the base says most often where that is right, and kills "
                 "the rest",
                 runs={
@@ -337,7 +337,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S13.5", "S13.6"),
                 claim="RL loses coverage, or discovers; 256 tries for two",
-                heading="9 · What is left of it",
+                heading="10 · What stands",
                 says="RL loses coverage (256 tries, minus the base's)",
                 runs={
                     "coverage": ["verifier", "majority vote"],
