@@ -53,7 +53,7 @@ QUESTIONS = Questions(
                 ids=("S11.7",),
                 claim="chapter 11's own evidence",
                 heading="6 · Which rule survives rough and old samples?",
-                says="a ratio clip must not be compared with a rough sampler",
+                says="a ratio clip must not measure from a rough sampler",
                 runs={
                     "mask_new": ["DPPO"],
                     "mask_old": ["DPPO"],
@@ -80,7 +80,7 @@ QUESTIONS = Questions(
     Question(
         claim="DPPO frees a rare token sooner than a clip of 0.2 (batches)",
         row={
-            "exact": "walls at μ + δ and at 1.28 μ",
+            "exact": "walls at μ + δ and at 1.2 μ",
             "pressing": "{a divergence mask frees it as soon | rare opening, lr 1e-4}; the best "
             "rate "
             "is open, no region is as soon",
