@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import dedent
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from IPython.display import Markdown
@@ -14,10 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from rlbook.exact.four_completions import FOUR
+from rlbook.policy import load_tokenizer
 from rlbook.scaling.simulator import PipelineRun
 from rlbook.training import Rollout
-from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED
-from workshop.shared.schematic import GAP, LEFT, schematic
+from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED, use_style
+from workshop.shared.schematic import GAP, LEFT, chapter_map, schematic
 
 PROCESS, FOLDER = "#eaf2f8", "#f6f1e2"
 BOXES = (  # left, bottom, width, height, colour, title, text
@@ -51,6 +53,45 @@ ARROWS = (  # from, to, bend, colour, what flows, where that is written
     ((50, 88), (50, 74), 0, FAINT, "", None),
     ((87, 88), (87, 74), 0, FAINT, "", None),
 )
+
+
+WRITTEN_BY = ([4, 4, 4, 5], [4, 4], [4] * 6 + [5] * 2, [4, 4])  # version of every token of FOUR
+
+
+def opening(runs: Mapping[str, PipelineRun]) -> None:
+    """First screen: slots in use, GPUs taking turns and side by side, and the map of the chapter.
+
+    Raises `ValueError` if GPUs side by side do not use more of their slots.
+    """
+    use_style()
+    shares = [run.occupancy for run in runs.values()]
+    if shares[0] >= shares[-1]:
+        raise ValueError(f"slots in use: {shares}, the last should be the most")
+    _, axes = plt.subplots(len(runs), 1, figsize=(8.4, 3.6), sharex=True)
+    for ax, (name, run) in zip(axes, runs.items(), strict=True):
+        draw_slots(ax, run, first=10, minutes=40)
+        ax.set_title(f"{name}: {run.occupancy:.0%} of the slots in use")
+    axes[-1].set_xlabel("minutes; a vertical line: an update is done")
+    chapter_map({"answers": "generators", "rewards": "orchestrator", "loss": "trainer"})
+    plt.show()
+
+
+def roles() -> None:
+    """The four completions, written while version 5 replaces version 4, and trained in batch 5.
+
+    Raises `ValueError` if a token of version 5 has another ratio than 1 in the book's table.
+    """
+    ratios = (FOUR.logp - FOUR.logp_old).exp()
+    new = [ratios[i, t] for i, of in enumerate(WRITTEN_BY) for t, v in enumerate(of) if v == 5]
+    if not np.allclose(new, 1):
+        raise ValueError(f"tokens of the newest weights have ratios {new}")
+    carried = {
+        "answers": [" ".join(map(str, versions)) for versions in WRITTEN_BY],
+        "rewards": ["1", "1", "0", "0"],
+        "loss": [" ".join(str(5 - v) for v in versions) for versions in WRITTEN_BY],
+    }
+    draw_roles("Weights of version 5 arrive while A and C are being written", carried)
+    plt.show()
 
 
 def listing(*functions: Callable) -> Markdown:
@@ -93,6 +134,13 @@ def summed_up(runs: Mapping[str, tuple[pd.DataFrame, Sequence[Sequence[Rollout]]
             "answers by several versions": np.mean(several),
         }
     return pd.DataFrame(columns)
+
+
+def mismatches(runs: Mapping[str, tuple[pd.DataFrame, object]]) -> pd.DataFrame:
+    """Mean |log π − log μ| of a batch's tokens in runs of nano: fresh, the most, and stale."""
+    rows = {name: (of.mismatch_fresh.max(), of.mismatch_stale.median())
+            for name, (of, _) in runs.items()}  # fmt: skip
+    return pd.DataFrame(rows, index=["of fresh tokens, at most", "of stale tokens, median"])
 
 
 def draw_processes(ax: Axes) -> None:
@@ -181,6 +229,47 @@ def draw_versions(ax: Axes, rollouts: Sequence[Rollout], tokenizer) -> None:
     longest = max(len(rollout.text) for rollout in rollouts) + 2
     ax.set(xlim=(-0.2 * longest, longest), ylim=(len(rollouts) - 0.4, -0.6))
     ax.axis("off")
+
+
+def versions(batches: Sequence[Sequence[Rollout]]) -> tuple[int, int]:
+    """Draw seven completions that several policies wrote; how many were, and of how many."""
+    everything = [rollout for batch in batches for rollout in batch]
+    mixed = [rollout for rollout in everything if len(set(rollout.versions)) > 1]
+    different = {rollout.text: rollout for rollout in mixed if len(rollout.text) <= 60}
+    chosen = [*different.values()][:: max(1, len(different) // 7)][:7]
+    _, ax = plt.subplots(figsize=(7.6, 2.1))
+    draw_versions(ax, sorted(chosen, key=lambda r: r.versions), load_tokenizer("tiny-habits"))
+    ax.set_title("A colour for every version: the weights change in mid-sentence")
+    plt.show()
+    return len(mixed), len(everything)
+
+
+def killed_twice(rows: Sequence[Mapping[str, float]], deaths: Mapping[str, float]) -> None:
+    """Accuracy and staleness of a run by update; rings are updates made again after a death."""
+    made = pd.DataFrame(rows)
+    again = made.duplicated("step", keep="first")
+    _, axes = plt.subplots(1, 2, figsize=(8.6, 2.7))
+    titles = {"accuracy": "accuracy of the batch", "staleness_mean": "mean staleness"}
+    for ax, (column, title) in zip(axes, titles.items(), strict=True):
+        ax.plot(made["step"][~again], made[column][~again], color=GOOD)
+        ax.plot(made["step"][again], made[column][again], "o", ms=8, mfc="none", color=INK)
+        for name, step in deaths.items():
+            ax.axvline(step, color=BAD, lw=1, ls="--")
+            place, offset = (step, 0.02), (3, 0)
+            ax.annotate(name, place, offset, ("data", "axes fraction"), "offset points",
+                        fontsize=8, color=BAD)  # fmt: skip
+        ax.set(xlabel="updates", title=title)
+    plt.show()
+
+
+def held_out(rows: pd.DataFrame, deaths: Mapping[str, float]) -> None:
+    """`draw_held_out` in one call; raises `ValueError` if the last interval does not lie higher."""
+    if rows.iloc[-1]["pass@1_low"] <= rows.iloc[0]["pass@1_high"]:
+        raise ValueError(f"from {rows.iloc[0]['pass@1']} to {rows.iloc[-1]['pass@1']}: not told")
+    _, ax = plt.subplots(figsize=(6.4, 2.9))
+    draw_held_out(ax, rows, deaths)
+    ax.set_title("Held out: learned, in spite of two deaths")
+    plt.show()
 
 
 def draw_pushes(ax: Axes, pushes: Mapping[str, Sequence[float]]) -> None:

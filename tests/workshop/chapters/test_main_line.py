@@ -29,7 +29,6 @@ LONGER = {
     "12_tricks_or_traps": 209,
     "15_credit_assignment": 266,
     "17_scalerl": 252,
-    "18_capstone": 253,
 }
 
 
