@@ -1,9 +1,13 @@
 """Chapter 15: gains of steps, a judge's price, step groups, a soft mean, a mask; the lab."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
+import torch
+
+from rlbook.training import Trainer, adamw
 from workshop.shared.checks import (
     check_lines,
     check_numbers,
@@ -58,6 +62,27 @@ def check_gains(mine: Callable[[Sequence[float], float], Sequence[float]]) -> bo
         "was earned",
         "for each step: the worth of the prefix behind it less that of the prefix before it",
     )
+
+
+def same_as_trainer(learn: Callable[..., None], trainer: Trainer) -> float:
+    """How far one update and the package's `Trainer` are apart, in units of the mean step; printed.
+
+    `learn(model, optimizer, rollouts)` makes it. Means over all weights: where a gradient is nearly
+    0, Adam's first step turns its rounding into a step of full size. Raises `ValueError` above a
+    thousandth.
+    """
+    start, twin, batch = deepcopy(trainer.model), deepcopy(trainer.model), trainer.collect()
+    learn(twin, adamw(twin, trainer.config.optimizer), batch)
+    trainer.learn(batch)
+    before, loop, package = (
+        torch.cat([p.detach().flatten() for p in model.parameters()])
+        for model in (start, twin, trainer.model)
+    )
+    apart = float((loop - package).abs().mean() / (loop - before).abs().mean())
+    print(f"the loop's update and the trainer's differ by {apart:.0e} of a step")
+    if apart > 1e-3:
+        raise ValueError("the loop is not the package's")
+    return apart
 
 
 def check_price(answer: Sequence[float] | None) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
@@ -13,14 +14,18 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from rlbook.evaluation import held_out_rollouts
+from rlbook.exact import FOUR
 from rlbook.grouping import group_by
 from rlbook.objectives import leave_one_out
+from rlbook.policy import load_policy
 from rlbook.rewards.judges import habits_on_track
-from rlbook.rewards.process import Steps, VineCredit
+from rlbook.rewards.process import Steps, VerdictCredit, VineCredit
 from rlbook.stats import t_interval
+from rlbook.tasks import Problem
 from rlbook.tasks.habits import FAMILIES, HabitsTask
-from rlbook.training import Rollout
-from rlbook.viz.style import BAD, GOOD, INK, MUTED, label_lines
+from rlbook.training import Rollout, Trainer, collate, collect_rollouts
+from rlbook.training.chat import decode
+from rlbook.viz.style import BAD, GOOD, INK, MUTED, label_lines, use_style
 from workshop.ch15.retokenization import Speller
 from workshop.ch15.step_credit import (
     ChoiceTree,
@@ -30,13 +35,17 @@ from workshop.ch15.step_credit import (
     prefix_values,
     vine_moments,
 )
-from workshop.shared.evidence import ARM_COLOURS, short
+from workshop.ch15.tools import Calculator
+from workshop.shared.evidence import ARM_COLOURS, learning_curves, load_results, short
+from workshop.shared.schematic import chapter_map, over_a_map, schematic
 from workshop.shared.texts import (
     WIDTH,
     TextPanel,
     answer_lines,
+    before_after,
     heading,
     legend_of,
+    log_prob_change,
     panel,
     push_rows,
     pushed_pieces,
@@ -57,6 +66,35 @@ LIVE = {
 TASK = HabitsTask()
 Credit = Callable[[Sequence[Rollout]], Mapping[str, Sequence[Sequence[float]]]]
 NOTES = {"right": "right rule", "misconception": "misconception", "other": "neither rule"}
+
+
+def opening() -> None:
+    """First screen: outcome credit and a judge with a broken and a sound calculator, and the map.
+
+    Share of right rules in `process_rewards` and `process_rewards_control` at 6e-4. Raises
+    `ValueError` if the judge does not lead in every seed on the left, or leads on the right.
+    """
+    use_style()
+    broken, sound, below = over_a_map(1, 1)
+    titles = ("The calculator errs every second time", "The calculator is right")
+    leads_at_the_end = []
+    names = {"outcome": "one reward an answer", "process": "a judge of steps"}
+    for ax, table, title in zip(
+        (broken, sound), ("process_rewards", "process_rewards_control"), titles, strict=True
+    ):
+        log = load_results(table)
+        runs = log[(log["lr"] == 6e-4) & log["arm"].isin(names)]
+        learning_curves(runs, "share_right", ax, arms=list(names), labels=names, smooth=3)
+        ax.set(ylim=(0, 1), xlabel="batches", title=title)
+        end = runs[runs["step"] > runs["step"].max() - 5]
+        ends = end.groupby(["seed", "arm"])["share_right"].mean().unstack()
+        leads_at_the_end.append(ends["process"] - ends["outcome"])
+    broken.set_ylabel("share of right rules")
+    pressing, control = leads_at_the_end
+    if pressing.min() < 0.02 or abs(control.mean()) > 0.03:
+        raise ValueError(f"the judge leads by {pressing.min():.2f}, and by {control.mean():.2f}")
+    chapter_map({"rewards": "for each step", "advantages": "one per step"}, below)
+    plt.show()
 
 
 def rule_of(rollout: Rollout) -> str:
@@ -115,6 +153,74 @@ def show_credit(
     for rollout, parts in zip(rollouts, pieces, strict=True):
         lines += answer_lines(rollout, parts, WIDTH, note=NOTES[rule_of(rollout)])
     return panel([*lines, legend_of(rows, name)])
+
+
+def show_of_group(
+    shown: Sequence[Rollout], group: Sequence[Rollout], credit: Credit | None, tokenizer
+) -> TextPanel:
+    """Some answers of a group, tinted by what a reward gives their tokens beside all of it.
+
+    `credit` None is the outcome: RLOO's advantage. The tool's tokens are not trained and stay
+    white.
+    """
+    rows = masked(group, credit(group)["credit"]) if credit else outcome_credit(group)
+    of = {id(r): row for r, row in zip(group, rows, strict=True)}
+    return show_credit(shown, [of[id(r)] for r in shown], tokenizer)
+
+
+def show_verdicts(rollouts: Sequence[Rollout], judged: VerdictCredit) -> None:
+    """Print for each answer its rule, whether it is on track before each step, and its reward."""
+    for r in rollouts:
+        told = [int(word) for word in judged.verdicts(r)]
+        print(f"{NOTES[rule_of(r)]:14} on track: {told}, then reward {int(r.correct)}")
+
+
+def changes(gains: Sequence[Sequence[float]]) -> None:
+    """The book's drawing with what each step of the four completions has changed."""
+    carried = {
+        "answers": [f"{len(row)} steps" for row in gains],
+        "verdicts": ["right" if r else "wrong" for r in FOUR.rewards],
+        "rewards": [f"{r:.0f}" for r in FOUR.rewards],
+        "advantages": [quarters(row) for row in gains],
+    }
+    schematic("One number per step instead of one per answer", {"advantages"}, carried)
+    plt.show()
+
+
+def noise_by_length(rule: float, true: float) -> pd.DataFrame:
+    """Noise of the gradient on the first choice with one to seven results behind it, drawn.
+
+    Raises `ValueError` if the outcome's does not grow and the exact credit's does.
+    """
+    _, ax = plt.subplots(figsize=(6.8, 3.1))
+    noise = draw_noise(ax, rule, true)
+    if noise["outcome"].iloc[-1] < 20 * noise["exact"].iloc[-1] or np.ptp(noise["exact"]) > 0.01:
+        raise ValueError(f"the title does not hold: {noise.iloc[-1].to_dict()}")
+    ax.set_title("What comes later is noise to the outcome, not to exact credit")
+    plt.show()
+    return noise
+
+
+def square(trained: Trainer, problem: Problem) -> TextPanel:
+    """One problem before and after training with a broken calculator, three answers each."""
+    base, words = load_policy("tiny-habits")
+    asked = {"n": 3, "max_new_tokens": 48, "seed": 3}
+    policies = (base, trained.model)
+    was, now = (
+        collect_rollouts(Calculator(policy, words, 0.5), words, TASK, [problem], **asked)
+        for policy in policies
+    )
+    change = log_prob_change(was, *policies)
+    return before_after(problem, was, now, change, words, push_name="change of log π")
+
+
+def two_authors(rollout: Rollout, tokenizer) -> float:
+    """Print an answer with the tool's tokens in brackets; the share of tokens with mask False."""
+    pairs = zip(rollout.token_ids, forced_of(rollout), strict=True)
+    texts = ((decode(tokenizer, [token]), put) for token, put in pairs)
+    print("".join(f"[{text}]" if put else text for text, put in texts))
+    own = collate([rollout]).mask[:, len(rollout.prompt_ids) :]
+    return float((~own).float().mean())
 
 
 def answers_of(tree: ChoiceTree, rewards: Float[Tensor, " K"]) -> pd.DataFrame:
@@ -388,6 +494,37 @@ def quarters(credit: Sequence[float], most: int = 5) -> str:
     """Multiples of a quarter in a row, the first few of them."""
     signs = [QUARTERS[round(4 * value)] for value in credit[:most]]
     return " ".join(signs + ["…"] * (len(credit) > most))
+
+
+def record(gaps: pd.DataFrame) -> pd.DataFrame:
+    """Judge less outcome credit in four measures, from `gaps_at_the_end`: drawn, and as numbers.
+
+    Raises `ValueError` if the judge does not buy rules at both rates with the broken tool, or
+    costs no arithmetic with the sound one at the higher rate.
+    """
+    bought = gaps.xs("right_rule", level="measure").loc["broken", "low"]
+    if bought.min() < 0.05 or gaps.loc[("sound", 6e-4, "right_given_rule_alone"), "high"] > 0:
+        raise ValueError(f"the title does not hold: {gaps.round(3)}")
+    fig, axes = plt.subplots(1, 4, figsize=(10.4, 2.5), sharey=True)
+    draw_gaps(axes, gaps)
+    title = {"x": 0.01, "y": 1.1, "ha": "left", "weight": "bold", "fontsize": 11}
+    fig.suptitle("A judge buys rules where the tool is broken, and can cost arithmetic", **title)
+    plt.show()
+    return gaps[["mean", "low", "high"]].round(3)
+
+
+def stalls(paths: Mapping[str, Sequence[float]], places: int) -> None:
+    """Steps an answer while the policy climbs, by whose word the worth is.
+
+    Raises `ValueError` if the first does not end near the limit and the second near one step.
+    """
+    first, second = (path[-1] for path in paths.values())
+    if not first > places - 1 > 2 > second:
+        raise ValueError(f"the title does not hold: {first:.1f} and {second:.1f} steps")
+    _, ax = plt.subplots(figsize=(6.4, 2.9))
+    draw_stalls(ax, paths, places)
+    ax.set_title("A judge's word pays for saying it again; what answers earned does not")
+    plt.show()
 
 
 def draw_stalls(ax: Axes, paths: Mapping[str, Sequence[float]], places: int) -> None:

@@ -118,7 +118,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S15.2", "C15.A"),
                 claim="verdicts on steps: +.12 of right rules, or +.033 of accuracy",
-                heading="9 · Scorecard",
+                heading="10 · What stands",
                 says="over outcome, 3e-4 +0.029 [+0.014, +0.044] pass@1",
                 runs={
                     "process_rewards": ["process", "outcome"],
@@ -137,7 +137,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S15.2b",),
                 claim="verdict differences cannot be farmed",
-                heading="6 · Farm your own reward",
+                heading="6 · Can the policy farm its judge?",
                 says="repeating earns +¼ and finishing −¼",
                 how="exact, and one run with the mend",
             ),

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from rlbook.scaling.compute_curves import Sigmoid
+from rlbook.exact import FOUR
+from rlbook.scaling.compute_curves import Bootstrap, Sigmoid
 from rlbook.scaling.simulator import (
     Cluster,
     Lengths,
@@ -22,9 +23,14 @@ from rlbook.scaling.simulator import (
     simulate,
 )
 from rlbook.stats import Interval
-from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED, label_lines
+from rlbook.training import Rollout
+from rlbook.viz.style import BAD, CYCLE, FAINT, GOOD, INK, MUTED, label_lines, use_style
 from workshop.ch17.accelerators import knee, split
+from workshop.ch17.claims import SLOW, first_hours
+from workshop.ch17.scalerl import published_curves
+from workshop.shared.evidence import draw_differences, load_results
 from workshop.shared.live import LiveFigure
+from workshop.shared.schematic import chapter_map, over_a_map, schematic
 
 SCHEDULE_COLOURS = {
     "generate, then update": MUTED,
@@ -33,6 +39,140 @@ SCHEDULE_COLOURS = {
     "PipelineRL-8": "#0072B2",
 }
 NOISE = np.random.default_rng(0).standard_normal(250).round(2)  # of the lengths, repeated as needed
+
+
+def opening() -> None:
+    """First screen: two published runs up to 8,000 GPU-hours, one exchange at two rates, the map.
+
+    Raises `ValueError` if the exchange does not raise the mean at 4e-4 by a tenth, or changes it by
+    half as much at 2e-4.
+    """
+    use_style()
+    left, right, below = over_a_map(1, 1)
+    seen = first_hours(published_curves())
+    for run, colour in zip(seen, (CYCLE[0], CYCLE[1]), strict=True):
+        left.plot(seen.index, seen[run], "o-", color=colour, label=f"run {run}")
+    left.set(xlim=(1000, 9000), ylim=(0.35, 0.62), xlabel="GPU-hours", ylabel="pass rate, held out")
+    left.set_xticks(seen.index, [f"{hours:,}" for hours in seen.index])
+    left.set_title("Which run would you keep?")
+    label_lines(left)
+    runs = load_results("pipeline")
+    last = runs[runs["step"] == 80].pivot(index="seed", columns="arm", values="pass@1")
+    gains = []
+    for place, suffix in enumerate(("", SLOW)):
+        pair = last[[f"PipelineRL-2{suffix}", f"DAPO's clip{suffix}"]].to_numpy()
+        gains.append(float((pair[:, 1] - pair[:, 0]).mean()))
+        at = np.array([place - 0.17, place + 0.17])
+        right.plot(at, pair.T, color=FAINT, lw=1, zorder=1)
+        for x, ends, colour in zip(at, pair.T, (BAD, GOOD), strict=True):
+            right.plot([x] * len(ends), ends, "o", ms=5, color=colour, mec="white")
+    if not gains[0] > 0.1 > 0.05 > abs(gains[1]):
+        raise ValueError(f"the title does not hold: {gains}")
+    ticks = [place + shift for place in (0, 1) for shift in (-0.17, 0.17)]
+    names = [f"{loss}\n{rate}" for rate in ("4e-4", "2e-4") for loss in ("its loss", "a clip")]
+    right.set_xticks(ticks, names)
+    right.set(ylim=(0.3, 1), ylabel="accuracy, held out")
+    right.set_title("What is a part worth? Ask the rate")
+    boxes = {"answers": "a little old", "advantages": "σ of the batch"}
+    chapter_map(boxes | {"loss": "capped, per prompt", "weights": "sent mid-answer"}, below)
+    plt.show()
+
+
+def crossing(first: str, then: str, curves: Mapping[str, Sigmoid]) -> float:
+    """Draws two published curves; GPU-hours at which the second passes the first.
+
+    Raises `ValueError` if the first is not a tenth ahead once, and .03 behind at 100,000.
+    """
+    compute = np.geomspace(1500, 100_000, 20_000)
+    gap = curves[first](compute) - curves[then](compute)
+    if not gap.max() > 0.1 > -0.03 > gap[-1]:
+        raise ValueError(f"the title does not hold: {gap.max():.2f}, then {gap[-1]:.2f}")
+    at = float(compute[np.flatnonzero(np.diff(np.sign(gap)))[0]])
+    _, ax = plt.subplots(figsize=(6.8, 3))
+    ticks = (2000, 5000, 10_000, 20_000, 50_000, 100_000)
+    draw_curves(ax, {name: curves[name] for name in (first, then)}, 1500, 100_000, ticks)
+    ax.axvspan(1500, 8000, color=FAINT, alpha=0.35, lw=0)
+    ax.axvline(at, color="#9a9a9a", lw=1, ls=":")
+    ax.set_title(f"The small batch leads for about {round(at, -3):,.0f} GPU-hours, then loses")
+    plt.show()
+    return at
+
+
+def bands(boots: Mapping[str, Bootstrap], seen: np.ndarray, reward: np.ndarray) -> pd.Series:
+    """Draws what each part of a run leaves open; how wide the interval of A is, by part.
+
+    Raises `ValueError` if the first part's is not three times as wide as the last's.
+    """
+    compute = np.geomspace(1500, 100_000, 500)
+    width = pd.Series({name: np.ptp(boot.interval("A")[1:]) for name, boot in boots.items()})
+    if width.iloc[0] < 3 * width.iloc[-1]:
+        raise ValueError(f"the title does not hold: {width.round(3).to_dict()}")
+    draw_bands({name: boot.band(compute) for name, boot in boots.items()}, compute, seen, reward)
+    plt.title("Before the bend, the end is anyone's guess")
+    plt.show()
+    return width
+
+
+def touched(advantages: Sequence[float], push: np.ndarray) -> None:
+    """The book's drawing with what ScaleRL's row makes of the four completions.
+
+    `push`: (4, T), the negative gradient of the loss in the log-probabilities.
+    """
+    largest = [max(row, key=abs) for row in np.asarray(push)]
+    carried = {
+        "verdicts": ["right" if reward else "wrong" for reward in FOUR.rewards],
+        "rewards": [f"{2 * r - 1:+.0f}" for r in FOUR.rewards],
+        "advantages": [f"{a:+.0f}" for a in advantages],
+        "loss": [f"{x:+.2f}" for x in largest],
+    }
+    notes = {"answers": "old and new weights", "advantages": "σ of the batch"}
+    notes |= {"loss": "largest push of a token", "weights": "sent in mid-answer"}
+    lit = {"answers", "advantages", "loss", "weights"}
+    schematic("ScaleRL touches most boxes, and no touch is its own", lit, carried, notes)
+    plt.show()
+
+
+def then_and_now(before: Sequence[Rollout], after: Sequence[Rollout]) -> None:
+    """Prints answers to the same problems before training and after it."""
+    for old, new in zip(before, after, strict=True):
+        print(f"before: {old.text.strip()}\nafter:  {new.text.strip()}\n")
+
+
+def by_part(table: pd.DataFrame, exchanged: Sequence[str]) -> None:
+    """What each exchange changes at two rates, from a table by rate and arm.
+
+    Raises `ValueError` unless a clip at 4e-4 is the only exchange that can be told from none.
+    """
+    if table.index[table["real"]].tolist() != [("4e-4", "DAPO's clip")]:
+        raise ValueError(f"the titles do not hold: {table[table['real']]}")
+    _, axes = plt.subplots(1, 2, figsize=(7.8, 2.5), sharex=True)
+    for ax, rate in zip(axes, ("4e-4", "2e-4"), strict=True):
+        draw_differences(ax, table.loc[rate].loc[exchanged], "the recipe")
+    axes[0].set_title("At 4e-4 a clip in the loss's place helps")
+    axes[1].set_title("At 2e-4 no exchange matters")
+    axes[1].set_yticklabels([])
+    plt.show()
+
+
+def masks_and_age(runs: pd.DataFrame) -> None:
+    """Runs with samples eight updates old at two rates, by loss, beside fresh samples.
+
+    Raises `ValueError` if a clip does not end above CISPO in the mean at 4e-4, or parts from it at
+    2e-4.
+    """
+    last = runs[runs["step"] == 80].pivot(index="seed", columns="arm", values="pass@1")
+    old = ["PipelineRL-0", "DAPO's clip, k = 8", "PipelineRL-8", "cap 1.26, k = 8"]
+    gain = {s: (last[old[1] + s] - last[old[2] + s]).mean() for s in ("", SLOW)}
+    if gain[""] < 0.2 or abs(gain[SLOW]) > 0.05:
+        raise ValueError(f"the titles do not hold: {gain}")
+    _, axes = plt.subplots(1, 2, figsize=(7.8, 2.7), sharey=True)
+    for ax, names in zip(axes, (old, [arm + SLOW for arm in old[:3]]), strict=True):
+        short = {name: name.removesuffix(SLOW) for name in names}
+        shown = runs[runs["arm"].isin(names)].replace({"arm": short})
+        draw_arms(ax, shown, "pass@1", list(short.values()), smooth=1)
+    axes[0].set(ylabel="accuracy, held out", title="4e-4: a mask holds old samples")
+    axes[1].set_title("2e-4: nothing to hold")
+    plt.show()
 
 
 def draw_curves(

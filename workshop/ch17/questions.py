@@ -61,7 +61,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S17.1",),
                 claim="a part exchanged at 4e-4 and at half of it",
-                heading="6 · Evidence: the recipe in a true pipeline",
+                heading="6 · What is a part of the recipe worth, at two rates?",
                 says="So a sentence about a part of a recipe needs the learning rate in it.",
                 runs={
                     "pipeline": [
@@ -102,7 +102,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S17.2",),
                 claim="the older the lower",
-                heading="Age, rate and mask",
+                heading="7 · What does the age of samples cost, and what does a mask save?",
                 says="So an age is large or small only for a learning rate.",
                 runs={"pipeline": ["PipelineRL-0", "PipelineRL-2", "PipelineRL-8"]},
             ),
@@ -134,7 +134,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S17.3",),
                 claim="a mask holds old samples",
-                heading="Age, rate and mask",
+                heading="7 · What does the age of samples cost, and what does a mask save?",
                 says="With old samples no clip is told apart from no region",
                 runs={
                     "pipeline": ["DAPO's clip, k = 8", "PipelineRL-8", "cap 1.26, k = 8"],
@@ -155,7 +155,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S17.7",),
                 claim="ten updates of our own, one seed",
-                heading="6 · Evidence: the recipe in a true pipeline",
+                heading="6 · What is a part of the recipe worth, at two rates?",
                 says="80 updates, ten seeds.",
                 runs={"pipeline": ["PipelineRL-2", "PipelineRL-0"]},
             ),

@@ -27,8 +27,6 @@ SHAPED = [path for path in NUMBERED if "folded" in places(read(path))]
 # Main lines that still show more code than a reader has time for: none may grow.
 LONGER = {
     "12_tricks_or_traps": 209,
-    "15_credit_assignment": 266,
-    "17_scalerl": 252,
 }
 
 
