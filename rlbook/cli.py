@@ -321,6 +321,7 @@ def scale(words: Sequence[str]) -> int:
     parser.add_argument("words", nargs="*", metavar="settings.yaml | section.field=value")
     for flag, what in {
         "--dry-run": "print memory, time, GPU-hours and this machine, and start nothing",
+        "--check-nodes": "ask every node what has to be alike on all, and start nothing",
         "--resume": "go on with the run in the folder that the settings name",
         "--report": "write that folder's report.html, and start nothing",
         "--nano": "take the pipeline in one file, rlbook/scale/nano.py: one server, no recovery",
@@ -351,6 +352,10 @@ def scale(words: Sequence[str]) -> int:
 
         print(dry_run(config))
         return 0
+    if asked.check_nodes:
+        from rlbook.scale.launch.check_nodes import check_nodes
+
+        return check_nodes(config)
     if asked.nano:
         from rlbook.scale.launch.dry_run import check_machine
         from rlbook.scale.nano import main as run_nano

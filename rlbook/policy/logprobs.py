@@ -1,6 +1,6 @@
 """Log-probabilities of given tokens under the policy, with gradient."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple, cast
 from weakref import WeakSet
@@ -127,6 +127,7 @@ class _Head(NamedTuple):
     weight: Float[Tensor, "V D"]
     temperature: float = 1.0
     fp32: bool = True
+    compiled: bool = False  # what is done with the logits: fewer passes over them
 
     def slices(self, chunk: int | None) -> list[slice]:
         size = chunk or chunk_rows(len(self.weight), self.hidden.device.type)
@@ -223,25 +224,20 @@ class _ChunkedHead(torch.autograd.Function):
         weight: Float[Tensor, "V D"],
         temperature: float,
         fp32: bool,
+        compiled: bool,
         targets: Int[Tensor, " M"],
         chunk: int | None,
         with_entropy: bool,
     ) -> tuple[Float[Tensor, " M"], Float[Tensor, " M"]]:
-        head = _Head(hidden, weight, temperature, fp32)
+        head = _Head(hidden, weight, temperature, fp32, compiled)
         buffer = head.buffer(chunk)
         lse, logp, entropy = buffer.new_zeros(3, len(targets))
         for rows in head.slices(chunk):
             z = head.logits(rows, buffer)
-            top = z.amax(-1)
-            z.sub_(top[:, None])
-            chosen = z.gather(-1, targets[rows, None]).squeeze(-1)
-            shifted = z.clone() if with_entropy else None
-            total = z.exp_().sum(-1)
-            lse[rows], logp[rows] = top + total.log(), chosen - total.log()
-            if shifted is not None:
-                entropy[rows] = total.log() - z.mul_(shifted).sum(-1) / total
+            found = compiled_or_not(_reduced, compiled)(z, targets[rows, None], with_entropy)
+            lse[rows], logp[rows], entropy[rows] = found
         ctx.save_for_backward(hidden, weight, targets, lse, entropy)
-        ctx.chunk, ctx.how = chunk, (temperature, fp32)
+        ctx.chunk, ctx.how = chunk, (temperature, fp32, compiled)
         ctx.head_learns = weight.requires_grad
         ctx.set_materialize_grads(False)
         return logp, entropy
@@ -249,23 +245,18 @@ class _ChunkedHead(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, grad_logp: Float[Tensor, " M"] | None, grad_entropy: Float[Tensor, " M"] | None
-    ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "V D"] | None, None, None, None, None, None]:
+    ) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, lse, entropy = ctx.saved_tensors
         head = _Head(hidden, weight, *ctx.how)
         buffer = head.buffer(ctx.chunk)
         grad_hidden = torch.zeros_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=buffer.dtype) if ctx.head_learns else None
         grad_logp = torch.zeros_like(lse) if grad_logp is None else grad_logp
+        per_row = (targets, lse, entropy, grad_logp, grad_entropy)
         for rows in head.slices(ctx.chunk):
-            log_pi = head.logits(rows, buffer).sub_(lse[rows, None])
-            scale = grad_logp[rows, None]
-            if grad_entropy is not None:
-                scale = scale + grad_entropy[rows, None] * (log_pi + entropy[rows, None])
-            grad_z = log_pi.exp_().mul_(-scale)
-            grad_z.scatter_add_(-1, targets[rows, None], grad_logp[rows, None])
-            if head.temperature != 1:
-                grad_z.div_(head.temperature)
-            grad_z = grad_z.to(hidden.dtype)
+            own = (None if one is None else one[rows, None] for one in per_row)
+            slope = compiled_or_not(_slope, head.compiled)
+            grad_z = slope(head.logits(rows, buffer), *own, head.temperature).to(hidden.dtype)
             grad_hidden[rows] = grad_z @ weight
             if grad_weight is None:
                 continue
@@ -274,7 +265,47 @@ class _ChunkedHead(torch.autograd.Function):
             else:
                 add_product(grad_weight, grad_z.T, hidden[rows])
         grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None, None, None
+        return grad_hidden, grad_weight, *[None] * 6
+
+
+def _reduced(z: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """lse(z), log π of the targets (rows, 1), and H or 0, from logits that are overwritten."""
+    top = z.amax(-1)
+    z.sub_(top[:, None])
+    chosen = z.gather(-1, targets).squeeze(-1)
+    shifted = z.clone() if with_entropy else None
+    total = z.exp_().sum(-1)
+    log_total = total.log()
+    entropy = torch.zeros_like(total)
+    if shifted is not None:
+        entropy = log_total - z.mul_(shifted).sum(-1) / total
+    return top + log_total, chosen - log_total, entropy
+
+
+def _slope(
+    z: Tensor,
+    targets: Tensor,
+    lse: Tensor,
+    entropy: Tensor,
+    grad_logp: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float,
+) -> Tensor:
+    """∂/∂z before the temperature, in the memory of the logits; all else is (rows, 1)."""
+    log_pi, scale = z.sub_(lse), grad_logp
+    if grad_entropy is not None:
+        scale = scale + grad_entropy * (log_pi + entropy)
+    grad_z = log_pi.exp_().mul_(-scale)
+    grad_z.scatter_add_(-1, targets, grad_logp)
+    return grad_z if temperature == 1 else grad_z.div_(temperature)
+
+
+@cache
+def compiled_or_not(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
+    """A function that overwrites its first argument, or the same compiled, which need not do so."""
+    if not compiled:
+        return function
+    return torch.compile(lambda first, *others: function(first.clone(), *others), dynamic=True)
 
 
 def _before_each_target(
@@ -307,11 +338,12 @@ def _head_of(
     model: PreTrainedModel, hidden: Float[Tensor, "M D"], temperature: float, fp32_head: bool
 ) -> _Head:
     """The model's head over these states; a temperature divides what is float32 already."""
-    weight = model.get_output_embeddings().weight
+    weight, compiled = model.get_output_embeddings().weight, getattr(model, "compiled_head", False)
     if fp32_head and hidden.dtype == weight.dtype and hidden.dtype.itemsize < 4:
-        return _Head(hidden, weight, temperature)
+        return _Head(hidden, weight, temperature, compiled=compiled)
     dtype = torch.promote_types(hidden.dtype, torch.float32) if fp32_head else hidden.dtype
-    return _Head(hidden.to(dtype) / temperature, weight.to(dtype), fp32=fp32_head)
+    scaled = hidden.to(dtype) / temperature
+    return _Head(scaled, weight.to(dtype), fp32=fp32_head, compiled=compiled)
 
 
 def _scatter(

@@ -114,11 +114,16 @@ class TrainConfig(Section):
     """The processes that share an update, and the precision of their forward passes."""
 
     processes: int = Field(1, ge=1, description="trainer processes, one GPU each")
+    shard: int | None = Field(
+        None, ge=1, description="processes of one machine that hold the weights together; all"
+    )
     dtype: Precision | None = Field(
         None, description="of passes; that of `model` if absent; master weights stay float32"
     )
     fp32_head: bool = Field(True, description="logits in float32, here and in the generators")
     activation_checkpointing: bool = Field(False, description="recompute layers in backward")
+    compile_layers: bool = Field(False, description="compile them; on GPUs not measured yet")
+    compile_head: bool = Field(False, description="compile the pass over logits; not measured yet")
     accumulate: bool = Field(False, description="for slow links: sum gradients once an update")
 
 
@@ -259,6 +264,8 @@ def conflicts(run: ScaleConfig) -> Iterator[str]:
     if generate.colocated and run.launch.engine == "ray":
         yield "generate.colocated: Ray gives each process its own GPUs: set launch.engine to local"
     taken, ranks = generate.count * generate.tensor_parallel, run.train.processes
+    if ranks % (run.train.shard or ranks):
+        yield f"train.processes {ranks}: set it to a multiple of train.shard ({run.train.shard})"
     if generate.colocated and taken > ranks:
         yield f"generate.colocated: servers take {taken} GPUs of {ranks}: lower generate.count"
 

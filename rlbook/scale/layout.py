@@ -39,7 +39,8 @@ RESUMABLE = (
     *("optimizer.micro_batch_tokens", "generate.python", "generate.count", "generate.token"),
     *("generate.tensor_parallel", "generate.colocated", "generate.gpu_memory", "generate.slots"),
     *("generate.transport", "generate.timeout", "generate.verifiers", "generate.vllm"),
-    *("train.processes", "train.activation_checkpointing", "train.accumulate"),
+    *("train.processes", "train.shard", "train.activation_checkpointing", "train.accumulate"),
+    *("train.compile_layers", "train.compile_head"),
 )
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,21 @@ import psutil
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
-from rlbook.scale.launch.processes import LOST, Command, LocalProcess, Start, meeting
+from rlbook.scale.launch.processes import (
+    LOST,
+    VISIT_SECONDS,
+    Command,
+    LocalProcess,
+    Report,
+    Start,
+    meeting,
+    visit,
+)
 from rlbook.scale.process import HOST_VARIABLE, free_port
 
 PLACED_WITHIN = 600.0  # seconds for machines to join
@@ -35,9 +47,10 @@ class NotShared(OSError):
 
 
 def bundles(command: Command) -> list[dict[str, int]]:
-    """What a command needs reserved: for each of its processes, on one machine."""
+    """What a command needs reserved: for its processes that are beside each other, on a machine."""
     own = {"CPU": command.cpus} | ({"GPU": command.gpus} if command.gpus else {})
-    return [own] * command.ranks
+    together = {name: command.beside * count for name, count in own.items()}
+    return [together] * (command.ranks // command.beside)
 
 
 class Host:
@@ -49,8 +62,7 @@ class Host:
 
     def address(self) -> tuple[str, int]:
         """Of this machine, with a free port."""
-        host = ray.util.get_node_ip_address()
-        return host, free_port(host)
+        return own_address()
 
     def run(
         self, command: Command, rank: int, log: Path, first: tuple[str, int], own: tuple[str, int]
@@ -152,6 +164,13 @@ def cluster(commands: Iterable[Command], config: Path) -> Iterator[Start]:
 
     `config` is the run's file. Raises `ValueError` if there is no cluster, or too small a one.
     """
+    with connected():
+        yield partial(start_there, reserve(commands), config.absolute())
+
+
+@contextmanager
+def connected() -> Iterator[None]:
+    """Be part of the cluster in the block. `ValueError` if there is none."""
     asked_to_stop = signal.getsignal(signal.SIGTERM)
     try:
         address = os.environ.get("RAY_ADDRESS", "auto")
@@ -163,9 +182,47 @@ def cluster(commands: Iterable[Command], config: Path) -> Iterator[Start]:
         ) from None
     signal.signal(signal.SIGTERM, asked_to_stop)  # Ray has a handler of its own
     try:
-        yield partial(start_there, reserve(commands), config.absolute())
+        yield
     finally:
         ray.shutdown()  # what still runs ends with its actor
+
+
+def on_every_node(argv: Sequence[str], folder: str, cuda: bool) -> list[Report]:
+    """The report of this program on every node; with `cuda` it has a GPU where there is one."""
+
+    def there(visited: str, function: Callable[..., Any], gpus: int = 0) -> Any:
+        place = NodeAffinitySchedulingStrategy(visited, soft=False)
+        how = {"num_cpus": 0, "num_gpus": gpus, "scheduling_strategy": place, "max_retries": 0}
+        return ray.remote(function).options(**how)
+
+    with connected():
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        host, port = ray.get(there(nodes[0]["NodeID"], own_address).remote())
+        asked = []
+        for rank, node in enumerate(nodes):
+            env = meeting(rank, len(nodes), host, port, local_rank=0)
+            gpus = int(cuda and node["Resources"].get("GPU", 0) > 0)
+            task = there(node["NodeID"], visit_with_network, gpus)
+            asked.append(task.remote(argv, folder, env))
+        reports = []
+        for node, task in zip(nodes, asked, strict=True):
+            try:
+                reports.append(ray.get(task, timeout=2 * VISIT_SECONDS))
+            except RayError as error:
+                wrong = {"python": str(error).splitlines()[-1]}
+                reports.append(Report(node["NodeManagerAddress"], wrong=wrong))
+    return reports
+
+
+def own_address() -> tuple[str, int]:
+    """Of this machine, with a free port."""
+    host = ray.util.get_node_ip_address()
+    return host, free_port(host)
+
+
+def visit_with_network(argv: Sequence[str], folder: str, env: Mapping[str, str]) -> Report:
+    """A report of this node, whose program speaks from the node's address."""
+    return visit(argv, folder, {**env, **network(ray.util.get_node_ip_address())})
 
 
 def reserve(commands: Iterable[Command]) -> dict[str, PlacementGroup]:
@@ -183,7 +240,7 @@ def reserve(commands: Iterable[Command]) -> dict[str, PlacementGroup]:
                     f"no room for {name}: the run needs {cpus} CPUs of {found.get('CPU', 0):g} "
                     f"and {gpus} GPUs of {found.get('GPU', 0):g} in the cluster, each "
                     "process's on one machine: add machines, or lower generate.count, "
-                    "generate.tensor_parallel or train.processes"
+                    "generate.tensor_parallel, train.processes or train.shard"
                 )
     return reserved
 
@@ -196,13 +253,13 @@ def start_there(
     hosts: list[Any] = [  # handles of the actor: Ray has no types for them
         ray.remote(Host)
         .options(
-            num_cpus=bundle["CPU"],
-            num_gpus=bundle.get("GPU", 0),
+            num_cpus=command.cpus,
+            num_gpus=command.gpus,
             max_concurrency=2,  # a signal reaches it while its process runs
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank // command.beside),
         )
         .remote(os.getcwd(), config, text, SHARED_WITHIN)
-        for rank, bundle in enumerate(bundles(command))
+        for rank in range(command.ranks)
     ]
     own = [host.address.remote() for host in hosts]
     exits = [

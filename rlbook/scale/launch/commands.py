@@ -29,6 +29,7 @@ def run_commands(config: ScaleConfig, layout: Layout, context: int | None = None
         {} if cuda else ONE_THREAD,
         finishes=True,
         ranks=ranks,
+        beside=config.train.shard or 1,
         gpus=int(cuda),
     )
     orchestrator = Command(

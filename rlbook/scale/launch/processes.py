@@ -1,6 +1,8 @@
 """The processes of a run on this machine. Light to import: every machine of a cluster does."""
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +18,14 @@ from types import ModuleType
 from typing import Any, BinaryIO
 from unittest.mock import patch
 
-from rlbook.scale.process import LAUNCHER, LIBC, LOCALHOST, die_with_parent, free_port
+from rlbook.scale.process import (
+    HOST_VARIABLE,
+    LAUNCHER,
+    LIBC,
+    LOCALHOST,
+    die_with_parent,
+    free_port,
+)
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 LOST = -255  # in place of an exit code: nobody was left to tell it
@@ -25,6 +34,7 @@ FORKED = [  # modules whose `main` a forked process runs; they take seconds to i
     "rlbook.scale.rollout.orchestrator",
     "rlbook.scale.generate.builtin_server",
 ]
+VISIT_SECONDS = 600.0  # for a report, on a machine that is slow to import
 FORKS = get_context("forkserver")
 PR_SET_NAME = 15  # from linux/prctl.h
 
@@ -33,10 +43,11 @@ PR_SET_NAME = 15  # from linux/prctl.h
 class Command:
     """What to start: its name in logs and messages, arguments, additions to the environment.
 
-    It is `ranks` processes that find each other by `meeting`, and that live and die together; each
-    takes so many `gpus` and `cpus`. One that `finishes` has something left to do once the run is
-    done, and then exits with 0. What a `spare` one does the other spare ones can do as well.
-    Whether it lives is seen by `witness`, another process; by itself if there is none.
+    It is `ranks` processes that find each other by `meeting`, and that live and die together, so
+    many of them `beside` each other on one machine; each takes so many `gpus` and `cpus`. One that
+    `finishes` has something left to do once the run is done, and then exits with 0. What a `spare`
+    one does the other spare ones can do as well. Whether it lives is seen by `witness`, another
+    process; by itself if there is none.
     """
 
     name: str
@@ -46,6 +57,7 @@ class Command:
     spare: bool = False
     witness: str | None = None
     ranks: int = 1
+    beside: int = 1
     gpus: int = 0
     cpus: int = 1
 
@@ -180,6 +192,38 @@ def start_here(command: Command, logs: Sequence[Path]) -> Sequence[Process]:
         with suppress(EOFError, ConnectionError):  # what they are forked from has died just now
             return [ForkedProcess(command.argv, *own) for own in zip(envs, logs, strict=True)]
     return [LocalProcess(command.argv, *own) for own in zip(envs, logs, strict=True)]
+
+
+@dataclass
+class Report:
+    """What a process finds on its node: by check a value, or what is wrong."""
+
+    node: str
+    values: dict[str, Any] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+
+
+def visit(argv: Sequence[str], folder: str, env: Mapping[str, str]) -> Report:
+    """The report, as JSON, of a program that is started here as a process of a run would be."""
+    host = env.get(HOST_VARIABLE, socket.gethostname())
+    report = Report(f"{host} ({env.get('RANK', '0')})", {"folder": folder})
+    if not Path(folder).is_dir():
+        report.wrong["folder"] = f"there is no {folder}"
+    elif not shutil.which(argv[0]):
+        report.wrong["python"] = f"there is no {argv[0]}"
+    else:
+        how: Any = {"capture_output": True, "text": True, "timeout": VISIT_SECONDS}
+        try:
+            own = {**os.environ, **ONE_THREAD, **env}
+            done = subprocess.run(argv, cwd=folder, env=own, **how)
+            found = json.loads(done.stdout.splitlines()[-1])
+            report.values |= found["values"]
+            report.wrong |= found["wrong"]
+        except subprocess.TimeoutExpired:
+            report.wrong["all-reduce"] = f"no answer within {VISIT_SECONDS:g} s"
+        except (IndexError, ValueError):  # it said nothing, or something else
+            report.wrong["packages"] = (done.stderr.strip() or "no report").splitlines()[-1]
+    return report
 
 
 def meeting(rank: int, ranks: int, host: str, port: int, local_rank: int) -> dict[str, str]:

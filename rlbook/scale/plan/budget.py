@@ -70,6 +70,11 @@ class Budget:
         return self.config.train.processes
 
     @property
+    def shards(self) -> int:
+        """Processes of the trainer that hold its weights once."""
+        return self.config.train.shard or self.ranks
+
+    @property
     def reference(self) -> bool:
         """Whether the method compares with a frozen policy."""
         return "reference" in self.config.method.requirements()
@@ -106,19 +111,25 @@ class Budget:
         state = 16 * self.adapter or shape.state.total
         working = {
             "gathered parameters": 0 if alone else itemsize * (outside + 2 * shape.layer),
-            "gradients on their way": 4 * layer * (1 + 1 / self.ranks),
+            "gradients on their way": 4 * layer * (1 + 1 / self.shards),
             "activations": per_token * tokens,
             "head": 4 * (2 * rows * shape.vocabulary + (not self.adapter) * shape.embedding),
         }
         return {
-            "frozen base": bool(self.adapter) * itemsize * shape.parameters / self.ranks,
-            "weights, gradients, AdamW": state / self.ranks,
-            "whole gradients": 4 * self.learning * (train.accumulate and self.ranks > 1),
-            "reference": self.reference * (not self.adapter) * 4 * shape.parameters / self.ranks,
+            "frozen base": bool(self.adapter) * itemsize * shape.parameters / self.shards,
+            "weights, gradients, AdamW": state / self.shards,
+            "summed gradients": 4 * self.learning * self.kept_gradients,
+            "reference": self.reference * (not self.adapter) * 4 * shape.parameters / self.shards,
             **working,
             "push beyond these": max(0.0, self.push_memory - sum(working.values())),
             "everything else": self.floors["memory"],
         }
+
+    @property
+    def kept_gradients(self) -> float:
+        """The share of them that a rank keeps until the last micro-batch: all, or its part."""
+        accumulate = self.config.train.accumulate and self.ranks > 1
+        return accumulate / (self.shards if self.shards < self.ranks else 1)
 
     @property
     def push_memory(self) -> float:
@@ -131,7 +142,7 @@ class Budget:
         largest = max(shape.embedding, shape.hidden * shape.intermediate) * itemsize
         model = self.sent * itemsize
         if self.config.generate.transport == "file":
-            return largest * (1 + 1 / self.ranks)
+            return largest * (1 + 1 / self.shards)
         return 3 * min(PUSH_BUFFER + largest, model)
 
     @property
@@ -168,7 +179,7 @@ class Budget:
     @property
     def host_memory(self) -> float:
         """Of the first rank as it saves: it copies all weights, and the moments of its rows."""
-        return (4 + 8 / self.ranks) * self.learning + self.floors["host"]
+        return (4 + 8 / self.shards) * self.learning + self.floors["host"]
 
     @property
     def disk(self) -> dict[str, float]:
@@ -240,6 +251,23 @@ class Budget:
         passes = (1 + self.reference / 3) * layers + (1 + self.reference / 4) * head
         planned = optimizer.epochs * (passes + optimizer.minibatches * self.floors["update"])
         return budget.update_seconds or planned
+
+    @property
+    def traffic(self) -> tuple[float, float]:
+        """Bytes that each rank sends in an update: among those that share a copy, to other copies.
+
+        Weights are gathered for each micro-batch's forward and backward pass, float32 gradients
+        summed after it, or, between copies and with `accumulate`, once.
+        """
+        train, shards, copies = self.config.train, self.shards, self.ranks // self.shards
+        tokens = self.config.batch_size * (self.prompts.mean + self.lengths.expected)
+        micro = self.config.optimizer.micro_batch_tokens
+        rounds = max(1.0, tokens / self.config.optimizer.minibatches / self.ranks / micro)
+        sums = 1.0 if train.accumulate else rounds
+        gathered = 2 * rounds * ITEMSIZE[train.dtype] * self.shape.parameters
+        reduced = 4 * self.learning * (rounds if copies > 1 else sums)
+        between = 2 * sums * 4 * self.learning / shards * (copies - 1) / copies
+        return (gathered + reduced) * (shards - 1) / shards, between
 
     @property
     def decode_costs(self) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import yaml
 from rlbook.objectives import METHODS
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.plan.budget import GB, Budget
-from rlbook.scale.plan.fit import Settings, check, fastest
+from rlbook.scale.plan.fit import Settings, check, divided, fastest
 from rlbook.scale.plan.table import SLOWER, duration
 
 WIDTHS = (1, 2, 4, 8)  # GPUs of a generator
@@ -23,6 +23,7 @@ MICRO_BATCHES = (32_768, 16_384, 8192, 4096, 2048)  # tokens
 SLOTS = 512  # at most; as many as there is memory for
 HEAD = Path(__file__).with_name("head.txt")  # of a file
 SHARED = "Needs {} on a file system that all nodes see, and Ray on all of them (`ray start`).\n"
+NODES = "\n    rlbook scale {} --check-nodes    # are all nodes alike?"
 WHOLE_WORDS: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
 APART: Settings = {"max_staleness": 4}  # trainers and generators side by side,
 BESIDE: Settings = {"colocated": True, "sleep": False, **APART}  # the same on one GPU,
@@ -50,11 +51,11 @@ def choices(budget: Budget, gpus: int) -> list[list[Settings]]:
             {"colocated": True, "gpu_memory": share / 20} for share in range(18, 1, -1)
         ]
         return [micro, shares]
-    widths = [width for width in WIDTHS if not budget.shape.heads % width]
     places: list[Settings] = [
-        {"tensor_parallel": width, "count": count, "processes": gpus - count * width}
-        for width in widths
-        for count in range(1, (gpus - 1) // width + 1)
+        {"tensor_parallel": width, **split}
+        for width in WIDTHS
+        if not budget.shape.heads % width
+        for split in divided(gpus, width, budget.config.train.shard or 1)
     ]
     return [micro, places]
 
@@ -117,11 +118,13 @@ def differing(plain: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 def head(budget: Budget, file: str, words: Sequence[str]) -> Iterator[str]:
     """What stands above the settings."""
     config, run, price = budget.config, budget.simulation, budget.config.budget.gpu_hour_price
+    several = config.launch.engine == "ray"
     quoted, cost = map(shlex.quote, words), (price or 0.0) * budget.gpu_hours
     filled = HEAD.read_text().format(
         **{"budget": budget, "config": config, "run": run, "file": file, "slower": SLOWER},
         command=" \\\n        ".join(["rlbook scale", *quoted, f"--gpus {config.gpus}"]),
-        needs=SHARED.format(config.run) if config.launch.engine == "ray" else "",
+        needs=SHARED.format(config.run) if several else "",
+        nodes=NODES.format(file) if several else "",
         span=duration(budget.seconds),
         cost=f" It costs {cost:,.4g} to {SLOWER * cost:,.4g}." if price else "",
         least=run.tokens_per_second / SLOWER,

@@ -104,8 +104,13 @@ def splits(budget: Budget) -> list[Settings]:
     """The divisions of the GPUs into trainers and generators; none if these share them."""
     if budget.config.generate.colocated:
         return []
-    gpus, width = budget.config.gpus, budget.config.generate.tensor_parallel
-    counts = range(1, (gpus - 1) // width + 1)
+    config = budget.config
+    return divided(config.gpus, config.generate.tensor_parallel, config.train.shard or 1)
+
+
+def divided(gpus: int, width: int, shard: int) -> list[Settings]:
+    """All ways to give generators of this width some GPUs, and whole copies of the trainer's."""
+    counts = [n for n in range(1, (gpus - 1) // width + 1) if not (gpus - n * width) % shard]
     return [{"processes": gpus - count * width, "count": count} for count in counts]
 
 

@@ -51,6 +51,16 @@ def time_of_an_update(budget: Budget) -> Iterator[Row]:
     yield "batch", f"{rollout.prompts} prompts × {rollout.group_size} completions of about {tokens}"
     yield "seconds per update", f"{budget.step_seconds:.3g}  {speed}"
     yield "  training", f"{budget.update_seconds:.3g}  {training}"
+    if budget.config.model.device == "cuda":
+        names = ("compile_layers", "compile_head")
+        on = [name for name in names if getattr(budget.config.train, name)]
+        gain = f"what {' and '.join(names)} gain is not measured"
+        yield "  compiled", f"{' and '.join(on) or 'nothing'}; {gain}"
+    if budget.ranks > 1:
+        within, between = (f"{size / GB:,.3g} GB" for size in budget.traffic)
+        copies = f", {between} between {budget.ranks // budget.shards} copies of the weights"
+        several = budget.shards < budget.ranks
+        yield "  sent by a trainer", f"{within} among {budget.shards}{copies if several else ''}"
     yield "  a token for every slot", f"{budget.decode_seconds:.3g}  {decoding}"
     yield "  new weights", f"{budget.push_seconds:.3g}"
     if budget.sleep_seconds:

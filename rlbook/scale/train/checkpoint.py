@@ -216,14 +216,14 @@ def own_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, dict]]:
     """Copies of this rank's rows of the moments, and the place of each one's first element.
 
-    A scalar is written by rank 0, no rows by nobody.
+    A scalar is written by rank 0, no rows by nobody, of several copies the first one.
     """
     rows, places = {}, {}
     for name, value in moments_of(model, optimizer).items():
         own, start = value.to_local() if isinstance(value, DTensor) else value, [0] * value.ndim
         if value.ndim:
-            start[0] = ranks.rank * -(-len(value) // ranks.count)
-        if own.numel() and (value.ndim or ranks.first):
+            start[0] = ranks.rank * -(-len(value) // ranks.shards)
+        if own.numel() and (ranks.rank < ranks.shards if value.ndim else ranks.first):
             rows[name], places[name] = to_host(own), {OFFSETS: start}
     return rows, places
 

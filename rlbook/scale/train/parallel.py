@@ -28,18 +28,24 @@ class Ranks(LocalProcess):
     """The processes that the launcher started, or this one alone; `parallel` for `train_step`.
 
     Every rank holds the whole batch and runs its own micro-batches. All methods are collective:
-    every rank calls them, in the same order. With `accumulate` gradients stay whole on each rank
-    until the last micro-batch of an update: they are summed over ranks once. Chapter 18.
+    every rank calls them, in the same order. Weights are spread over `shard` ranks, or all; there
+    are as many copies of them as there are such groups. With `accumulate` gradients are summed over
+    ranks once, after the last micro-batch of an update: until then they stay whole on each rank,
+    or, where there are copies, in its group. Chapter 18.
     """
 
-    def __init__(self, device: str = "cpu", accumulate: bool = False):
+    def __init__(self, device: str = "cpu", accumulate: bool = False, shard: int | None = None):
         if not dist.is_initialized():
             join_process_group(device)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.first = self.rank == 0
         self.words = dist.new_group(backend="gloo", timeout=WORD_LIMIT)
         self.background = dist.new_group(backend="gloo", timeout=WORD_LIMIT)  # of other threads
-        self.mesh = init_device_mesh(device, (self.count,))
+        self.shards = shard or self.count
+        sizes = {"copies": self.count // self.shards, "shards": self.shards}
+        if self.shards == self.count:
+            del sizes["copies"]
+        self.mesh = init_device_mesh(device, (*sizes.values(),), mesh_dim_names=(*sizes,))
         self.device = torch.device(device)
         if device == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
@@ -70,7 +76,10 @@ class Ranks(LocalProcess):
     ) -> Result:
         """`score` of a policy that is spread over the ranks."""
         if self.accumulate:
-            cast(fsdp.FSDPModule, model).set_requires_gradient_sync(self.last)
+            sharded = cast(fsdp.FSDPModule, model)
+            copies = self.shards < self.count
+            sums = sharded.set_requires_all_reduce if copies else sharded.set_requires_gradient_sync
+            sums(self.last)
         return cast(Any, model).score(score, *arguments, **how)
 
     def whole(self, model: nn.Module, part: Tensor) -> Tensor:
@@ -112,7 +121,10 @@ def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> Non
     if config.dtype == "bfloat16":
         precision = fsdp.MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     layers = next(m for m in policy.base_model.modules() if isinstance(m, nn.ModuleList))
+    cast(Any, policy).compiled_head = config.compile_head
     for layer in layers:
+        if config.compile_layers:  # what FSDP does around a layer stays as it is
+            layer.forward = torch.compile(layer.forward, dynamic=True)
         if config.activation_checkpointing:
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
         fsdp.fully_shard(layer, mesh=mesh, mp_policy=precision)
@@ -129,7 +141,7 @@ def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> Non
     fsdp.register_fsdp_forward_method(policy, "score")
 
 
-def join_process_group(device: str) -> None:
+def join_process_group(device: str, limit: timedelta = TENSOR_LIMIT) -> None:
     """Meet the ranks that the environment names, as for torchrun; without any, be the only one."""
     backend, alone = "gloo", {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     if device == "cuda":
@@ -137,4 +149,4 @@ def join_process_group(device: str) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
         backend = "cpu:gloo,cuda:nccl"
     how: Any = {} if "RANK" in os.environ else alone
-    dist.init_process_group(backend, timeout=TENSOR_LIMIT, **how)
+    dist.init_process_group(backend, timeout=limit, **how)

@@ -39,7 +39,7 @@ class ScaleTrainer:
 
     def __init__(self, layout: Layout, config: ScaleConfig):
         self.layout, self.config = layout, config
-        self.ranks = Ranks(config.model.device, config.train.accumulate)
+        self.ranks = Ranks(config.model.device, config.train.accumulate, config.train.shard)
         self.learner = ShardedLearner(config, layout, self.ranks)
         self.learner.load()
         self.checkpoints = self.learner.checkpoints

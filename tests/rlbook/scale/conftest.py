@@ -72,16 +72,16 @@ def run_by(clock, story):
 
 
 @pytest.fixture(scope="session")
-def two_ranks():
-    """Runs a program as two ranks: `two_ranks(program, folder, *arguments)`, logs in `folder`."""
+def run_ranks():
+    """Runs a program as ranks: `run_ranks(program, folder, *arguments)`, logs in `folder`."""
 
-    def run(program, folder, *arguments):
+    def run(program, folder, *arguments, count=2):
         argv = [sys.executable, str(program), *map(str, arguments)]
-        logs = [folder / f"rank{rank}.log" for rank in range(2)]
-        gang = start_here(Command("ranks", argv, {"OMP_NUM_THREADS": "1"}, ranks=2), logs)
+        logs = [folder / f"rank{rank}.log" for rank in range(count)]
+        gang = start_here(Command("ranks", argv, {"OMP_NUM_THREADS": "1"}, ranks=count), logs)
         try:
             for process, log in zip(gang, logs, strict=True):
-                assert process.wait(timeout=300) == 0, log.read_text()[-3000:]
+                assert process.wait(timeout=900) == 0, log.read_text()[-3000:]
         finally:
             for process in gang:
                 process.kill()

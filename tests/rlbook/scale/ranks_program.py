@@ -124,10 +124,10 @@ def run_config(root):
     )
 
 
-def equality(ranks, out):
+def equality(ranks, out, aggregations=AGGREGATIONS):
     """Weights and metrics after a few updates, for every aggregation."""
     rows = {}
-    for aggregation in AGGREGATIONS:
+    for aggregation in aggregations:
         sharded = Sharded(ranks)
         rows[aggregation] = [sharded.update(s, aggregation=aggregation) for s in range(UPDATES)]
         save(out / f"{aggregation}.safetensors", sharded.weights(), ranks)
@@ -139,9 +139,13 @@ def accumulating(ranks, out):
     sums = {}
     for ranks.accumulate in (False, True):
         sharded = Sharded(ranks)
-        with patch.object(fsdp, "foreach_reduce", wraps=fsdp.foreach_reduce) as summed:
+        with (
+            patch.object(fsdp, "foreach_reduce", wraps=fsdp.foreach_reduce) as summed,
+            patch.object(dist, "all_reduce", wraps=dist.all_reduce) as between,
+        ):
             sharded.update(0)
-        sums[ranks.accumulate] = summed.call_count
+        copies = [call for call in between.mock_calls if call.kwargs.get("group")]
+        sums[ranks.accumulate] = len(copies) if ranks.shards < ranks.count else summed.call_count
         sharded.update(1)
     ranks.accumulate = False
     save(out / "accumulated.safetensors", sharded.weights(), ranks)
@@ -287,9 +291,33 @@ def save(path, tensors, ranks):
         save_file(tensors, path)
 
 
+def slope(model, **how):
+    """Weights after a step of plain gradient descent at a rate of 1: they show the gradient."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    return update(model, optimizer, 0, **how)["grad_norm"]
+
+
+def copies(out):
+    """What ranks do of which every two hold a copy of the weights."""
+    ranks = Ranks(shard=2)
+    sharded = Sharded(ranks)
+    results = {
+        "grad_norm": slope(sharded.policy, parallel=ranks),
+        "rows": sum(p.to_local().numel() for p in sharded.policy.parameters()),
+    }
+    save(out / "slope.safetensors", sharded.weights(), ranks)
+    results |= {
+        "equality": equality(ranks, out, ["prompt_mean"]),
+        "accumulating": accumulating(ranks, out),
+        "resuming": resuming(ranks, out),
+        "full_disk_of_a_push": full_disk_of_a_push(ranks, out),
+    }
+    save(out / "from_one.safetensors", continuing(ranks, out, 1), ranks)
+    (out / f"rank{ranks.rank}.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
 def main(out):
-    die_with_parent()
-    set_threads()
     ranks = Ranks()
     results = {
         "equality": equality(ranks, out),
@@ -308,4 +336,6 @@ def main(out):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    die_with_parent()
+    set_threads()
+    {"main": main, "copies": copies}[sys.argv[2]](Path(sys.argv[1]))

@@ -22,8 +22,8 @@ from rlbook.scale.launch.dry_run import (
     problems_of,
 )
 from rlbook.scale.plan.budget import Budget, Prompts
-from rlbook.scale.plan.fit import check, fastest_split, fixes, impossible, too_large
-from rlbook.scale.plan.table import SLOWER
+from rlbook.scale.plan.fit import check, fastest_split, fixes, impossible, splits, too_large
+from rlbook.scale.plan.table import SLOWER, table
 from rlbook.scale.rollout.evaluate import named_set
 from rlbook.scaling.shape import described_shape, model_shape, shape_of
 from rlbook.tasks import dataset
@@ -145,6 +145,42 @@ def test_memory_of_a_trainer(qwen3_8b):
     summed = Budget(node(train={"accumulate": True}), qwen3_8b, Prompts(24, 200))
     assert summed.trainer_bytes == budget.trainer_bytes + 4 * PARAMETERS
     assert "set train.accumulate to False" in fixes(summed).split(" or ")
+
+
+def test_memory_and_traffic_of_two_copies_of_the_weights(qwen3_8b):
+    """Two ranks a copy. A ring of n sends n − 1 parts of n in a gather, as many again in a sum."""
+    whole = Budget(node(), qwen3_8b, Prompts(24, 200))
+    copies = Budget(node(train={"shard": 2}), qwen3_8b, Prompts(24, 200))
+    assert copies.trainer_memory["weights, gradients, AdamW"] == 16 * PARAMETERS / 2
+    assert copies.host_memory - whole.host_memory == 8 * PARAMETERS * (1 / 2 - 1 / 4)
+
+    def ring(n, size):
+        return sum(size / n for _ in range(n - 1))
+
+    batch = whole.config.batch_size * (24 + whole.lengths.expected)
+    rounds = batch / whole.config.optimizer.minibatches / 4 / 8192
+    assert rounds > 1
+    assert whole.traffic == pytest.approx((rounds * ring(4, (2 + 2 + 4) * PARAMETERS), 0))
+    within, between = copies.traffic
+    assert within == pytest.approx(rounds * ring(2, (2 + 2 + 4) * PARAMETERS))
+    assert between == pytest.approx(rounds * 2 * ring(2, 4 * PARAMETERS / 2))
+    once = Budget(node(train={"shard": 2, "accumulate": True}), qwen3_8b, Prompts(24, 200))
+    assert once.traffic == pytest.approx((within, between / rounds))
+    assert once.trainer_memory["summed gradients"] == 4 * PARAMETERS / 2
+    assert "among 2, " in table(copies) and "between 2 copies" in table(copies)
+
+
+def test_a_plan_divides_gpus_into_whole_copies(qwen3_8b):
+    copies = Budget(node(train={"shard": 2}), qwen3_8b, Prompts(24, 200))
+    assert {one["processes"] % 2 for one in splits(copies)} == {0}
+    with pytest.raises(ValueError, match=r"train\.processes 3: .* multiple of train\.shard \(2\)"):
+        node(train={"processes": 3, "shard": 2})
+
+
+def test_a_plan_says_what_is_compiled_and_that_its_gain_is_not_known(qwen3_8b):
+    for changes, said in (({}, "nothing; "), ({"compile_head": True}, "compile_head; ")):
+        budget = Budget(node(train=changes), qwen3_8b, Prompts(24, 200))
+        assert re.search(rf"^  compiled +{said}.* not measured", table(budget), re.M)
 
 
 QWEN2_7B = {  # published config.json of Qwen2.5-7B

@@ -217,10 +217,10 @@ def test_a_run_of_vllm_on_an_adapter_is_told_to_merge_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_ranks_make_the_adapter_of_one(ranks, two_ranks, tmp_path):
+def test_two_ranks_make_the_adapter_of_one(ranks, run_ranks, tmp_path):
     one, two = run_folder(tmp_path / "one"), run_folder(tmp_path / "two")
     replace_text(two.config, dump_config(settings(two.root, train={"processes": 2})))
-    two_ranks(PROGRAM, two.root, two.root)
+    run_ranks(PROGRAM, two.root, two.root)
     ScaleTrainer(one, settings(one.root)).run()
     last = [layout.checkpoints / f"step_{STEPS:06d}" for layout in (one, two)]
     found, expected = (load_file(folder / "adapter_model.safetensors") for folder in reversed(last))

@@ -1,19 +1,23 @@
 """How work is shared out, on one rank; what several ranks do together is in test_ranks."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.objectives import METHODS
 from rlbook.paths import data_dir
 from rlbook.policy import logprobs
+from rlbook.policy.logprobs import compiled_or_not
 from rlbook.scale.config import TrainConfig
 from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.training import TrainBatch, train_step
+from rlbook.training.parallel import LOCAL
 
 TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
 
@@ -77,6 +81,38 @@ def test_sharding_changes_nothing(name, checkpointing, ranks, batch):
     assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
     torch.testing.assert_close(weights(sharded), weights(plain), rtol=0, atol=1e-6)
     assert expected["grad_norm"] > 1e-3
+
+
+@pytest.fixture
+def compiler():
+    """Whether anything can be compiled here; afterwards nothing is."""
+    try:
+        torch.compile(lambda x: x.sin().cos())(torch.ones(3))
+    except Exception as error:
+        pytest.skip(f"torch.compile does not work here: {error}")
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    compiled_or_not.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["compile_layers", "compile_head"])
+def test_compiling_changes_nothing(part, compiler, ranks, batch):
+    """With an entropy bonus, a temperature and recomputation."""
+    method = replace(METHODS["dapo"], entropy_bonus=0.1)
+    plain, compiled = fresh_policy(), fresh_policy()
+    shard(compiled, ranks.mesh, TrainConfig(activation_checkpointing=True, **{part: True}))
+    how = {"micro_batch_tokens": 20, "temperature": 0.7}
+    got, expected = (
+        train_step(m, torch.optim.SGD(m.parameters(), lr=0.1), batch, method, parallel=p, **how)
+        for m, p in ((compiled, ranks), (plain, LOCAL))
+    )
+    assert counters["stats"]["unique_graphs"] > 0
+    assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(weights(compiled), weights(plain), rtol=0, atol=1e-5)
+    assert (weights(plain) - weights(fresh_policy())).abs().max() > 1e-3
 
 
 def test_scores_are_those_of_the_weights_after_the_last_update(ranks, batch):

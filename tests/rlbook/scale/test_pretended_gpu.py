@@ -80,8 +80,8 @@ def test_a_checkpoint_of_the_format_before_is_gone_on_from(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_whole_cycle_on_two_ranks(two_ranks, tmp_path):
-    two_ranks(PROGRAM, tmp_path, tmp_path, "{}")
+def test_the_whole_cycle_on_two_ranks(run_ranks, tmp_path):
+    run_ranks(PROGRAM, tmp_path, tmp_path, "{}")
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
     check(first)
     check(second)

@@ -31,12 +31,12 @@ def one():
 
 
 @pytest.fixture(scope="module")
-def out(one, two_ranks, tmp_path_factory):
+def out(one, run_ranks, tmp_path_factory):
     """Folder with the results of two ranks, and what one rank prepared for them."""
     folder = tmp_path_factory.mktemp("ranks")
     program.resuming(one, folder)
     program.run_folder(folder / "run")
-    two_ranks(PROGRAM, folder, folder)
+    run_ranks(PROGRAM, folder, folder, "main")
     return folder
 
 
@@ -132,6 +132,56 @@ def test_a_full_disk_of_a_push_holds_up_no_rank(out, results):
     pushed = tensors_of(out / "pushed/weights/v000001")
     expected = load_file(out / "as_pushed.safetensors")
     assert pushed.keys() == expected.keys()
+    assert all(torch.equal(pushed[name], expected[name]) for name in expected)
+
+
+@pytest.fixture(scope="module")
+def copies(one, run_ranks, tmp_path_factory):
+    """Folder with the results of four ranks, of which every two hold a copy of the weights."""
+    folder = tmp_path_factory.mktemp("copies")
+    program.resuming(one, folder)
+    run_ranks(PROGRAM, folder, folder, "copies", count=4)
+    return folder
+
+
+def test_copies_of_the_weights_have_the_gradient_of_one_process(copies):
+    found = [json.loads((copies / f"rank{rank}.json").read_text()) for rank in range(4)]
+    model, _ = load_policy()
+    whole = sum(p.numel() for p in model.parameters())
+    assert found[0]["rows"] + found[1]["rows"] == found[2]["rows"] + found[3]["rows"] == whole
+    norm = program.slope(model)
+    assert [row["grad_norm"] for row in found] == pytest.approx([norm] * 4, rel=1e-4)
+    close(load_file(copies / "slope.safetensors"), model.state_dict())
+    model, _ = load_policy()
+    optimizer = program.adamw(model)
+    for seed, row in enumerate(found[3]["equality"]["prompt_mean"]):
+        assert row == pytest.approx(program.update(model, optimizer, seed), rel=1e-4, abs=1e-5)
+    close(load_file(copies / "prompt_mean.safetensors"), model.state_dict())
+
+
+def test_copies_accumulate_within_and_sum_between_once(copies):
+    model, _ = load_policy()
+    optimizer = program.adamw(model)
+    for seed in (0, 1):
+        program.update(model, optimizer, seed)
+    close(load_file(copies / "accumulated.safetensors"), model.state_dict())
+    found = json.loads((copies / "rank0.json").read_text())["accumulating"]
+    assert found["each"] == found["rounds"] * found["once"] > found["once"] > 0
+
+
+def test_copies_are_saved_once_resumed_and_pushed(copies, one):
+    for rank in range(4):
+        found = json.loads((copies / f"rank{rank}.json").read_text())
+        assert found["resuming"]["same_bits"] and found["resuming"]["state"]["ranks"] == 4
+        assert found["full_disk_of_a_push"] == [True, False]
+    close(program.continuing(one, copies, wrote=4), load_file(copies / "straight4.safetensors"))
+    straight = load_file(copies / "straight1.safetensors")
+    close(load_file(copies / "from_one.safetensors"), straight)
+    saved = copies / "checkpoints4/step_000002"
+    kept = [load_file(saved / f"rank_{rank:05d}.safetensors") for rank in range(4)]
+    assert kept[0] and kept[1] and not kept[2] and not kept[3]
+    pushed = tensors_of(copies / "pushed/weights/v000001")
+    expected = load_file(copies / "as_pushed.safetensors")
     assert all(torch.equal(pushed[name], expected[name]) for name in expected)
 
 
