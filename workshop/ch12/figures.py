@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
@@ -14,16 +15,18 @@ from rlbook.objectives import Method, group_center, group_normalize, leave_one_o
 from rlbook.stats import t_interval
 from rlbook.stats.differences import holm, paired_differences
 from rlbook.training import Rollout, Trainer
-from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines
+from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, use_style
 from workshop.ch12.factorial import Factorial
 from workshop.shared.evidence import (
     at_each_rate,
     by_arm,
     colour_of,
     draw_differences,
+    ladder,
     load_results,
     short,
 )
+from workshop.shared.schematic import chapter_map, over_a_map
 from workshop.shared.worlds.strategy_mixture import estimator_weight
 
 Push = Callable[[Trainer, Method, Sequence[Rollout]], Float[Tensor, " P"]]
@@ -61,6 +64,92 @@ PAPER = (
     ("the filter helps short answers", "overlong filter", {"data": "easy"}, None),
     ("... more than long ones", "overlong filter", {"data": "easy"}, "hard"),
 )
+
+
+def opening() -> None:
+    """First screen: the same two switches judged by ten seeds each, one at a time; and the map.
+
+    A bar per seed of `siblings`, held-out pass@1 with the switch minus without. Raises `ValueError`
+    if the seeds do not contradict each other on σ, or more than two do on the mean over tokens.
+    """
+    use_style()
+    right = load_results("siblings_eval").pivot(index="seed", columns="arm", values="pass@1")
+    gaps = {
+        "σ of the group: help or harm?": right["GRPO"] - right["GRPO, no σ"],
+        "A mean over tokens: most seeds agree": right["PPO's loss, siblings"] - right["GRPO"],
+    }
+    sigma, tokens = gaps.values()
+    if not (sigma.max() > 0.02 and sigma.min() < -0.02 and (tokens > 0).sum() >= len(tokens) - 2):
+        raise ValueError(f"the titles do not hold: {sigma.tolist()}, {tokens.tolist()}")
+    *axes, below = over_a_map(1, 1)
+    chapter_map({"advantages": "divided by what?", "loss": "which mean?"}, below)
+    for ax, (title, gap) in zip(axes, gaps.items(), strict=True):
+        ax.bar(gap.index, gap, color=[GOOD if value > 0 else BAD for value in gap], width=0.7)
+        ax.axhline(0, color=INK, lw=1)
+        ax.set(xticks=gap.index, xlabel="seed", ylim=(-0.055, 0.1))
+        ax.grid(axis="x", visible=False)
+        ax.set_title(title)
+    axes[0].set_ylabel("pass@1: with it, minus without")
+    plt.show()
+
+
+def turned(degrees: pd.DataFrame) -> None:
+    """The angle of every switch, a dot per world.
+
+    Raises `ValueError` unless three turn nothing and the mean per answer turns most on sums alone.
+    """
+    idle = degrees.loc[["batch σ", "GPG's α", "clip-higher"]]
+    answers = degrees.loc["mean per answer"]
+    if idle.max(axis=None) > 0.5 or degrees["sums"].idxmax() != "mean per answer":
+        raise ValueError(f"the title does not hold: {degrees}")
+    if not answers["sums"] > 25 > 10 > answers["habits"]:
+        raise ValueError(f"a mean per answer turns by {answers.to_dict()} degrees")
+    _, ax = plt.subplots(figsize=(6.6, 3))
+    draw_angles(ax, {world: degrees[[world]].set_axis(["angle"], axis=1) for world in degrees})
+    ax.set_title("Three switches turn nothing; an average turns most, where lengths differ")
+    plt.show()
+
+
+def entropy_costs(rows: Mapping[str, pd.DataFrame], names: Sequence[str]) -> pd.DataFrame:
+    """What a step along each dial's push does to entropy in both worlds; means, in nats.
+
+    `rows` as `first_order` gives them. Raises `ValueError` unless the plain step spends entropy on
+    sums and earns some on habits, and a larger bonus holds more.
+    """
+    change = pd.DataFrame({world: summary(each)["entropy"] for world, each in rows.items()})
+    sums = change["sums"]
+    if not sums["no dial"] < 0 < change["habits"]["no dial"]:
+        raise ValueError(f"the titles do not hold: {change}")
+    if not sums["no dial"] < sums["bonus 0.03"] < sums["bonus 0.1"]:
+        raise ValueError(f"a bonus does not act as it is dosed: {change}")
+    _, axes = plt.subplots(1, 2, figsize=(9, 2.7), sharey=True)
+    titles = {
+        "sums": "Plain sums: a step spends entropy",
+        "habits": "Habits: a step earns entropy",
+    }
+    for ax, (world, title) in zip(axes, titles.items(), strict=True):
+        draw_entropy_change(ax, rows[world], names, title)
+    plt.show()
+    return change
+
+
+def evidence(compared: pd.DataFrame) -> None:
+    """The paper's claims as comparisons of this book; the title counts those that are real."""
+    _, ax = plt.subplots(figsize=(7.2, 5.2))
+    draw_claims(ax, compared)
+    real = int(compared["real"].sum())
+    ax.set_title(f"Of {len(compared)} comparisons, {real} differ by more than the seeds do")
+    plt.show()
+
+
+def on_the_ladder() -> None:
+    """The ladder with LitePPO and GPG; raises `ValueError` if one is first or last in a world."""
+    for world in ("sums", "habits"):
+        ends = load_results(f"ladder_{world}_eval").groupby("arm")["pass@1"].mean().sort_values()
+        if {*ends.index[[0, -1]]} & {"LitePPO", "GPG"}:
+            raise ValueError(f"the title does not hold on {world}: {ends.to_dict()}")
+    ladder("12", "LitePPO and GPG stand among the others")
+    plt.show()
 
 
 def crossed(base: pd.DataFrame, trained: pd.DataFrame) -> Factorial:
@@ -281,23 +370,6 @@ def first_order(
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Means over the pairs of batches, a row per method."""
     return rows.groupby("arm", sort=False)[["cosine", "length", "gain", "entropy"]].mean()
-
-
-def angles(push: Push, world: Trainer, methods: Mapping[str, Method], seed: int) -> pd.DataFrame:
-    """Angle in degrees to the push of the first method, on one batch, and length beside it."""
-    rollouts = world.collect(seed=seed)
-    pushes = {name: push(world, method, rollouts).double() for name, method in methods.items()}
-    first = next(iter(pushes.values()))
-    return pd.DataFrame(
-        {
-            name: {
-                "angle": torch.cosine_similarity(step, first, dim=0).clamp(-1, 1).acos().rad2deg(),
-                "length": step.norm() / first.norm(),
-            }
-            for name, step in pushes.items()
-        },
-        dtype=float,
-    ).T
 
 
 def draw_angles(ax: Axes, tables: Mapping[str, pd.DataFrame]) -> None:

@@ -258,8 +258,7 @@ QUESTIONS = Questions(
                 ids=("S12.6",),
                 claim="LitePPO beats GRPO, DAPO not",
                 heading="The ladder",
-                says="LitePPO is nineteen thousandths above GRPO on sums, interval −0.008 to "
-                "0.047, and level with it on habits.",
+                says="They are two recipes of small choices",
                 runs={
                     "methods": ["lite_ppo", "grpo", "dapo"],
                     "ladder_sums": ["LitePPO", "GRPO"],
@@ -281,7 +280,7 @@ QUESTIONS = Questions(
                 ids=("S12.7",),
                 claim="α of GPG: level with RLOO",
                 heading="The ladder",
-                says="GPG is level with RLOO in both worlds.",
+                says="no difference between GPG and RLOO",
                 runs={
                     "methods": ["gpg", "rloo"],
                     "ladder_sums": ["GPG", "RLOO"],
@@ -442,8 +441,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("T12.1",),
                 claim="of 19 comparisons 8 differ",
-                heading="7 · Evidence: the paper's claims, and what runs say",
-                says="corrected for all of them together",
+                heading="7 · Which of the paper's claims hold in this book's runs?",
+                says="Holm's correction for all of them together",
                 runs={
                     "siblings": ["GRPO", "GRPO, no σ"],
                     "rare_opening": ["clip-higher 0.28"],

@@ -11,7 +11,6 @@ from rlbook.objectives import METHODS
 from workshop.ch12.figures import (
     CONDITIONS,
     CONTRASTS,
-    angles,
     claim,
     crossed,
     first_order,
@@ -145,5 +144,3 @@ def test_gain_and_entropy_are_slopes_of_another_batch_along_a_unit_step():
     assert len(rows) == 4
     assert table.loc["a"].tolist() == pytest.approx([1, 1, 2, -1])
     assert table.loc["b"].tolist() == pytest.approx([0.5**0.5, 2**0.5, 6 / 2**0.5, -(0.5**0.5)])
-    turned = angles(push, Fixed(), methods, seed=0)
-    assert turned["angle"].tolist() == pytest.approx([0, 45], abs=1e-4)

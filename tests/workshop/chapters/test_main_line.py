@@ -9,7 +9,7 @@ from workshop.shared.checks import check_lines
 from workshop.shared.schematic import chapter_map, schematic
 from workshop.shared.solutions import shown
 from workshop.site.navigation import navigated, navigation, without_navigation
-from workshop.tools.main_line import COLLAPSED, MAX_LINES, main_line_problems, measure, places
+from workshop.tools.main_line import COLLAPSED, main_line_problems, measure, places
 from workshop.tools.runner import chapters
 
 NUMBERED = [path for path in chapters() if path.match("chapters/[0-9]*.ipynb")]
@@ -24,15 +24,11 @@ def name(path):
 
 
 SHAPED = [path for path in NUMBERED if "folded" in places(read(path))]
-# Main lines that still show more code than a reader has time for: none may grow.
-LONGER = {
-    "12_tricks_or_traps": 209,
-}
 
 
 @pytest.mark.parametrize("path", SHAPED, ids=name)
 def test_the_main_line_is_short_and_stands_alone(path):
-    found = main_line_problems(read(path), LONGER.get(path.stem, MAX_LINES))
+    found = main_line_problems(read(path))
     assert not found, "\n" + "\n".join(found)
 
 

@@ -1,0 +1,28 @@
+"""What seeds can tell, how far optimisers go, and which claims the ledger has."""
+
+import pandas as pd
+import pytest
+import torch
+
+from workshop.ch12.claims import distances, ledger, seeds_can_tell
+
+
+def test_sgd_feels_a_factor_and_adam_does_not():
+    gradients = torch.ones(5, 3)
+    table = distances(gradients, {"none": torch.ones(5), "seven": torch.full((5,), 7.0)})
+    assert table.loc["seven"].tolist() == pytest.approx([7, 1], abs=1e-4)
+
+
+def test_an_interval_is_that_of_its_pairs():
+    """Four pairs of mean 2 and scatter 1: t(3 degrees, 95 %) = 3.182, over the root of 4."""
+    gaps = pd.Series([1.0, 3.0, 2 - 0.5**0.5, 2 + 0.5**0.5])
+    row = seeds_can_tell({"switch": gaps}).loc["switch"]
+    assert row["one seed scatters by"] == pytest.approx(1)
+    assert row["high"] == pytest.approx(2 + 3.1824 / 2, abs=1e-3)
+    assert "4 seeds detect" in row
+
+
+def test_a_claim_that_the_ledger_lacks_is_named():
+    assert ledger("LitePPO for GRPO", "habits, the ladder").word in ("robust", "open", "falls")
+    with pytest.raises(ValueError, match="no claim 'LitePPO for GRPO' in 'nowhere'"):
+        ledger("LitePPO for GRPO", "nowhere")
