@@ -288,11 +288,8 @@ class Budget:
 
     @property
     def push_seconds(self) -> float:
-        """New weights on their way, by NCCL to one generator after the other: the trainer waits."""
-        each = push_seconds(self.config, self.sent)
-        return each * (
-            1 if self.config.generate.transport == "file" else self.config.generate.count
-        )
+        """New weights on their way to all generators at once: the trainer waits."""
+        return push_seconds(self.config, self.sent)
 
     @property
     def sleep_seconds(self) -> float:
@@ -386,6 +383,6 @@ def cache_room(config: ScaleConfig, shape: ModelShape, memory_gb: float) -> floa
 
 
 def push_seconds(config: ScaleConfig, parameters: int) -> float:
-    """Until one generator has so many weights: three legs by files, one by NCCL."""
+    """Until generators have so many weights: three legs by files, one by NCCL."""
     legs = FILE_LEGS if config.generate.transport == "file" else 1
     return legs * parameters * ITEMSIZE[config.generate.dtype] / (config.budget.push_gb * GB)

@@ -176,6 +176,7 @@ class WeightSync:
             for client in self.due:
                 self.failed(client, f"version {self.learner.step} is not delivered: {error}")
             return {}
+        self.transport.expect(self.due)
         written = await all_of(map(self.push_one, self.due))
         return {c.url: rollouts for c, rollouts in zip(self.due, written, strict=True) if rollouts}
 
@@ -187,7 +188,7 @@ class WeightSync:
         version, fresh = self.learner.step, self.vain.get(client.url) != 0
         # An adapter is nothing at first, so that a probe says little of it: there are some more.
         probed = fresh or (self.transport.adapter and version.bit_count() == 1)
-        async with self.transport.turn, beating(self.ranks.alive, client.heartbeat):
+        async with beating(self.ranks.alive, client.heartbeat):
             start = monotonic()
             try:
                 async with asyncio.timeout(self.limit):
@@ -195,6 +196,7 @@ class WeightSync:
                         await self.transport.send(client, fresh)
                     written = await self.probe(client) if probed else []
             except Exception as error:
+                self.transport.leave(client)
                 reason = str(error) or "time limit"
                 self.failed(client, f"version {version} is not delivered: {reason}")
                 return []

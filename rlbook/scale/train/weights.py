@@ -8,8 +8,8 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,8 +38,6 @@ FILE_BYTES = 2 * 2**30  # of weights in one file: as much of the host's memory i
 class Transport:
     """A policy's weights, tensor by tensor. Subclasses `send` them to generators, on rank 0."""
 
-    turn: AbstractAsyncContextManager = nullcontext()  # to be held by whoever sends
-
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks, policy: PreTrainedModel):
         self.dtype = getattr(torch, str(config.generate.dtype))
         self.adapter = takes_adapters(config)  # they travel alone
@@ -58,6 +56,12 @@ class Transport:
 
     def prepare(self, version: int) -> None:
         """What can be done once for a version, while generators still write."""
+
+    def expect(self, clients: Sequence[GeneratorClient]) -> None:
+        """To these the weights will be sent; each of them may `leave` instead."""
+
+    def leave(self, client: GeneratorClient) -> None:
+        """It cannot be sent anything now."""
 
     def follow(self) -> None:
         """What the other ranks do until rank 0 shares False: gather along, as often as it does."""
@@ -103,10 +107,10 @@ class FileTransport(Transport):
 class NCCLTransport(Transport):
     """From GPU to GPU, by vLLM's own engines on both sides; they have not run yet: no GPU.
 
-    A process group of rank 0 and one generator's workers, so that one that is started again
-    disturbs no other; the group of the process before it is closed at both ends. Every transfer
-    gathers the weights once more, so that no GPU ever holds them all: to vLLM's engine this is the
-    source of the weights (its `WeightSource`).
+    A process group of rank 0 and the workers of all generators that lack a version: it is gathered
+    and sent once. Who is started again, or left out of a transfer, makes another group necessary;
+    the one before is closed at both ends. Weights are gathered as they go, so that no GPU ever
+    holds them all: to vLLM's engine this is the source of the weights (its `WeightSource`).
 
     NCCL has no time limit, and a kernel that waits for a dead peer cannot be called back. A
     transfer that fails or takes too long therefore ends this rank. The launcher starts the trainer
@@ -115,8 +119,12 @@ class NCCLTransport(Transport):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.engines: dict[str, Any] = {}  # by the generator's name: its URL may change
-        self.turn = asyncio.Lock()  # one pass over the weights at a time
+        self.engine: Any = None
+        self.members: list[str] = []  # URLs of the group's generators
+        self.awaited: set[str] = set()  # names of those who will be part of the next transfer
+        self.ready: dict[str, tuple[GeneratorClient, bool]] = {}  # paused; whether it is fresh
+        self.begun = asyncio.Event()
+        self.transfer: asyncio.Future[None]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return gathered_first(super().__iter__(), self.ranks.device)
@@ -128,55 +136,102 @@ class NCCLTransport(Transport):
         state = self.policy.state_dict()
         return [ParamMeta(name, self.dtype, tuple(tensor.shape)) for name, tensor in state.items()]
 
+    def expect(self, clients: Sequence[GeneratorClient]) -> None:
+        """All of these are to be paused before the weights go to any, unless one has to `leave`."""
+        self.awaited, self.ready = {client.name for client in clients}, {}
+        self.begun = asyncio.Event()
+
+    def leave(self, client: GeneratorClient) -> None:
+        """Nobody waits for it; without effect once the weights are on their way."""
+        if not self.begun.is_set():
+            self.ready.pop(client.name, None)
+            self.awaited.discard(client.name)
+            self.begin()
+
+    def begin(self) -> None:
+        """Start the transfer if all who are awaited are there."""
+        if self.ready and self.ready.keys() == self.awaited:
+            self.transfer = asyncio.ensure_future(self.send_all())
+            self.begun.set()
+
     async def send(self, client: GeneratorClient, fresh: bool) -> None:
-        """Send all to a paused generator; one that is `fresh` first has to join a process group."""
-        routes, name = routes_of(client, asyncio.get_running_loop()), client.name
-        if fresh:
-            with suppress(GenerationFailed, RequestRefused):  # of a trainer that has died since
+        """Send all to a paused generator, as soon as the others are; one may be `fresh`."""
+        self.ready[client.name] = client, fresh
+        self.begin()
+        await self.begun.wait()
+        try:
+            await asyncio.shield(self.transfer)
+        except asyncio.CancelledError as error:
+            end_rank([client], error)
+
+    async def send_all(self) -> None:
+        """Send all to those who are ready; if they are no group yet, they first make one."""
+        clients = [self.ready[name][0] for name in sorted(self.ready)]
+        urls = [client.url for client in clients]
+        new = urls != self.members or any(fresh for _, fresh in self.ready.values())
+        for client in clients if new else ():
+            with suppress(GenerationFailed, RequestRefused):  # it has none, or a dead trainer's
                 await client.transfer("shutdown_weight_transfer_engine")
+        routes = routes_of(clients, self.width, asyncio.get_running_loop())
 
         def transfer() -> None:
             if self.ranks.device.type == "cuda":
                 torch.cuda.set_device(self.ranks.device)  # a property of the thread
                 torch.cuda.synchronize()  # vLLM packs on streams of its own
-            if fresh and (old := self.engines.pop(name, None)):
-                old.shutdown()  # vLLM waits some seconds at most for a peer that is gone
-            if name not in self.engines:
-                self.engines[name] = self.meet(routes)
-            self.engines[name].send_weights()
+            if new and self.engine:
+                self.engine.shutdown()  # vLLM waits some seconds at most for a peer that is gone
+            if new:
+                self.engine, self.members = self.meet(routes, len(clients)), urls
+            self.engine.send_weights()
 
         try:
             await asyncio.to_thread(transfer)
-        except (Exception, asyncio.CancelledError) as error:
-            end_rank(client, error)
+        except Exception as error:
+            end_rank(clients, error)
 
-    def meet(self, routes: SimpleNamespace) -> Any:
-        """vLLM's trainer-side engine, once the generator's workers have joined its group."""
+    def meet(self, routes: SimpleNamespace, generators: int) -> Any:
+        """vLLM's trainer-side engine, once all the generators' workers have joined its group."""
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
         from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-        host = own_host()
-        where = NCCLTrainerInitInfo(host, free_port(host), 1 + self.width, rank=0)
+        host, size = own_host(), 1 + generators * self.width
+        where = NCCLTrainerInitInfo(host, free_port(host), size, rank=0)
         return WeightTransferTrainerFactory.trainer_init(where, client=routes, source=self)
 
 
-def routes_of(client: GeneratorClient, loop: asyncio.AbstractEventLoop) -> SimpleNamespace:
-    """A generator's routes of a transfer, for vLLM's engine, which asks from its own threads."""
+def routes_of(
+    clients: Sequence[GeneratorClient], width: int, loop: asyncio.AbstractEventLoop
+) -> SimpleNamespace:
+    """All generators' routes of a transfer as vLLM's engine asks one's, from its own threads.
+
+    The engine gives the first worker rank 1 of the group; every generator has `width` of them.
+    """
+
+    async def ask_all(step: str, *information: dict) -> None:
+        steps = []
+        for number, client in enumerate(clients):
+            own = [
+                {**one, "rank_offset": one["rank_offset"] + number * width}
+                if "rank_offset" in one
+                else one
+                for one in information
+            ]
+            steps.append(client.transfer(step, **dict(zip(TRANSFER[step], own, strict=True))))
+        await asyncio.gather(*steps)  # the first that fails: others may wait for it in NCCL
 
     def ask(step: str, *information: dict) -> None:
         try:
-            told = dict(zip(TRANSFER[step], information, strict=True))
-            asyncio.run_coroutine_threadsafe(client.transfer(step, **told), loop).result()
+            asyncio.run_coroutine_threadsafe(ask_all(step, *information), loop).result()
         except Exception as error:  # whoever waits in NCCL would never hear of it
-            end_rank(client, error)
+            end_rank(clients, error)
 
     return SimpleNamespace(**{step: partial(ask, step) for step in TRANSFER})
 
 
-def end_rank(client: GeneratorClient, error: BaseException) -> NoReturn:
+def end_rank(clients: Sequence[GeneratorClient], error: BaseException) -> NoReturn:
     """End this process at once, whatever its GPU and its threads wait for."""
-    reason = str(error) or "time limit"
-    print(f"trainer: the transfer to {client.url} failed ({reason})", file=sys.stderr, flush=True)
+    reason, urls = str(error) or "time limit", ", ".join(client.url for client in clients)
+    print(f"trainer: the transfer to {urls} failed ({reason})", file=sys.stderr, flush=True)
     os._exit(1)
 
 

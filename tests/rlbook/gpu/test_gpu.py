@@ -129,11 +129,11 @@ def hanging_push(port):
     from rlbook.scale.train.weights import NCCLTransport
 
     ranks = SimpleNamespace(device=torch.device("cuda", 0), first=True)
-    client = SimpleNamespace(url="http://127.0.0.1:1")
+    client = SimpleNamespace(url="http://127.0.0.1:1", name="generator0")
     address = {"master_address": "127.0.0.1", "master_port": port, "world_size": 2}
 
     class Hanging(NCCLTransport):
-        def meet(self, routes):
+        def meet(self, routes, generators):
             return self
 
         def send_weights(self):
@@ -143,6 +143,7 @@ def hanging_push(port):
 
     async def push():
         transport = Hanging(ScaleConfig(), Layout(Path(os.curdir)), ranks, policy=None)
+        transport.expect([client])
         async with asyncio.timeout(90):
             await transport.send(client, fresh=True)
 

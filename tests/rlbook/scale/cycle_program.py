@@ -151,6 +151,7 @@ def push(transport, learner, client):
     if not transport.ranks.first:
         return transport.follow()
     transport.prepare(learner.step)
+    transport.expect([client])
     asyncio.run(transport.send(client, fresh=True))
     transport.ranks.share(False)
 

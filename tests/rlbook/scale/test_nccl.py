@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ class Peer:
     """A generator whose transfer route fails, or answers."""
 
     broken: bool = False
+    absent: bool = False
     url: str = "http://127.0.0.1:1"
     name: str = "generator0"
     asked: list = field(default_factory=list)
@@ -44,6 +44,7 @@ class Peer:
     async def transfer(self, step, **information):
         if step.startswith("shutdown"):
             return self.closed.append(self.url)
+        await asyncio.sleep(0)
         self.asked.append((step, information))
         if self.broken:
             raise GenerationFailed("HTTP 500")
@@ -73,16 +74,31 @@ class Engine:
 def transport(tmp_path, monkeypatch):
     """One that tells when it would end the rank; `work` is what a transfer does."""
 
-    def end(client, error):
-        made.ended.append((client.url, str(error)))
+    def end(clients, error):
+        made.ended.extend((client.url, str(error)) for client in clients)
         raise Ended
 
     monkeypatch.setattr(weights, "end_rank", end)
     ranks = SimpleNamespace(device=torch.device("cpu"), first=True, alive=lambda: None)
     made = NCCLTransport(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), ranks, load_policy()[0])
     made.ended = []
-    monkeypatch.setattr(made, "meet", lambda routes: Engine(routes, made.work))
+    monkeypatch.setattr(made, "meet", lambda routes, generators: Engine(routes, made.work))
     return made
+
+
+def push(transport, *peers, fresh=()):
+    """What `WeightSync` does for each that is due."""
+
+    async def one(peer):
+        if peer.absent:
+            return transport.leave(peer)
+        await transport.send(peer, peer in fresh)
+
+    async def all_of_them():
+        transport.expect(peers)
+        await asyncio.gather(*map(one, peers))
+
+    return all_of_them()
 
 
 def test_a_transfer_that_succeeds_uses_the_group_again(transport):
@@ -91,8 +107,8 @@ def test_a_transfer_that_succeeds_uses_the_group_again(transport):
     transport.work = lambda routes: [routes.update_weights({"names": [n]}) for n, _ in transport]
 
     async def run():
-        await transport.send(peer, fresh=True)
-        await transport.send(peer, fresh=False)
+        await push(transport, peer, fresh=[peer])
+        await push(transport, peer)
 
     asyncio.run(run())
     names = transport.policy.state_dict()
@@ -108,13 +124,13 @@ def test_the_group_of_a_generator_that_is_started_again_is_closed_at_both_ends(t
 
     async def run():
         for peer, fresh in ((first, True), (first, False), (again, True)):
-            await transport.send(peer, fresh)
-            groups.append(transport.engines["generator0"])
+            await push(transport, peer, fresh=[peer] * fresh)
+            groups.append(transport.engine)
 
     groups = []
     asyncio.run(run())
     assert [one.ended for one in groups] == [True, True, False]
-    assert groups[0] is groups[1] and len(transport.engines) == 1
+    assert groups[0] is groups[1]
     assert (len(first.closed), len(again.closed)) == (1, 1)
 
 
@@ -176,7 +192,7 @@ def test_a_peer_that_refuses_ends_the_rank_though_its_kernel_waits(transport):
 
     async def run():
         transport.work = transfer
-        sending = asyncio.create_task(transport.send(Peer(broken=True), fresh=True))
+        sending = asyncio.create_task(push(transport, Peer(broken=True)))
         assert await asyncio.to_thread(asked.wait, 60)
         blocked.set()
         await sending
@@ -189,7 +205,7 @@ def test_a_transfer_that_fails_ends_the_rank(transport):
     """The other ranks are in the middle of a pass over the weights."""
     transport.work = lambda routes: 1 / 0
     with pytest.raises(Ended):
-        asyncio.run(transport.send(Peer(), fresh=True))
+        asyncio.run(push(transport, Peer()))
     assert transport.ended == [("http://127.0.0.1:1", "division by zero")]
 
 
@@ -200,7 +216,7 @@ def test_a_transfer_that_takes_too_long_ends_the_rank(transport):
     async def run():
         try:
             async with asyncio.timeout(0.1):
-                await transport.send(Peer(), fresh=True)
+                await push(transport, Peer())
         finally:
             blocked.set()
 
@@ -209,26 +225,65 @@ def test_a_transfer_that_takes_too_long_ends_the_rank(transport):
     assert len(transport.ended) == 1
 
 
-def test_one_transfer_waits_at_a_time(transport):
-    running, most = [], []
+def fleet(count):
+    return [Peer(url=f"http://127.0.0.1:{n}", name=f"generator{n}") for n in range(count)]
 
-    def transfer(routes):
-        running.append(routes)
-        most.append(len(running))
-        time.sleep(0.05)
-        running.pop()
 
-    transport.work = transfer
+def test_all_generators_make_one_group_and_the_weights_are_gathered_once(transport):
+    """vLLM gives the first worker rank 1, whoever it asks; here each generator has two."""
+    told, peers, sizes = [], fleet(3), []
+    transport.ranks.share, transport.width = told.append, 2
 
-    async def one(peer):
-        async with transport.turn:
-            await transport.send(peer, fresh=True)
+    def meet(routes, generators):
+        sizes.append(generators)
+        routes.init_weight_transfer_engine({"rank_offset": 1, "world_size": 7})
+        return Engine(routes, transport.work)
+
+    transport.meet = meet
+    transport.work = lambda routes: [routes.update_weights({"names": [n]}) for n, _ in transport]
 
     async def run():
-        await asyncio.gather(*(one(Peer(url=f"http://127.0.0.1:{port}")) for port in (1, 2, 3)))
+        await push(transport, *peers[::-1], fresh=peers)
+        await push(transport, *peers)
 
     asyncio.run(run())
-    assert most == [1, 1, 1]
+    assert sizes == [3] and told == [True, True]
+    offsets = [peer.asked[0][1]["init_info"]["rank_offset"] for peer in peers]
+    assert offsets == [1, 3, 5]
+    assert all(peer.asked[1:] == peers[0].asked[1:] and len(peer.asked) > 2 for peer in peers)
+
+
+def test_nobody_waits_for_a_generator_that_cannot_be_paused(transport):
+    """It has no part in the group; the next transfer makes one that it has a part in."""
+    peers, groups = fleet(3), []
+    transport.work = lambda routes: routes.start_weight_update()
+
+    async def run():
+        for peers[1].absent in (False, True, True, False):
+            await push(transport, *peers)
+            groups.append(transport.engine)
+
+    asyncio.run(run())
+    assert [len(peer.asked) for peer in peers] == [4, 2, 4]
+    assert groups[1] is groups[2] and len(set(map(id, groups))) == 3
+    assert [one.ended for one in groups] == [True, True, True, False]
+    assert [len(peer.closed) for peer in peers] == [3, 2, 3]
+
+
+def test_a_generator_that_gives_up_before_the_weights_go_holds_up_nobody(transport):
+    first, second = fleet(2)
+    transport.work = lambda routes: routes.start_weight_update()
+
+    async def run():
+        transport.expect([first, second])
+        waiting = asyncio.create_task(transport.send(first, fresh=False))
+        await asyncio.sleep(0)
+        assert not first.asked
+        transport.leave(second)
+        await waiting
+
+    asyncio.run(run())
+    assert len(first.asked) == 1 and not second.asked and transport.ended == []
 
 
 def prepared_run(root):

@@ -73,7 +73,6 @@ class FakeClient:
 
 
 class FakeTransport:
-    turn = nullcontext()
     adapter = False
 
     def __init__(self, *arguments):
@@ -81,6 +80,12 @@ class FakeTransport:
 
     def prepare(self, version):
         """Nothing has to be done."""
+
+    def expect(self, clients):
+        """Whoever is there is sent to."""
+
+    def leave(self, client):
+        """Nobody waits for it."""
 
     async def send(self, client, fresh):
         self.sent.append((client.url, fresh))

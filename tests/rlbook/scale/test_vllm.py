@@ -435,17 +435,19 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.train.weights import NCCLTransport
 
 NAMES = ("world_size", "rank_offset", "packed", "names", "dtype_names", "shapes")
-sent, asked, told = [], [], []
+sent, asked, told = [], ([], []), []
 nccl_engine.open_trainer_endpoint = lambda info: "group"
 nccl_engine.packed_nccl_broadcast_producer = lambda iterator, **how: sent.extend(iterator)
 
 
 class Generator:
-    url, name = "http://127.0.0.1:1", "generator0"
+    def __init__(self, number):
+        self.url, self.name = f"http://127.0.0.1:{number}", f"generator{number}"
+        self.asked = asked[number]
 
     async def transfer(self, step, init_info=None, update_info=None):
         info = init_info or update_info or {}
-        asked.append((step, *(info[name] for name in NAMES if name in info)))
+        self.asked.append((step, *(info[name] for name in NAMES if name in info)))
 
 
 async def push():
@@ -454,16 +456,19 @@ async def push():
     )
     policy = torch.nn.ParameterDict({"a": torch.ones(2, 3), "b": torch.zeros(4)})
     transport = NCCLTransport(ScaleConfig(tensor_parallel=2), Layout(Path()), ranks, policy)
+    generators = Generator(0), Generator(1)
     for fresh in (True, False):
-        await transport.send(Generator(), fresh)
+        transport.expect(generators)
+        await asyncio.gather(*(transport.send(one, fresh) for one in generators))
     return transport
 
 asyncio.run(push())
-meeting = ("init_weight_transfer_engine", 3, 1, True)
 update = ("update_weights", ["a", "b"], ["float32", "float32"], [[2, 3], [4]])
 pushed = [("start_weight_update",), update, ("finish_weight_update",)]
 closed = ("shutdown_weight_transfer_engine",)
-assert asked == [closed, meeting, *2 * pushed], asked
+for own, first in zip(asked, (1, 3), strict=True):  # trainer, and two workers of each
+    meeting = ("init_weight_transfer_engine", 5, first, True)
+    assert own == [closed, meeting, *2 * pushed], own
 assert [name for name, _ in sent] == ["a", "b", "a", "b"]
 assert told == [True, True]  # the other ranks: gather along, once per transfer
 print("agrees")
