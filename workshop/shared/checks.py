@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SOLUTION = "solution"  # the tag of a cell that stands in for lines that are not written
+SOLUTION = "solution"  # the tag of the two cells that show one, and run it for lines not written
 
 
 def right(because: str) -> bool:

@@ -12,13 +12,13 @@ from typing import Any
 from rlbook.paths import ROOT
 from workshop.shared.checks import SOLUTION
 
+CLOSED = '<details class="fold"><summary>Solution</summary>'
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def shown(code: str) -> str:
     """The Markdown of a solution."""
-    block = f"```python\n{code.strip()}\n```"
-    return f'<details class="fold"><summary>Solution</summary>\n\n{block}\n\n</details>'
+    return f"{CLOSED}\n\n```python\n{code.strip()}\n```\n\n</details>"
 
 
 def code_of(markdown: str) -> str:

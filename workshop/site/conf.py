@@ -24,7 +24,7 @@ templates_path = [str(HERE / "templates")]
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"
-nb_code_prompt_show = nb_code_prompt_hide = "Setup"  # of a solution: `notebooks.py`
+nb_code_prompt_show = nb_code_prompt_hide = "Setup"
 nb_ipywidgets_js: dict[str, dict] = {}
 nb_mime_priority_overrides = [("html", "text/html", 1)]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "attrs_inline"]

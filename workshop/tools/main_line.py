@@ -15,6 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from workshop.shared.checks import SOLUTION
+from workshop.shared.solutions import CLOSED
 from workshop.tools.hygiene import paragraphs
 
 MAX_WORDS, MAX_CODE_CELLS, MAX_PICTURES = 3000, 30, 6
@@ -107,7 +108,7 @@ def is_hidden(cell: NotebookNode) -> bool:
 def is_closed(cell: NotebookNode) -> bool:
     """Whether a solution is seen only when it is asked for: a closed `<details>`, a hidden call."""
     if cell.cell_type == "markdown":
-        return cell.source.startswith("<details ") and "<details open" not in cell.source
+        return cell.source.startswith(CLOSED)
     return is_hidden(cell)
 
 
