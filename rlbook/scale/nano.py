@@ -9,7 +9,7 @@
 
     rlbook scale --nano configs/cpu-tiny.yaml steps=30 generate.engine=builtin
 
-A batch makes the same weights as in the rooms; nobody evaluates, logs or saves. Chapter 18.
+A batch makes the same weights as at full scale; nobody evaluates, logs or saves. Chapter 18.
 """
 
 import asyncio

@@ -116,7 +116,7 @@ QUESTIONS = Questions(
     Question(
         claim="the weight belongs to the sampler",
         row={
-            "exact": "bandit, large steps: clearly; at the best rate no difference",
+            "exact": "bandit, large steps: clearly; at the best rate mixed",
             "paper": "always so",
         },
         asked=(

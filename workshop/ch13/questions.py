@@ -214,7 +214,7 @@ QUESTIONS = Questions(
             "control": "sums: confidence {control: confidence as the reward | habits, lr 3e-4}; "
             "the "
             "untrained base at T = .3 is ahead of it (section 6)",
-            "paper": "RENT, EM: gains on Qwen2.5; Llama none",
+            "paper": "EM: gains on Qwen2.5, Llama none; RENT: on Qwen, Mistral",
         },
         experiments={
             "entropy_tuning": Experiment(
@@ -269,7 +269,7 @@ QUESTIONS = Questions(
             "exact": "by a window uneven in logs; small, and it can turn round",
             "pressing": "habits, clip minus none: {a clip on coins, 8 updates | habits, lr 3e-4}; "
             "at "
-            "half the rate {a clip on coins, 8 updates | habits, lr 1.5e-4}: less is lost",
+            "half the rate {a clip on coins, 8 updates | habits, lr 1.5e-4}: none seen",
             "control": "sums: {control: a clip on coins, 8 updates | habits, lr 3e-4}",
             "paper": "Qwen2.5-Math-7B gains 21 points; Llama, OLMo none",
         },

@@ -148,7 +148,7 @@ def by_part(table: pd.DataFrame, exchanged: Sequence[str]) -> None:
     _, axes = plt.subplots(1, 2, figsize=(7.8, 2.5), sharex=True)
     for ax, rate in zip(axes, ("4e-4", "2e-4"), strict=True):
         draw_differences(ax, table.loc[rate].loc[exchanged], "the recipe")
-    axes[0].set_title("At 4e-4 a clip in the loss's place helps")
+    axes[0].set_title("At 4e-4 a clip helps")
     axes[1].set_title("At 2e-4 no exchange matters")
     axes[1].set_yticklabels([])
     plt.show()
@@ -171,7 +171,7 @@ def masks_and_age(runs: pd.DataFrame) -> None:
         shown = runs[runs["arm"].isin(names)].replace({"arm": short})
         draw_arms(ax, shown, "pass@1", list(short.values()), smooth=1)
     axes[0].set(ylabel="accuracy, held out", title="4e-4: a mask holds old samples")
-    axes[1].set_title("2e-4: nothing to hold")
+    axes[1].set_title("2e-4: no collapse")
     plt.show()
 
 

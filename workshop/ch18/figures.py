@@ -239,7 +239,7 @@ def versions(batches: Sequence[Sequence[Rollout]]) -> tuple[int, int]:
     chosen = [*different.values()][:: max(1, len(different) // 7)][:7]
     _, ax = plt.subplots(figsize=(7.6, 2.1))
     draw_versions(ax, sorted(chosen, key=lambda r: r.versions), load_tokenizer("tiny-habits"))
-    ax.set_title("A colour for every version: the weights change in mid-sentence")
+    ax.set_title("Where the colour changes the weights did: in mid-sentence")
     plt.show()
     return len(mixed), len(everything)
 
