@@ -53,7 +53,7 @@ QUESTIONS = Questions(
                 ids=("S11.7",),
                 claim="chapter 11's own evidence",
                 heading="6 · Which rule survives rough and old samples?",
-                says="a ratio clip must not measure from a rough sampler",
+                says="a ratio clip at μ loses most by a rough sampler",
                 runs={
                     "mask_new": ["DPPO"],
                     "mask_old": ["DPPO"],

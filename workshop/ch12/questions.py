@@ -258,7 +258,7 @@ QUESTIONS = Questions(
                 ids=("S12.6",),
                 claim="LitePPO beats GRPO, DAPO not",
                 heading="The ladder",
-                says="They are two recipes of small choices",
+                says="recipes of small choices",
                 runs={
                     "methods": ["lite_ppo", "grpo", "dapo"],
                     "ladder_sums": ["LitePPO", "GRPO"],
