@@ -76,18 +76,6 @@ def draw_lengths(ax: Axes, before: Iterable[float], after: torch.Tensor, right: 
     ax.text(0.97, 0.8, name, color=readable(colour), transform=ax.transAxes, ha="right")
 
 
-def draw_pushes(
-    ax: Axes, lengths: torch.Tensor, pushes: torch.Tensor, advantages: torch.Tensor
-) -> None:
-    """A dot per completion with an advantage: what each token is pushed, against the length."""
-    for chosen, colour, name in ((advantages > 0, GOOD, "right"), (advantages < 0, BAD, "wrong")):
-        ax.plot(lengths[chosen], pushes[chosen], "o", ms=5, alpha=0.45, mew=0, color=colour)
-        place = {"y": 0.94 if name == "right" else 0.06, "va": "center"}
-        ax.text(0.97, s=name, color=readable(colour), transform=ax.transAxes, ha="right", **place)
-    ax.axhline(0, color=MUTED, lw=0.8)
-    ax.set_xlabel("tokens of the answer")
-
-
 SIGMA = {
     "no σ": (METHOD_COLOURS["dr_grpo"], "-", "s"),
     "σ, G = 8": (METHOD_COLOURS["grpo"], "--", "o"),
