@@ -49,7 +49,6 @@ help:  ## this list
 # Readers run and edit copies, so that the book stays as it is and `git pull` finds nothing in its way.
 lab: check-port setup  ## set everything up and open JupyterLab on your copies of the chapters (PORT=8888)
 	@$(BIN)/python workshop/tools/reading.py my
-	@$(BIN)/jupyter trust my/*.ipynb my/solutions/*.ipynb >/dev/null  # figures move before they are run
 	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(START) \
 		--port=$(PORT) --ServerApp.port_retries=0 \
 		$(if $(filter 0,$(shell id -u)),--allow-root)

@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution, metadata
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -81,6 +84,41 @@ def test_direct_requirement_is_pinned_within_its_range(requirement):
     pin = pins().get(canonicalize_name(requirement.name))
     assert pin is not None, f"{requirement.name} is in no constraints.txt: run make lock"
     assert requirement.specifier.contains(pin, prereleases=True)
+
+
+def test_every_pin_takes_the_oldest_python():
+    """Debian's is never the last of its line: 3.11.2."""
+    oldest = library()["requires-python"].removeprefix(">=") + ".0"
+    wanted = {}
+    for name, pin in pins().items():
+        with suppress(PackageNotFoundError):
+            found = metadata(name)
+            if Version(found["Version"]) == pin and (python := found["Requires-Python"]):
+                wanted[name] = SpecifierSet(python)
+    assert len(wanted) > 100
+    assert {name for name, pythons in wanted.items() if oldest not in pythons} == set()
+
+
+def of_extras(*names: str) -> list[Requirement]:
+    listed = [r for name in names for r in extras()[name]]
+    inner = {extra for r in listed if r.name == "rlbook" for extra in r.extras}
+    return [r for r in listed if r.name != "rlbook"] + (of_extras(*inner) if inner else [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only here a wheel's name says who built it")
+def test_readers_need_no_compiler():
+    """What an index gives is for manylinux or for any system; what pip compiled, for linux."""
+    waiting = [*map(Requirement, library()["dependencies"]), *of_extras("book", "scale")]
+    tags = {}
+    while waiting:
+        requirement = waiting.pop()
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and requirement.name not in tags:
+            found = distribution(requirement.name)
+            tags[requirement.name] = found.read_text("WHEEL")
+            waiting += map(Requirement, found.requires or ())
+    assert len(tags) > 100
+    assert [name for name, tag in tags.items() if re.search(r"-linux_\w+$", tag, re.M)] == []
 
 
 def imported_packages() -> set[str]:

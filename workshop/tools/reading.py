@@ -1,7 +1,8 @@
 """A reader's own copies of the chapters: what is run and written there changes nothing in the book.
 
-`make lab` calls it and opens `my/`, which git ignores. A copy that was only run is brought up to
-date when its chapter changes; one whose cells were edited is the reader's, and stays.
+`make lab` calls it and opens `my/`, which git ignores. Jupyter trusts the copies, so their figures
+move before they are run. A copy that was only run is brought up to date when its chapter changes;
+one whose cells were edited is the reader's, and stays.
 """
 
 import json
@@ -9,6 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+
+import nbformat
+from nbformat.sign import NotebookNotary
 
 ROOT = Path(__file__).parents[2]
 GIVEN = ".given"  # the chapters as they were when they were copied
@@ -31,6 +35,13 @@ def bring(book: Path, mine: Path) -> list[Path]:
     return kept
 
 
+def trust(mine: Path) -> None:
+    """Tell Jupyter that whoever reads these copies has chosen to."""
+    notary = NotebookNotary()
+    for path in [*mine.glob("*.ipynb"), *mine.glob("solutions/*.ipynb")]:
+        notary.sign(nbformat.read(path, nbformat.NO_CONVERT))
+
+
 def says(path: Path) -> list[Any] | bytes:
     """Kind and text of every cell of a notebook; the bytes of what is none."""
     text = path.read_bytes()
@@ -41,6 +52,9 @@ def says(path: Path) -> list[Any] | bytes:
 
 
 if __name__ == "__main__":
-    for copy in bring(ROOT / "chapters", ROOT / sys.argv[1]):
+    mine = ROOT / sys.argv[1]
+    kept = bring(ROOT / "chapters", mine)
+    trust(mine)
+    for copy in kept:
         name = copy.relative_to(ROOT)
         print(f"{name} is yours and stays; the book has a newer one. To take it: rm {name}")

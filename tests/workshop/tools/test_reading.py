@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 
+import nbformat
 import pytest
+from nbformat.sign import NotebookNotary
 
 from rlbook.paths import ROOT
-from workshop.tools.reading import bring
+from workshop.tools.reading import bring, trust
 
 OUTPUT = [{"output_type": "stream", "name": "stdout", "text": ["2\n"]}]
 
@@ -49,12 +51,21 @@ def test_what_was_edited_stays_and_is_named_when_the_book_goes_on(folders):
     assert bring(book, mine) == [] and copy.read_text() == newer
 
 
+def test_jupyter_trusts_the_copies(folders, monkeypatch):
+    _, mine = folders
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(mine.parent / "jupyter"))
+    read = nbformat.read(mine / "01_a.ipynb", nbformat.NO_CONVERT)
+    assert not NotebookNotary().check_signature(read)
+    trust(mine)
+    assert NotebookNotary().check_signature(read)
+    assert not NotebookNotary().check_signature(nbformat.reads(notebook("other"), 4))
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no clone: git says what is ignored")
 def test_git_does_not_see_the_copies_that_make_lab_opens():
     told = subprocess.run(
         ["make", "-n", "lab", f"PYTHON={sys.executable}"], cwd=ROOT, capture_output=True, text=True
     ).stdout
     assert "workshop/tools/reading.py my" in told and "/lab/tree/my/01_" in told
-    assert "jupyter trust" in told
     ignored = ["git", "check-ignore", "-q", "my/01_policy.ipynb"]
     assert subprocess.run(ignored, cwd=ROOT).returncode == 0

@@ -17,6 +17,12 @@ def test_the_front_page_is_read_in_three_minutes():
     assert FRONT.index("data/results/eight_answers.png") < FRONT.index("make lab")
 
 
+def test_without_make_the_same_torch_is_installed_and_the_same_copies_are_opened():
+    pinned = re.search(r"^torch==.*", (ROOT / "requirements/constraints.txt").read_text(), re.M)[0]
+    assert f"pip install --no-deps {pinned} --index-url " in FRONT
+    assert "python workshop/tools/reading.py my\njupyter lab my/01_policy.ipynb\n" in FRONT
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_examples_run(example, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
