@@ -88,7 +88,7 @@ ifneq ($(wildcard chapters/*.ipynb),)
 		--durations=10 chapters </dev/null
 endif
 
-book: setup  ## execute chapters in place and refresh their outputs (CHAPTERS="…" for some)
+book: setup-dev  ## execute chapters in place and refresh their outputs (CHAPTERS="…" for some)
 	$(BIN)/python -m workshop book $(CHAPTERS)
 
 site: $(SITE_VENV)/.site  ## the web edition, from the stored outputs, into build/site/html

@@ -30,7 +30,7 @@ MISSING = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1">
 <link rel="icon" href="data:,"><title>Not here · rlbook</title>
 <style>:root{{color-scheme:light dark}}body{{font:18px/1.5 system-ui,sans-serif;margin:20vh auto;
-max-width:32em;padding:0 1em}}a{{color:inherit}}</style>
+max-width:32em;padding:0 1em;background:Canvas;color:CanvasText}}</style>
 <h1>A token that was never sampled</h1><p>There is no page at this address. The book begins at its
 <a href="{home}">contents</a>.</p></html>
 """

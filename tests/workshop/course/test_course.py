@@ -91,6 +91,20 @@ def test_a_chapter_can_be_given_full_marks_and_lectured_on(path):
     assert all("<table" in shown[n + 1] for n in scored)
 
 
+@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("[0-9]*.ipynb")), ids=lambda path: path.stem)
+def test_every_exercise_has_an_answer_that_its_check_called_right(path):
+    """Its stored output says so; lines in the text are tried on hidden numbers above."""
+    solved = nbformat.read(CHAPTERS / f"solutions/{path.stem}_solutions.ipynb", as_version=4)
+    answers = checks_of(solved)
+    asked = checks_of(nbformat.read(path, as_version=4))
+    exercises = {check for check, (heading, _) in asked.items() if "●" in heading}
+    assert exercises and exercises <= answers.keys()
+    for check in exercises:
+        cell = solved.cells[answers[check][1]]
+        told = "".join(out.get("text", "") for out in cell.outputs)
+        assert {*re.findall(r"^(right|not \w+)", told, re.MULTILINE)} == {"right"}, (check, told)
+
+
 def test_what_is_no_chapter_is_refused():
     with pytest.raises(ValueError, match="does not begin with a chapter's number"):
         grade(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Mine")]))
