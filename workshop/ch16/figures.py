@@ -6,17 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlbook.policy import Sampler
 from rlbook.rewards.turns import BATCH, GROUP, TOKENS, BesideCredit, GiGPOCredit, Key, PricedCredit
 from rlbook.stats import t_interval
-from rlbook.training import Rollout
-from rlbook.viz.style import MUTED
+from rlbook.training import Rollout, collect_rollouts
+from rlbook.viz.style import MUTED, use_style
 from workshop.ch16.experiments import outcome_credit
 from workshop.ch16.worlds import Guessing
+from workshop.shared.evidence import load_results
+from workshop.shared.schematic import chapter_map, over_a_map
 from workshop.shared.texts import (
     WIDTH,
     Piece,
@@ -43,6 +47,52 @@ KEYS: dict[str, Key] = {
     "the same place, in the batch": BATCH,
 }
 OF_THE_POLICY, OF_THE_WORLD = 0.3, -0.3  # tints too pale for a mark below the text
+
+
+def opening(world: Guessing, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """First screen: an episode by two authors, what credit for turns earns, and the map.
+
+    The base plays a group of `world`; the curves are `turns_walker`'s with doors and 16 episodes a
+    batch. Raises `ValueError` if exact credit does not lead there in every seed.
+    """
+    use_style()
+    game, walk, below = over_a_map(1.2, 1)
+    problem = next(p for p in world.sample(4, 48) if p.level == max(world.levels))
+    asked = {"n": 64, "max_new_tokens": 24, "turn_tokens": 4, "seed": 1}
+    sampler = Sampler(model, tokenizer.eos_token_id)
+    lost, _ = telling(collect_rollouts(sampler, tokenizer, world, [problem], **asked))
+    draw_episode(game, lost, tokenizer)
+    log = load_results("turns_walker")
+    runs = log[(log.lr == 0.1) & (log.episodes == 16) & (log.world == "two rules")]
+    draw_curves(walk, runs, ("outcome", "exact"))
+    way = runs[runs.step > 0].groupby(["seed", "arm"])["arrived"].mean().unstack()
+    if (lead := (way["exact"] - way["outcome"]).min()) < 0.02:
+        raise ValueError(f"in one seed exact credit leads by {lead:.3f}")
+    walk.set(ylabel="chance to arrive", title="A verdict an episode, or one a turn")
+    names = ["one for the episode", "exact, for every turn"]
+    walk.legend(walk.get_lines(), names, frameon=False, fontsize=8, loc="lower right")
+    chapter_map({"answers": "turns, two authors", "advantages": "one for each turn"}, below)
+    plt.show()
+
+
+def draw_episode(ax: Axes, rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> None:
+    """The tokens of an episode by author, and under each turn how many numbers stay possible."""
+    forced, possible = rollout.forced or [], possible_of(rollout)
+    for x, (text, put) in enumerate(zip(token_texts(tokenizer, rollout), forced, strict=True)):
+        box = {"facecolor": "#D55E00" if put else "#0072B2", "edgecolor": "none"}
+        box["boxstyle"] = "square,pad=0.35"
+        ax.text(x, 0 if put else 1, text, ha="center", va="center", color="white", bbox=box)
+    for turn, (before, after) in enumerate(pairwise(possible)):
+        first = rollout.turns.index(turn)
+        said = "nothing learned" if before == after else f"{before} possible → {after}"
+        ax.text(first - 0.4, 1.75, said, fontsize=8, color=MUTED)
+    ax.set(xlim=(-1, rollout.length), ylim=(-0.6, 2.1), xticks=[], yticks=[0, 1])
+    ax.set_yticklabels(["the world", "the policy"])
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    high, hidden = rollout.problem.meta["high"], rollout.problem.meta["hidden"]
+    ax.grid(visible=False)
+    ax.set_title(f"A number is hidden, 1 to {high}: {hidden}")
 
 
 def by_author(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> list[Piece]:
