@@ -9,21 +9,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from shutil import which
 from statistics import median
-from types import SimpleNamespace as Namespace
 
 import ipywidgets as W
 import numpy as np
 import torch
 
 from rlbook.exact import FOUR
-from rlbook.objectives import group_normalize
-from rlbook.policy import load_policy, set_threads
+from rlbook.policy import set_threads
 from rlbook.scaling import Cluster, Sigmoid
-from workshop.ch01 import figures as ch01
 from workshop.ch02 import figures as ch02
-from workshop.ch03 import figures as ch03
 from workshop.ch03.clip import clip_explorer
-from workshop.ch05 import figures as ch05
 from workshop.ch06 import figures as ch06
 from workshop.ch07 import figures as ch07
 from workshop.ch07.group import group_lab
@@ -34,7 +29,6 @@ from workshop.ch13 import figures as ch13
 from workshop.ch17 import figures as ch17
 from workshop.shared.explorer import Explorer
 from workshop.shared.live import LiveFigure
-from workshop.shared.worlds.strategy_mixture import estimator_weight
 
 MOVES = 6  # values that each control is moved to
 
@@ -86,34 +80,6 @@ def milliseconds_in_page(figures: Mapping[str, LiveFigure]) -> dict[str, list[fl
     return taken
 
 
-def temperature() -> Explorer:
-    model, tokenizer = load_policy("tiny")
-    place = ch01.Place.of(model, tokenizer, "37+8-5+9=?<think>")
-    cooled = {t: np.random.default_rng(0).random((40, 16)) < 0.3 for t in (0.25, 0.5, 0.75, 1.0)}
-    return ch01.temperature_explorer({"here": place}, {"here": cooled})
-
-
-def tokens() -> Explorer:
-    shape, random = (256, 30), torch.Generator().manual_seed(0)
-    old = torch.rand(shape, generator=random).log()
-    moved = [(old + k * torch.randn(shape, generator=random) / 9).clamp(max=0) for k in range(9)]
-    rollouts = [Namespace(correct=i % 2 == 0) for i in range(shape[0])]
-    batch = Namespace(
-        mask=torch.ones(shape, dtype=torch.bool),
-        logp_old=old,
-        advantages=torch.tensor([1.0, -1.0]).repeat(shape[0] // 2),
-    )
-    texts = [["7"] * shape[1] for _ in rollouts]
-    return ch03.token_explorer(ch03.ReuseTrace(rollouts, texts, batch, moved))
-
-
-def difficulty() -> Explorer:
-    def exact(advantage, p, n):
-        return estimator_weight(advantage, n)(p), p * (1 - p)
-
-    return ch05.difficulty_explorer(exact, {"σ": group_normalize}, 0.05)
-
-
 def divergence() -> Explorer:
     advantages = (FOUR.rewards - 0.5)[:, None].expand(4, 8)
     moved = tuple(x[FOUR.mask].repeat(60) for x in (FOUR.logp, FOUR.logp_old, advantages))
@@ -131,12 +97,9 @@ def pipeline() -> LiveFigure:
 
 
 EXPLORERS: dict[str, Callable[[], Explorer | LiveFigure]] = {
-    "01 temperature": temperature,
     "02 gradient cloud": ch02.cloud_explorer,
     "02 baseline": ch02.baseline_explorer,
     "03 clip": clip_explorer,
-    "03 tokens": tokens,
-    "05 difficulty": difficulty,
     "07 group": group_lab,
     "06 cost": ch06.cost_explorer,
     "07 drift": ch07.drift_explorer,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -12,8 +11,6 @@ import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from rlbook.exact import FOUR
@@ -26,7 +23,6 @@ from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from workshop.bases.habits_card import majority
 from workshop.ch05.worlds import HeldOut
 from workshop.shared.evidence import FAMILY_COLOURS, by_arm, colour_of, compare_bars
-from workshop.shared.explorer import Explorer, choice, slider
 from workshop.shared.opening import quiet_setup as quiet_setup
 from workshop.shared.schematic import chapter_map, schematic
 
@@ -160,55 +156,7 @@ def mark_top(ax: Axes, push: Float[Tensor, " P"], name: str, colour: str) -> Non
     )  # fmt: skip
 
 
-def difficulty_explorer(exact: Exact, advantages: Mapping[str, Callable], p: float) -> Explorer:
-    """Weight and push of a prompt against its solve rate.
-
-    `exact(advantage, p (P,), n)` gives E[g]/∇p and E|A| of groups of n; `advantages` are the
-    estimators to choose from, by name.
-    """
-
-    def draw(fig: Figure, divide: str, group: int, p: float) -> None:
-        difficulty_figure(fig, exact, advantages, divide, group, p)
-
-    return Explorer(
-        draw,
-        hint="G = 2: the weight is flat. Then raise G, and move p towards 0.",
-        figsize=(7.6, 3.5),
-        divide=choice(list(advantages), label="divide by"),
-        group=slider(2, 64, 8, 1, label="group size G"),
-        p=slider(0.01, 0.99, p, label="solve rate p"),
-    )
-
-
-def difficulty_figure(
-    fig: Figure,
-    exact: Exact,
-    advantages: Mapping[str, Callable],
-    divide: str,
-    group: int,
-    p: float,
-) -> None:
-    """Two panels: weight of the prompt's gradient, and mean |A| of one of its rollouts."""
-    axes = fig.subplots(1, 2)
-    chosen, plain = advantages[divide], list(advantages)[-1]
-    here = [x.item() for x in exact(chosen, torch.tensor([p], dtype=torch.float64), group)]
-    others = exact(advantages[plain], SOLVE_RATES, group)
-    panels = zip(axes, exact(chosen, SOLVE_RATES, group), others, here, strict=True)
-    for ax, curve, other, value in panels:
-        ax.plot(SOLVE_RATES, other, color=MUTED, lw=1.2, ls=(0, (4, 3)))
-        ax.plot(SOLVE_RATES, curve, color=GOOD)
-        ax.plot([p, p], [0, value], color=FAINT, lw=1, zorder=0)
-        ax.plot(p, value, "o", color=BAD, ms=7)
-        ax.set(xlabel="solve rate p", xlim=(0, 1))
-    silent = p**group + (1 - p) ** group
-    axes[0].set(ylim=(0, 7), ylabel="weight  E[g] / ∇p", title=f"Weight {here[0]:.2f}")
-    axes[1].set(ylim=(0, 1.05), ylabel="push  E|Â|")
-    axes[1].set_title(f"Push {here[1]:.2f}, silent groups {silent:.0%}")
-    note = f"dashed: divided by {plain}"
-    axes[0].text(0.98, 0.94, note, transform=axes[0].transAxes, ha="right", fontsize=9, color=MUTED)
-
-
-# --- the leash -----------------------------------------------------------------------------------
+# --- the KL penalty ------------------------------------------------------------------------------
 
 
 def draw_coefficients(ax: Axes) -> None:
@@ -249,31 +197,6 @@ def draw_memory(ax: Axes, bars: Mapping[str, Mapping[str, StateMemory]]) -> None
     ax.set_yticks(range(len(bars)), list(bars))
     ax.set(ylim=(len(bars) - 0.5, -0.7), xlabel="GB of training state, without activations")
     ax.grid(axis="y", visible=False)
-
-
-# --- what a step costs ---------------------------------------------------------------------------
-
-
-def draw_answer_tree(ax: Axes, prompt: int, answers: Sequence[Sequence[int]]) -> float:
-    """Answers of a group as the tree of their prefixes; returns its nodes per token written.
-
-    One row an answer, one column a token. A bar stands for a prefix, computed once, and spans the
-    answers that begin so: the more of them, the darker. The prompt's tokens span all.
-    """
-    rows = sorted(map(tuple, answers))
-    width, count = max(map(len, rows)), prompt
-    ax.add_patch(Rectangle((-prompt, 0), prompt, len(rows), fc=BLUES[-1], ec="white", lw=0.3))
-    for column in range(width):
-        longer = [(place, row) for place, row in enumerate(rows) if len(row) > column]
-        for _, same in groupby(longer, key=lambda one: one[1][: column + 1]):
-            places = [place for place, _ in same]
-            shade = BLUES[round((len(BLUES) - 1) * (len(places) - 1) / max(1, len(rows) - 1))]
-            corner = (column, places[0])
-            ax.add_patch(Rectangle(corner, 1, len(places), fc=shade, ec="white", lw=0.3))
-            count += 1
-    ax.set(xlim=(-prompt, width), ylim=(len(rows), 0), yticks=[])
-    ax.grid(False)
-    return count / sum(prompt + len(row) for row in rows)
 
 
 # --- rules learnt --------------------------------------------------------------------------------

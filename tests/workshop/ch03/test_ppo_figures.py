@@ -90,7 +90,7 @@ def test_masked_tokens_are_counted_once(trainer, rollouts):
     rollouts = trainer.collect()
     batch = trainer.learner.prepare(rollouts)
     moved = batch.logp_old + torch.linspace(-1, 1, batch.mask.shape[1])
-    trace = ReuseTrace.of(trainer.tokenizer, rollouts, batch, [moved])
+    trace = ReuseTrace(batch, [moved])
     counts = masked_by_probability(trace, 0)
     keep = trace.weights(0, trainer.method.trust_region).keep
     masked = counts.loc[["good, masked above", "bad, masked below"]].astype(int).to_numpy().sum()
