@@ -159,7 +159,8 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S07.4",),
                 claim="σ on plain sums",
-                heading="The case for σ",
+                heading="Deeper: What does σ, the other denominator, do to easy and hard "
+                "questions?",
                 says="difference -0.007 [-0.022, +0.008]; 0.021 would be found",
                 runs={
                     "siblings": ["GRPO", "GRPO, no σ"],
