@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from mistune import create_markdown  # of nbconvert
 from nbformat import NotebookNode
 
+from workshop.site.formulas import mathml
 from workshop.site.navigation import without_navigation
 from workshop.tools.main_line import HEADING, places
 
@@ -22,6 +23,8 @@ img{{width:100%;max-height:74vh;object-fit:contain}} p{{margin:.4em 0;max-width:
 table{{font-size:.62em;border-collapse:collapse}} td,th{{padding:.25em .7em;text-align:left;
 border-bottom:1px solid #d9d9d9;vertical-align:top}} pre{{font-size:.62em!important;
 white-space:pre-wrap!important}} .formula{{font-size:1.2em;text-align:center;margin:1em 0}}
+.roomy table{{font-size:.9em}}
+.dense table{{font-size:.46em}} .dense td{{overflow-wrap:anywhere}}
 .vote h2::before{{content:"Vote: ";color:#0072b2}} .vote p{{font-size:1.2em}} code{{font-size:.9em}}
 </style>{slides}</html>
 """
@@ -71,7 +74,18 @@ def lecture(notebook: NotebookNode) -> Iterator[str]:
 def slide(heading: str, content: str, level: int = 2, kind: str = "") -> str:
     """One slide."""
     title = f"<h{level}>{plain(heading)}</h{level}>"
+    kind = kind or density(content)
     return f"<section{f' class={kind}' if kind else ''}>{title}{content}</section>"
+
+
+def density(content: str) -> str:
+    """The class of a slide with a table: the more it holds, the smaller it is set."""
+    rows = re.findall(r"<tr\b.*?</tr>", content, re.DOTALL)
+    columns = max((len(re.findall(r"<t[hd]\b", row)) for row in rows), default=0)
+    letters = len(re.sub(r"<[^>]*>", "", content))
+    if columns > 12 or letters > 1400:
+        return "dense"
+    return "roomy" if 0 < columns < 8 and letters < 400 else ""
 
 
 def result(data: dict[str, str | list[str]], is_scorecard: bool) -> str:
@@ -109,21 +123,12 @@ def words(text: str) -> str:
     held = re.split(r"(?<!\\)\$([^$]+)\$", text)
     marked = "".join(f"@@{n}@@" if n % 2 else part for n, part in enumerate(held))
     made = str(create_markdown(escape=False, plugins=["table"])(marked))
-    return re.sub(r"@@(\d+)@@", lambda place: formula(held[int(place[1])], "inline"), made)
+    return re.sub(r"@@(\d+)@@", lambda place: mathml(held[int(place[1])], "inline"), made)
 
 
 def display(source: str) -> str:
     """A formula by itself."""
-    return f'<div class="formula">{formula(source, "block")}</div>'
-
-
-def formula(source: str, how: str) -> str:
-    """A formula as MathML; as LaTeX where the extra `site`, which sets it, is not installed."""
-    try:
-        from workshop.site.extension import mathml
-    except ImportError:
-        return f"<code>{html.escape(' '.join(source.split()))}</code>"
-    return mathml(source, how)
+    return f'<div class="formula">{mathml(source, "block")}</div>'
 
 
 def plain(text: str) -> str:

@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from docutils import nodes
-from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
 from rlbook.paths import data_dir
+from workshop.site.formulas import mathml
 from workshop.site.owner import Owner, read_owner
 
 # What a link to the front page says of the book.
@@ -31,28 +31,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 # ---- formulas ----
-
-
-def mathml(source: str, display: str) -> str:
-    """A formula as MathML, which every browser sets itself, with its LaTeX for who copies it.
-
-    `display` is "inline" or "block".
-    """
-    source = source.strip()
-    set_text = convert(plainer(source), display=display)
-    opened = set_text.replace("<math ", f'<math alttext="{html.escape(source)}" ', 1)
-    return re.sub(r'(?<=<mo)( stretchy="false")?>&#x02225;', ">&#x02016;", opened)
-
-
-def plainer(source: str) -> str:
-    """LaTeX without what the converter does not know."""
-    source = re.sub(r"\\(big|Big|bigg|Bigg)([lrm]?)\\\|", r"\\Vert ", source)
-    source = re.sub(r"\\arg(?![a-z])", r"\\operatorname{arg}", source)
-    return re.sub(
-        r"\\text(tt)?\{([^{}]*)\}",
-        lambda found: f"\\text{found[1] or ''}{{{found[2].replace(chr(92) + '_', '_')}}}",
-        source,
-    )
 
 
 def visit_math(translator: Any, node: nodes.math) -> None:
