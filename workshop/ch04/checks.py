@@ -41,24 +41,26 @@ def check_preference_loss(mine: Callable[[Tensor, Tensor], Tensor]) -> bool:
         preference_loss,
         {
             "the wrong way round: the loss must fall as the chosen answer scores higher": (
-                lambda w, l: -logsigmoid(l - w).mean()  # noqa: E741
+                lambda chosen, rejected: -logsigmoid(rejected - chosen).mean()
             ),
             "σ is the probability of the choice; a likelihood is made large through its log": (
-                lambda w, l: -(w - l).sigmoid().mean()  # noqa: E741
+                lambda chosen, rejected: -(chosen - rejected).sigmoid().mean()
             ),
             "the sign: a likelihood is maximised, and a loss is minimised": (
-                lambda w, l: logsigmoid(w - l).mean()  # noqa: E741
+                lambda chosen, rejected: logsigmoid(chosen - rejected).mean()
             ),
             "that grows with the number of pairs: take the mean": (
-                lambda w, l: -logsigmoid(w - l).sum()  # noqa: E741
+                lambda chosen, rejected: -logsigmoid(chosen - rejected).sum()
             ),
             "at a margin of −200 that is infinite: σ has become 0. `logsigmoid` has not": (
-                lambda w, l: -(w - l).sigmoid().log().mean()  # noqa: E741
+                lambda chosen, rejected: -(chosen - rejected).sigmoid().log().mean()
             ),
             "that is the margin itself; it has no end, and a sure pair would pull as an open one": (
-                lambda w, l: (l - w).mean()  # noqa: E741
+                lambda chosen, rejected: (rejected - chosen).mean()
             ),
-            "one number for all pairs: take the mean": lambda w, l: -logsigmoid(w - l),  # noqa: E741
+            "one number for all pairs: take the mean": lambda chosen, rejected: (
+                -logsigmoid(chosen - rejected)
+            ),
         },
         [(CHOSEN, REJECTED), FAR],
         "only the difference of the two scores enters",
@@ -86,47 +88,51 @@ def check_priced(mine: Callable[..., Tensor]) -> bool:
         rewards[last_token(mask)] += scores
         return rewards
 
-    def last_column(s: Tensor, n: Tensor, o: Tensor, m: Tensor, beta: float) -> Tensor:
-        rewards = -beta * (n - o) * m
-        rewards[:, -1] += s
+    def last_column(score: Tensor, logp: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+        rewards = -beta * (logp - ref) * mask
+        rewards[:, -1] += score
         return rewards
 
-    def replaced(s: Tensor, n: Tensor, o: Tensor, m: Tensor, beta: float) -> Tensor:
-        rewards = -beta * (n - o) * m
-        rewards[last_token(m)] = s
+    def replaced(score: Tensor, logp: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+        rewards = -beta * (logp - ref) * mask
+        rewards[last_token(mask)] = score
         return rewards
 
-    def all_at_end(s: Tensor, n: Tensor, o: Tensor, m: Tensor, beta: float) -> Tensor:
-        return at_end(s - beta * ((n - o) * m).sum(1), torch.zeros_like(n), m)
+    def all_at_end(score: Tensor, logp: Tensor, ref: Tensor, mask: Tensor, beta: float) -> Tensor:
+        return at_end(score - beta * ((logp - ref) * mask).sum(1), torch.zeros_like(logp), mask)
 
     return check_lines(
         mine,
         priced,
         {
             "that pays the policy for going away: distance is a price, so it is subtracted": (
-                lambda s, n, o, m, b: at_end(s, b * (n - o) * m, m)
+                lambda score, logp, ref, mask, beta: at_end(score, beta * (logp - ref) * mask, mask)
             ),
             "the score stands on every token; it is for the answer, once, at its last token": (
-                lambda s, n, o, m, b: (s[:, None] - b * (n - o)) * m
+                lambda score, logp, ref, mask, beta: (score[:, None] - beta * (logp - ref)) * mask
             ),
             "the last column is padding in a short answer; `end` is where an answer ends": (
                 last_column
             ),
             "at the last token the score has replaced the price: add it": replaced,
             "prompt or padding pays, too: only the answer's own tokens do": (
-                lambda s, n, o, m, b: at_end(s, -b * (n - o), m)
+                lambda score, logp, ref, mask, beta: at_end(score, -beta * (logp - ref), mask)
             ),
             "a nat costs a whole point: where is β?": (
-                lambda s, n, o, m, b: at_end(s, -(n - o) * m, m)
+                lambda score, logp, ref, mask, beta: at_end(score, -(logp - ref) * mask, mask)
             ),
             "no token pays yet: that is the reward of section 1": (
-                lambda s, n, o, m, b: at_end(s, torch.zeros_like(n), m)
+                lambda score, logp, ref, mask, beta: at_end(score, torch.zeros_like(logp), mask)
             ),
-            "nobody has got a score yet": lambda s, n, o, m, b: -b * (n - o) * m,
+            "nobody has got a score yet": lambda score, logp, ref, mask, beta: (
+                -beta * (logp - ref) * mask
+            ),
             "the whole price stands at the end: right in sum, but the critic cannot learn which "
             "token was dear": all_at_end,
             "that is the price of a probability; take the difference of the logs": (
-                lambda s, n, o, m, b: at_end(s, -b * (n.exp() - o.exp()) * m, m)
+                lambda score, logp, ref, mask, beta: at_end(
+                    score, -beta * (logp.exp() - ref.exp()) * mask, mask
+                )
             ),
         },
         [(LIKED, FOUR.logp + NOISE, FOUR.logp_old - NOISE, FOUR.mask, beta) for beta in (0.1, 0.5)],

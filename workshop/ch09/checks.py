@@ -126,24 +126,26 @@ def check_answer_ratio(mine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> bool
         geometric,
         {
             "that is the ratio of the whole answer; divide by its length before exp": (
-                lambda n, o, m: gap(n, o, m).sum(1).exp()
+                lambda logp, old, mask: gap(logp, old, mask).sum(1).exp()
             ),
             "that is the mean of the ratios; s averages their logarithms": (
-                lambda n, o, m: torch.where(m, (n - o).exp(), 0.0).sum(1) / m.sum(1)
+                lambda logp, old, mask: (
+                    torch.where(mask, (logp - old).exp(), 0.0).sum(1) / mask.sum(1)
+                )
             ),
             "padding is counted: divide by the tokens of the answer, not by the width": (
-                lambda n, o, m: gap(n, o, m).mean(1).exp()
+                lambda logp, old, mask: gap(logp, old, mask).mean(1).exp()
             ),
             "that is log s; the ratio is its exponential": (
-                lambda n, o, m: gap(n, o, m).sum(1) / m.sum(1)
+                lambda logp, old, mask: gap(logp, old, mask).sum(1) / mask.sum(1)
             ),
             "one number for each token; GSPO has one for the answer": (
-                lambda n, o, m: gap(n, o, m).exp()
+                lambda logp, old, mask: gap(logp, old, mask).exp()
             ),
             "divide by the number of tokens, not by its root": (
-                lambda n, o, m: (gap(n, o, m).sum(1) / m.sum(1) ** 0.5).exp()
+                lambda logp, old, mask: (gap(logp, old, mask).sum(1) / mask.sum(1) ** 0.5).exp()
             ),
-            DETACHED: lambda n, o, m: geometric(n, o, m).detach(),
+            DETACHED: lambda logp, old, mask: geometric(logp, old, mask).detach(),
         },
         [(MOVED - 1, torch.full_like(MOVED, -1), SHORT)],
         "one ratio for an answer, whatever its length",

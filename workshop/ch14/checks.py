@@ -113,20 +113,26 @@ def check_weight(mine: Callable[[Tensor, Tensor, Tensor], Tensor]) -> bool:
         distil,
         {
             "the sign: what the teacher finds likelier than the student should rise": (
-                lambda t, s, m: -distil(t, s, m)
+                lambda teacher, student, mask: -distil(teacher, student, mask)
             ),
             "that is the ratio and never negative, so no token is ever pushed down; take its "
-            "logarithm": lambda t, s, m: torch.where(m, (t - s).exp(), 0.0).detach(),
+            "logarithm": lambda teacher, student, mask: torch.where(
+                mask, (teacher - student).exp(), 0.0
+            ).detach(),
             "that is the teacher's opinion alone: what the student says anyway is no news": (
-                lambda t, s, m: torch.where(m, t, 0.0)
+                lambda teacher, student, mask: torch.where(mask, teacher, 0.0)
             ),
             "a gradient flows through the weight: detach it": (
-                lambda t, s, m: torch.where(m, t - s, 0.0)
+                lambda teacher, student, mask: torch.where(mask, teacher - student, 0.0)
             ),
             "summed to the end of the answer: that is γ = 1, MiniLLM's return": (
-                lambda t, s, m: distil(t, s, m).flip(1).cumsum(1).flip(1)
+                lambda teacher, student, mask: (
+                    distil(teacher, student, mask).flip(1).cumsum(1).flip(1)
+                )
             ),
-            "padding has a weight, too": lambda t, s, m: (t - s).detach(),
+            "padding has a weight, too": lambda teacher, student, mask: (
+                teacher - student
+            ).detach(),
         },
         [(HEARD, SPOKEN, WRITTEN)],
         "a number for every token, and no right answer needed",

@@ -22,25 +22,29 @@ def check_in_time(rule: Rule) -> bool:
     """Who may start: `rule(batch, place, version, prompts, bound)`, judged on 864 cases."""
     twins: dict[str, Rule] = {
         "with K = 0 nothing may ever start: is a token of the weights that train it too old?": (
-            lambda b, i, v, prompts, bound: b + i // prompts < v + bound
+            lambda batch, place, version, prompts, bound: batch + place // prompts < version + bound
         ),
         "it forgets how far the server's weights are behind the next batch": (
-            lambda b, i, v, prompts, bound: i // prompts <= bound
+            lambda batch, place, version, prompts, bound: place // prompts <= bound
         ),
         "who waits in front? The new group comes after all of them": (
-            lambda b, i, v, prompts, bound: b <= v + bound
+            lambda batch, place, version, prompts, bound: batch <= version + bound
         ),
         "that many groups are no batch yet: `prompts` of them make one": (
-            lambda b, i, v, prompts, bound: b + i <= v + bound
+            lambda batch, place, version, prompts, bound: batch + place <= version + bound
         ),
         "the places 0 to prompts - 1 are all in the next batch: count whole batches": (
-            lambda b, i, v, prompts, bound: b + i / prompts <= v + bound
+            lambda batch, place, version, prompts, bound: batch + place / prompts <= version + bound
         ),
         "at the last place that you allow stands the first group of a batch that is too late": (
-            lambda b, i, v, prompts, bound: b * prompts + i <= (v + bound + 1) * prompts
+            lambda batch, place, version, prompts, bound: (
+                batch * prompts + place <= (version + bound + 1) * prompts
+            )
         ),
         "the bound holds for a batch, and a batch of version b comes one update before b + 1": (
-            lambda b, i, v, prompts, bound: b + i // prompts <= v + bound + 1
+            lambda batch, place, version, prompts, bound: (
+                batch + place // prompts <= version + bound + 1
+            )
         ),
     }
     return check_lines(
