@@ -12,6 +12,7 @@ import pytest
 from rlbook.durable import read_json, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import EvaluationSet, ScaleConfig
+from rlbook.scale.generate.client import HTTPEngine
 from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout import batches
@@ -69,7 +70,7 @@ class World:
         return read_jsonl(self.layout.log("eval"))
 
     def evaluator(self):
-        asker = Asker(Generators([Generator(self, name) for name in self.weights]))
+        asker = Asker(HTTPEngine([Generator(self, name) for name in self.weights]))
         return Evaluator(self.layout, self.sets, self.every, asker, places=2)
 
     async def train(self):
@@ -126,33 +127,19 @@ class Generator:
     world: World = field(hash=False)
     name: str
 
-    async def version(self):
+    @property
+    def held(self):
         return self.world.weights[self.name]
 
-
-@dataclass
-class Generators:
-    clients: list[Generator]
-    aside: Generator | None = None
-
-    @property
-    def versions(self):
-        having = {one: one.world.weights[one.name] for one in self.clients}
-        having = {one: version for one, version in having.items() if version is not None}
-        return {one: version for one, version in having.items() if one != self.aside} or having
-
-    async def look(self):
-        """They are always known."""
-
-    def only(self, one):
-        return Generators([one])
+    async def version(self):
+        return self.held
 
 
 @dataclass
 class Asker:
     """Asks a generator as `GroupSampler` does: the versions at the start and at the end write."""
 
-    engine: Generators
+    engine: HTTPEngine
 
     async def sample(self, problem, number, n):
         ((one, first),) = self.engine.versions.items() or ((None, None),)
