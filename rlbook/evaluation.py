@@ -5,7 +5,7 @@ policy, `pass_rates` what rollouts at hand say, problem by problem or by any oth
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from jaxtyping import Int
@@ -19,7 +19,7 @@ from rlbook.tasks.registry import HELD_OUT_SEED
 from rlbook.training.batch import Rollout
 from rlbook.training.engine import Engine
 from rlbook.training.judge import labeller, stop_of
-from rlbook.training.rollouts import collect_rollouts
+from rlbook.training.rollouts import Sampling, collect_rollouts
 from rlbook.training.trainer import Trainer
 
 RESAMPLES = 2_000  # a hundredth of an interval's width, in a few milliseconds
@@ -35,16 +35,27 @@ def evaluate(
     *,
     levels: Sequence[int] | None = None,
     engine: Engine | None = None,
-    **how: Any,
+    **sampling: Unpack[Sampling],
 ) -> dict[str, Any]:
     """`summary` of `held_out_rollouts`: a policy's pass@k on problems that no run trains on."""
-    return summary(held_out_rollouts(policy, task, prompts, n, levels, engine, **how), ks, task)
+    rollouts = held_out_rollouts(policy, task, prompts, n, levels, engine, **sampling)
+    return summary(rollouts, ks, task)
 
 
-def evaluate_run(trainer: Trainer, **how: Any) -> dict[str, Any]:
-    """`evaluate` of a trainer's policy as it is now, asked as its run asks; `how` changes that."""
+class Evaluation(Sampling, total=False):
+    """The options of `evaluate`."""
+
+    prompts: int
+    n: int
+    ks: Sequence[int] | None
+    levels: Sequence[int] | None
+    engine: Engine | None
+
+
+def evaluate_run(trainer: Trainer, **changes: Unpack[Evaluation]) -> dict[str, Any]:
+    """`evaluate` of a trainer's policy as it is now, asked as its run asks but for `changes`."""
     config = trainer.config
-    settings: dict[str, Any] = {
+    settings: Evaluation = {
         "prompts": config.evaluation.prompts,
         "n": config.evaluation.samples,
         "levels": config.data.levels,
@@ -54,7 +65,7 @@ def evaluate_run(trainer: Trainer, **how: Any) -> dict[str, Any]:
         "temperature": config.rollout.temperature,
         "stop": config.rollout.stop,
     }
-    return evaluate((trainer.model, trainer.tokenizer), trainer.task, **settings | how)
+    return evaluate((trainer.model, trainer.tokenizer), trainer.task, **(settings | changes))
 
 
 def held_out_rollouts(
@@ -64,14 +75,11 @@ def held_out_rollouts(
     n: int = 16,
     levels: Sequence[int] | None = None,
     engine: Engine | None = None,
-    **how: Any,
+    **sampling: Unpack[Sampling],
 ) -> list[Rollout]:
-    """`n` completions of each of `prompts` held-out problems, by the policy or another engine.
-
-    `how` is handed to `collect_rollouts` (`max_new_tokens`, `temperature`, `seed`).
-    """
+    """`n` completions of each of `prompts` held-out problems, by the policy or another engine."""
     problems = held_out_problems(task, prompts, levels)
-    return ask(policy, task, problems, n, engine, **{"seed": HELD_OUT_SEED} | how)
+    return ask(policy, task, problems, n, engine, **(Sampling(seed=HELD_OUT_SEED) | sampling))
 
 
 def ask(
@@ -80,7 +88,7 @@ def ask(
     problems: Sequence[Problem],
     n: int,
     engine: Engine | None = None,
-    **how: Any,
+    **sampling: Unpack[Sampling],
 ) -> list[Rollout]:
     """`n` judged completions of each problem; a policy that is no engine's samples by itself.
 
@@ -88,9 +96,9 @@ def ask(
     """
     model, tokenizer = policy
     if engine is None:
-        stop = stop_of(tokenizer, task, how.get("stop"))
+        stop = stop_of(tokenizer, task, sampling.get("stop"))
         engine = Sampler(model, end_ids(model, tokenizer), stop)
-    return collect_rollouts(engine, tokenizer, task, problems, n, **how)
+    return collect_rollouts(engine, tokenizer, task, problems, n, **sampling)
 
 
 def summary(
@@ -159,17 +167,16 @@ def difficulty_rows(
     problems: Sequence[Problem],
     samples: int = 16,
     engine: Engine | None = None,
-    **how: Any,
+    **sampling: Unpack[Sampling],
 ) -> list[dict[str, Any]]:
     """A row per problem: id, level, prompt, answer, `right` of `samples`, `pass_rate`.
 
-    Asked in chunks, of which only the counts are kept: of thousands of problems too. `how` is
-    handed to `collect_rollouts` (`max_new_tokens`, `temperature`, `seed`).
+    Asked in chunks, of which only the counts are kept: of thousands of problems too.
     """
     right: list[int] = []
     for start in range(0, len(problems), CHUNK):
         asked = problems[start : start + CHUNK]
-        rollouts = ask(policy, task, asked, samples, engine, **{"seed": start} | how)
+        rollouts = ask(policy, task, asked, samples, engine, **(Sampling(seed=start) | sampling))
         right += right_counts(rollouts).tolist()
     return [
         {

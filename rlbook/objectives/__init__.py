@@ -19,6 +19,5 @@ from rlbook.objectives.selection import *
 from rlbook.objectives.shaping import *
 from rlbook.objectives.soft_regions import *
 from rlbook.objectives.table import *
-from rlbook.objectives.tokens import *
 from rlbook.objectives.trust_regions import *
 from rlbook.objectives.values import *

@@ -12,9 +12,8 @@ from torch import Tensor
 from rlbook.objectives.aggregation import Totals, aggregate
 from rlbook.objectives.kl import KLPenalty, kl_estimate, kl_loss
 from rlbook.objectives.method import Method
-from rlbook.objectives.ratios import token_ratio
+from rlbook.objectives.ratios import Tokens, token_ratio
 from rlbook.objectives.shapes import check_tokens, expand_to_tokens, zero_masked
-from rlbook.objectives.tokens import Tokens
 from rlbook.objectives.trust_regions import Surrogate, surrogate
 
 __all__ = ["Loss", "imitation_weights", "policy_loss", "summarize"]

@@ -13,10 +13,9 @@ from rlbook.objectives.estimators import UNDECLARED, bound, describe, needs_of
 from rlbook.objectives.kl import KLPenalty
 from rlbook.objectives.options import checked, meant
 from rlbook.objectives.prompts import Filter
-from rlbook.objectives.ratios import SamplerCorrection
+from rlbook.objectives.ratios import Ratio, SamplerCorrection
 from rlbook.objectives.selection import Selection
 from rlbook.objectives.specs import merged, read, write
-from rlbook.objectives.tokens import Ratio
 from rlbook.objectives.trust_regions import NoTrustRegion, Region
 
 __all__ = ["REQUIREMENTS", "Method"]

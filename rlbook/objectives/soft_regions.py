@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rlbook.objectives.options import Choice
-from rlbook.objectives.tokens import Tokens
+from rlbook.objectives.ratios import Tokens
 from rlbook.objectives.trust_regions import RatioClip, Weights
 
 __all__ = ["DivergencePenalty", "GeometricClip", "RatioWindow", "SequenceGamma"]

@@ -20,8 +20,7 @@ from rlbook.objectives.estimators import BoundEstimator
 from rlbook.objectives.kl import KLPenalty
 from rlbook.objectives.options import checked, meant, option_names
 from rlbook.objectives.prompts import PromptFilter
-from rlbook.objectives.ratios import SamplerCorrection
-from rlbook.objectives.tokens import RATIOS
+from rlbook.objectives.ratios import RATIOS, SamplerCorrection
 
 Known = Mapping[str, Any]
 

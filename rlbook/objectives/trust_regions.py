@@ -22,8 +22,8 @@ from torch import Tensor
 
 from rlbook.objectives.divergences import binary_divergence
 from rlbook.objectives.options import Choice
+from rlbook.objectives.ratios import Tokens
 from rlbook.objectives.shapes import check_result
-from rlbook.objectives.tokens import Tokens
 
 __all__ = ["DivergenceMask", "NoTrustRegion", "RatioClip", "TrustRegion", "WeightClip"]
 __all__ += ["Region", "Surrogate", "Weights", "surrogate", "weigh"]

@@ -179,8 +179,7 @@ def merge_stored(model: PreTrainedModel, folder: Path) -> None:
 
     require("lora", "peft")
     settings = PeftConfig.from_pretrained(str(folder))
-    how = {"rank": settings.r, "alpha": settings.lora_alpha}
-    add_adapter(model, **how, targets=settings.target_modules)
+    add_adapter(model, settings.r, settings.lora_alpha, settings.target_modules)
     start_adapter(model, 0, model.device)
     load_adapter(model, folder)
     for name, layer in adapted(model).items():

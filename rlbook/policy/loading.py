@@ -164,13 +164,13 @@ def load_tokenizer(name: str = "tiny") -> PreTrainedTokenizerBase:
     return _fetched(AutoTokenizer.from_pretrained, name)
 
 
-def _fetched(load: Callable[..., T], name: str, **how: object) -> T:
+def _fetched(load: Callable[..., T], name: str, **options: object) -> T:
     """What a `from_pretrained` makes of a policy name."""
     source = policy_source(name)
     if isinstance(source, Path):
         disable_progress_bar()  # a local folder loads in a moment, and notebooks keep every bar
     try:  # without a network, what was fetched before is all there is, and no use in trying again
-        return load(source, **how, local_files_only=isinstance(source, Path) or not online())
+        return load(source, **options, local_files_only=isinstance(source, Path) or not online())
     except OSError as error:
         what = (
             f"as a folder it lacks files or has one that cannot be read: {error}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedModel
 
+from rlbook.policy import logprobs
 from rlbook.training.batch import Rollout, collate
 from rlbook.training.parallel import LOCAL
 
@@ -35,7 +36,9 @@ class TeacherReward:
             told = self.told(rollouts)
             rollouts = [replace(r, prompt_ids=p) for r, p in zip(rollouts, told, strict=True)]
         batch = collate(rollouts).to(self.teacher.device)
-        logp = LOCAL.logprobs(self.teacher, batch, self.temperature, self.micro_batch_tokens)
+        (logp,) = LOCAL.over(
+            logprobs, self.teacher, batch, self.micro_batch_tokens, self.temperature
+        )
         gaps = torch.where(batch.mask, logp - batch.logp_sampler, 0.0)
         starts = [len(r.prompt_ids) for r in rollouts]
         return {

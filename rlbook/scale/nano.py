@@ -156,10 +156,10 @@ class Learner(training.Learner):
         model, self.tokenizer = policy_of(config)
         super().__init__(config, model)
 
-    def prepare(self, rollouts: Sequence[Rollout]) -> TrainBatch:
+    def prepare(self, rollouts: Sequence[Rollout], fresh: bool = False) -> TrainBatch:
         """Rollouts as tensors, each token with its staleness. It decides nothing: the loss takes
         its ratio to the log-prob that its writer reported, whoever that was."""
-        return self.builder.make_batch(rollouts, version=self.step)
+        return self.builder.make_batch(rollouts, fresh, version=self.step)
 
     def weights(self) -> dict[str, Tensor]:
         """Copies by name, adapters merged; a head that is tied to the embedding has its own."""
@@ -217,7 +217,7 @@ class Pipeline:
             rollouts = await self.answered(self.task, ticket, problem)
         give_rewards(rollouts, self.rewards)
         if self.method.resamples and not select_groups(rollouts, self.method):
-            self.pacing.refund(ticket)  # nothing to learn: another is asked in its place
+            self.pacing.release(ticket)  # nothing to learn: another is asked in its place
             self.leave(rollouts)
         else:
             self.pacing.finish(ticket, min(v for rollout in rollouts for v in rollout.versions))
@@ -290,7 +290,7 @@ class Pipeline:
                 self.pacing.close_batch(tickets)
                 return used
             for ticket in tickets:
-                self.pacing.refund(ticket)
+                self.pacing.release(ticket)
             await self.look_again()
 
     async def push(self) -> None:

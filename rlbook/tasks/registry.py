@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 
 from rlbook.importing import check_call, import_name
@@ -148,3 +148,9 @@ def held_out_problems(task: AnyTask, n: int, levels: Sequence[int] | None = None
     if isinstance(task, HeldOut):
         return task.held_out(n, levels)
     return sampled(task, HELD_OUT_SEED, n, levels)
+
+
+def question(task: AnyTask, problem: Problem) -> Hashable:
+    """What is asked: the prompt, and the state of a world, which may stand in no prompt."""
+    state = problem.answer, repr(sorted(problem.meta.items()))
+    return (problem.prompt, *state) if isinstance(task, Environment) else problem.prompt

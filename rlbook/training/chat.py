@@ -147,9 +147,12 @@ class Dialect:
 
     def rendered(self, messages: Sequence[dict[str, Any]]) -> str:
         """The template's text of a conversation, up to where the policy goes on."""
-        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
         text = self.tokenizer.apply_chat_template(
-            list(messages), tools=self.tools, **how, **self.variables
+            list(messages),
+            tools=self.tools,
+            tokenize=False,
+            add_generation_prompt=True,
+            **self.variables,
         )
         return cast(str, text)
 

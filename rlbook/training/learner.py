@@ -1,7 +1,7 @@
 """What learns, and how: from the rollouts of a step to all of its updates."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.critic import Critic, explained_variance
 from rlbook.training.metrics import batch_metrics, silent_metrics, update_metrics
 from rlbook.training.parallel import LOCAL, LocalProcess, as_policy
-from rlbook.training.prepare import BatchBuilder, is_finite, never
+from rlbook.training.prepare import BatchBuilder, usable
 from rlbook.training.source import frozen_copy
 from rlbook.training.step import adamw, critic_step, train_step, warm_up
 
@@ -37,8 +37,7 @@ class Learner:
     `step` counts the steps learned, `version` the updates made. `parallel` says where models run;
     with several ranks every method is collective. `reference` is the frozen policy of a KL term,
     by default the model without its adapter, or, if it has none, a copy of it as it is now;
-    `sampler` the policy that writes the completions, where it is not the model itself; `wrote` says
-    whether the model, as it is, wrote some rollouts.
+    `sampler` the policy that writes the completions, where it is not the model itself.
     """
 
     def __init__(
@@ -49,12 +48,11 @@ class Learner:
         *,
         reference: nn.Module | None = None,
         sampler: nn.Module | None = None,
-        wrote: Callable[[Sequence[Rollout]], bool] = never,
     ):
         self.config, self.method = config, config.resolved_method
-        self.model, self.parallel, wanted = model, parallel, self.method.requirements()
-        self.critic = Critic(as_policy(model)) if "critic" in wanted else None
-        if reference is None and "reference" in wanted:
+        self.model, self.parallel, self.wanted = model, parallel, self.method.requirements()
+        self.critic = Critic(as_policy(model)) if "critic" in self.wanted else None
+        if reference is None and "reference" in self.wanted:
             reference = model if adapted(model) else frozen_copy(as_policy(model))
         self.reference = reference
         self.optimizers: dict[str, torch.optim.Optimizer] = {
@@ -69,7 +67,6 @@ class Learner:
             reference=reference,
             sampler=sampler,
             parallel=parallel,
-            wrote=wrote,
         )
         self.step = self.version = 0
         if config.rollout.group_size == 1 and compares_siblings(self.method):
@@ -80,19 +77,23 @@ class Learner:
                 stacklevel=3,
             )
 
-    def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """All updates on the rollouts of a step, and their metrics: NaN for no rollouts."""
-        metrics = silent_metrics(self.method.requirements())
+    def learn(self, rollouts: Sequence[Rollout], fresh: bool = False) -> dict[str, float]:
+        """All updates on the rollouts of a step, and their metrics: NaN for no rollouts.
+
+        `fresh`: the policy, as it is, wrote them, so the log-probs they bring are its own.
+        """
         if rollouts:
-            batch = self.prepare(rollouts)
-            metrics = batch_metrics([r for r in rollouts if is_finite(r)], batch)
-            metrics |= self.updates(batch)
+            rollouts = usable(rollouts)
+            batch = self.prepare(rollouts, fresh)
+            metrics = batch_metrics(rollouts, batch) | self.updates(batch)
+        else:
+            metrics = silent_metrics(self.wanted)
         self.step += 1
         return metrics
 
-    def prepare(self, rollouts: Sequence[Rollout]) -> TrainBatch:
+    def prepare(self, rollouts: Sequence[Rollout], fresh: bool = False) -> TrainBatch:
         """Rollouts as tensors with everything the method's loss needs."""
-        return self.builder.make_batch(rollouts)
+        return self.builder.make_batch(rollouts, fresh)
 
     def updates(self, batch: TrainBatch) -> dict[str, float]:
         """Every pass over a batch, minibatch by minibatch; returns the metrics of them all."""

@@ -1,26 +1,13 @@
 """What a training step reports. Every name is defined here and nowhere else.
 
-From the rollouts of a step (`rollout_metrics`)
-    reward              mean of the summed reward parts
-    accuracy            share of completions the verifier calls correct
-    accuracy_level_<l>  the same on prompts of level l
-    format_ok           share in the required format
-    length              mean completion length in tokens, EOS included
-    length_right/wrong  the same over correct / other completions
-    truncated           share stopped by the token limit
-    truncated_right/wrong  the same of correct / other completions
-    answered            share in which the verifier found an answer
+From the rollouts of a step (`rollout_metrics`): the means of `COMPLETIONS` and `GROUPS`, and
+    accuracy_level_<l>  accuracy on prompts of level l
     verify_timeouts     completions counted as wrong because the verifier was late; verify_errors:
                         because it failed, or could not read the reference. `rlbook.scale` asks
                         twice, and counts an attempt without a verdict as well
     rewards/<part>/mean, …/std  of each part of the reward, summed over tokens where it is dense
-    reward_wrong, reward_cut  mean reward of wrong completions that ended / that were cut off
     reward_by_length    correlation of reward and length over the wrong ones that ended, 0 if none
     reward_by_correct   correlation of reward and verdict; without rewards of single tokens
-    right_unread        share of the right ones in which no answer was found
-    mixed_groups        share of groups that hold answers to different problems
-    equal_rewards       share of groups whose completions all earned the same reward
-    all_right_or_wrong  share of groups whose completions are all right or all wrong
     share_<strategy>    share of completions the task labels with that strategy
     accuracy_<task>, reward_<task>   of a mixture's problems, task by task
     entropy_level_<l>   mean of −log μ over sampled tokens of level l: its entropy, by sampling
@@ -99,9 +86,10 @@ Others call them: TRL `sampling/sampling_logp_difference/mean|max`, `frac_reward
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from statistics import StatisticsError, correlation
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,35 +107,78 @@ GAPS = "mismatch", "mismatch_max", "mismatch_kl", "mismatch_correlation"
 BEFORE_UPDATES = (*GAPS, "surprise", "surprise_z", "kl_ref")
 
 
+class Metric(NamedTuple):
+    """A mean of `value` over those completions, or groups of them, that `among` names."""
+
+    meaning: str
+    value: Callable[[Any], float]
+    among: Callable[[Any], bool] = lambda one: True
+
+
+def means(metrics: Mapping[str, Metric], items: Collection[Any]) -> dict[str, float]:
+    """The metrics of completions, or of groups."""
+    return {
+        name: mean(metric.value(one) for one in items if metric.among(one))
+        for name, metric in metrics.items()
+    }
+
+
+RIGHT, WRONG = attrgetter("correct"), lambda r: not r.correct
+COMPLETIONS = {
+    "reward": Metric("mean of the summed reward parts", attrgetter("reward")),
+    "accuracy": Metric("share that the verifier calls correct", RIGHT),
+    "format_ok": Metric("share in the required format", attrgetter("format_ok")),
+    "length": Metric("mean length in tokens, EOS included", attrgetter("length")),
+    "length_right": Metric("the same of correct ones", attrgetter("length"), RIGHT),
+    "length_wrong": Metric("the same of all others", attrgetter("length"), WRONG),
+    "truncated": Metric("share stopped by the token limit", attrgetter("truncated")),
+    "truncated_right": Metric("the same of correct ones", attrgetter("truncated"), RIGHT),
+    "truncated_wrong": Metric("the same of all others", attrgetter("truncated"), WRONG),
+    "answered": Metric(
+        "share in which the verifier found an answer", lambda r: r.answer is not None
+    ),
+    "right_unread": Metric("share without, of correct ones", lambda r: r.answer is None, RIGHT),
+    "reward_wrong": Metric(
+        "mean reward of wrong ones that ended",
+        attrgetter("reward"),
+        lambda r: not (r.correct or r.truncated),
+    ),
+    "reward_cut": Metric(
+        "mean reward of wrong ones that were cut off",
+        attrgetter("reward"),
+        lambda r: r.truncated and not r.correct,
+    ),
+}
+REWARDS_DIFFER, VERDICTS_DIFFER = PromptFilter("reward"), PromptFilter("correct")
+GROUPS = {
+    "mixed_groups": Metric(
+        "share that hold answers to different problems",
+        lambda group: len({r.problem.id for r in group}) > 1,
+    ),
+    "equal_rewards": Metric(
+        "share whose completions all earned the same reward",
+        lambda group: not REWARDS_DIFFER(group),
+    ),
+    "all_right_or_wrong": Metric(
+        "share whose completions are all right or all wrong",
+        lambda group: not VERDICTS_DIFFER(group),
+    ),
+}
+
+
 def rollout_metrics(
     rollouts: Sequence[Rollout],
     version: int,
     label: Callable[[Rollout], str] | None = None,
 ) -> dict[str, float]:
     """Metrics of one batch of rollouts, sampled for the policy that has taken `version` updates."""
-    right = [r for r in rollouts if r.correct]
-    wrong = [r for r in rollouts if not r.correct]
-    ended = [r for r in wrong if not r.truncated]
-    groups = group_by(rollouts, lambda r: r.group).values()
+    groups = group_by(rollouts, attrgetter("group")).values()
+    ended = [r for r in rollouts if not (r.correct or r.truncated)]
     metrics = {
-        "reward": mean(r.reward for r in rollouts),
-        "accuracy": mean(r.correct for r in rollouts),
-        "format_ok": mean(r.format_ok for r in rollouts),
-        "length": mean(r.length for r in rollouts),
-        "length_right": mean(r.length for r in right),
-        "length_wrong": mean(r.length for r in wrong),
-        "truncated": mean(r.truncated for r in rollouts),
-        "truncated_right": mean(r.truncated for r in right),
-        "truncated_wrong": mean(r.truncated for r in wrong),
-        "answered": mean(r.answer is not None for r in rollouts),
+        **means(COMPLETIONS, rollouts),
+        **means(GROUPS, groups),
         **{name: sum(r.reason in reasons for r in rollouts) for name, reasons in UNJUDGED.items()},
-        "reward_wrong": mean(r.reward for r in ended),
-        "reward_cut": mean(r.reward for r in wrong if r.truncated),
         "reward_by_length": correlated([r.reward for r in ended], [r.length for r in ended]),
-        "right_unread": mean(r.answer is None for r in right),
-        "mixed_groups": mean(len({r.problem.id for r in group}) > 1 for group in groups),
-        "equal_rewards": uniform_share(rollouts, "reward"),
-        "all_right_or_wrong": uniform_share(rollouts, "correct"),
         "staleness": mean(version - v for r in rollouts for v in r.versions),
         "completions": len(rollouts),
         "tokens": sum(r.length for r in rollouts),
@@ -195,12 +226,6 @@ def episode_metrics(episodes: Sequence[Rollout]) -> dict[str, float]:
         "places": len({place for *_, place in places}),
         "company": mean(standing[group, place] > 1 for group, turn, place in places if turn),
     }
-
-
-def uniform_share(rollouts: Sequence[Rollout], by: Literal["correct", "reward"]) -> float:
-    """Share of groups whose completions do not differ in `by`: those that a filter drops."""
-    differ, groups = PromptFilter(by), group_by(rollouts, lambda r: r.group).values()
-    return mean(not differ(group) for group in groups)
 
 
 def batch_metrics(rollouts: Sequence[Rollout], batch: TrainBatch) -> dict[str, float]:

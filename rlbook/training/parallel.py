@@ -1,18 +1,18 @@
-"""What a model says of a batch, in micro-batches: log-probs, entropies, values, likeliest."""
+"""Where models run, and what they say of a batch in micro-batches."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlbook.policy import TokenStats, logprobs, token_stats, topk_logprobs
 from rlbook.training.batch import SampledBatch, micro_batch_rows
 
 AnyBatch = TypeVar("AnyBatch", bound=SampledBatch)
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Rows = Int[Tensor, " R"]
 
@@ -32,37 +32,14 @@ class LocalProcess:
             yield rows, batch.select(rows)
 
     def call(
-        self, score: Callable[..., Result], model: nn.Module, *arguments: object, **how: object
+        self,
+        score: Callable[Concatenate[Any, Arguments], Result],
+        model: nn.Module,
+        *arguments: Arguments.args,
+        **options: Arguments.kwargs,
     ) -> Result:
         """`score(policy, …)`, a function of `rlbook.policy`, of the policy that is in the model."""
-        return score(as_policy(model), *arguments, **how)
-
-    def token_stats(
-        self,
-        model: nn.Module,
-        micro: SampledBatch,
-        temperature: float,
-        entropy_grad: bool = False,
-        topk_ids: Int[Tensor, "N T K"] | None = None,
-    ) -> TokenStats:
-        """Log-probabilities and entropies of a micro-batch's trained tokens.
-
-        The log-probabilities carry a gradient, the entropies only if `entropy_grad` asks for it.
-        """
-        how = {"entropy_grad": entropy_grad, "topk_ids": topk_ids}
-        return self.call(token_stats, model, micro.ids, micro.mask, temperature, **how)
-
-    def token_logprobs(
-        self, model: nn.Module, micro: SampledBatch, temperature: float
-    ) -> Float[Tensor, "N T"]:
-        """The log-probabilities alone."""
-        return self.call(logprobs, model, micro.ids, micro.mask, temperature)
-
-    def likeliest(
-        self, model: nn.Module, micro: SampledBatch, k: int, temperature: float
-    ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
-        """`topk_logprobs` of a micro-batch."""
-        return self.call(topk_logprobs, model, micro.ids, micro.mask, k, temperature)
+        return score(model, *arguments, **options)
 
     def whole(self, model: nn.Module, part: Tensor) -> Tensor:
         """A result for all rows, from the rows that this process ran and 0 in all others."""
@@ -75,51 +52,24 @@ class LocalProcess:
     @torch.no_grad()
     def over(
         self,
-        compute: Callable[..., Tensor | tuple[Tensor, ...]],
+        score: Callable[..., Any],
         model: nn.Module,
         batch: SampledBatch,
         max_tokens: int,
-        *how: Any,
+        *options: Any,
     ) -> list[Tensor]:
-        """`compute(model, micro_batch, *how)`, tensors (n, t, …), of the whole batch: (N, T, …)."""
+        """`score(policy, ids, mask, *options)`, tensors (n, t, …), of the whole batch: (N, T, …).
+
+        `score` is `logprobs`, `token_stats` or `topk_logprobs`; no pass is wider than `max_tokens`.
+        """
         results: list[Tensor] = []
         for rows, micro in self.micro_batches(batch, max_tokens):
-            part = compute(model, micro, *how)
-            parts = (part,) if isinstance(part, Tensor) else part
+            said = self.call(score, model, micro.ids, micro.mask, *options)
+            parts = [said] if isinstance(said, Tensor) else [p for p in said if p is not None]
             results = results or [p.new_zeros(*batch.ids.shape, *p.shape[2:]) for p in parts]
             for result, part in zip(results, parts, strict=True):
                 result[rows, : part.shape[1]] = part[: len(rows)]
         return [self.whole(model, result) for result in results]
-
-    def logprobs(
-        self, model: nn.Module, batch: SampledBatch, temperature: float, max_tokens: int
-    ) -> Float[Tensor, "N T"]:
-        """log π(token) of a batch's tokens."""
-        (logps,) = self.over(self.token_logprobs, model, batch, max_tokens, temperature)
-        return logps
-
-    def entropies(
-        self, model: nn.Module, batch: SampledBatch, temperature: float, max_tokens: int
-    ) -> Float[Tensor, "N T"]:
-        """Entropy of the distribution each token was drawn from, in nats."""
-        (entropies,) = self.over(
-            lambda *micro: self.token_stats(*micro).entropy, model, batch, max_tokens, temperature
-        )
-        return entropies
-
-    def topk(
-        self, model: nn.Module, batch: SampledBatch, k: int, temperature: float, max_tokens: int
-    ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
-        """The likeliest tokens at each position and their log-probabilities; `topk_logprobs`."""
-        ids, logps = self.over(self.likeliest, model, batch, max_tokens, k, temperature)
-        return ids, logps
-
-    def values(
-        self, critic: nn.Module, batch: SampledBatch, max_tokens: int
-    ) -> Float[Tensor, "N T"]:
-        """The critic's value of the state before each token."""
-        (values,) = self.over(lambda critic, m: critic(m.ids, m.mask), critic, batch, max_tokens)
-        return values
 
 
 LOCAL = LocalProcess()

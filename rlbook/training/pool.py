@@ -2,11 +2,11 @@
 
 import random
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlbook.tasks import AnyTask, Environment, HeldOut, Problem, held_out_problems
-from rlbook.tasks.registry import sampled
+from rlbook.tasks.registry import question, sampled
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig, derive_seed
 
@@ -107,12 +107,6 @@ def prompt_pool(task: AnyTask, config: RunConfig) -> PromptPool | None:
         return training_pool(task, config, [])
     held_out = held_out_problems(task, config.evaluation.prompts, config.data.levels)
     return training_pool(task, config, held_out)
-
-
-def question(task: AnyTask, problem: Problem) -> Hashable:
-    """What is asked: the prompt, and the state of a world, which may stand in no prompt."""
-    state = problem.answer, repr(sorted(problem.meta.items()))
-    return (problem.prompt, *state) if isinstance(task, Environment) else problem.prompt
 
 
 def training_pool(task: AnyTask, config: RunConfig, held_out: Sequence[Problem]) -> PromptPool:

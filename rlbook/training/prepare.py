@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlbook.objectives import Method, estimate, imitation_weights, token_rewards
 from rlbook.objectives.shapes import expand_to_tokens
+from rlbook.policy import logprobs, token_stats, topk_logprobs
 from rlbook.policy.adapters import without_adapter
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, collate
 from rlbook.training.config import RunConfig
@@ -22,18 +23,12 @@ from rlbook.training.parallel import LOCAL, LocalProcess
 __all__ = ["BatchBuilder"]
 
 
-def never(rollouts: Sequence[Rollout]) -> bool:
-    """Default of `wrote`: another model wrote them, so their log-probs are computed again."""
-    return False
-
-
 @dataclass
 class BatchBuilder:
     """Turns rollouts into a `TrainBatch` with the advantages of the run's method.
 
     Holds the run's advantage estimator, which may keep state between batches. `sampler` is the
-    policy that writes the completions, where it is not the model itself. `wrote` says whether the
-    model, as it is, has written these rollouts: then its log-probs need no second pass.
+    policy that writes the completions, where it is not the model itself.
     """
 
     config: RunConfig
@@ -42,28 +37,32 @@ class BatchBuilder:
     reference: nn.Module | None = None
     sampler: nn.Module | None = None
     parallel: LocalProcess = LOCAL
-    wrote: Callable[[Sequence[Rollout]], bool] = never
     method: Method = field(init=False)
     estimator: Callable[..., Any] = field(init=False)
+    temperature: float = field(init=False)
+    wanted: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.method = self.config.resolved_method
+        self.method, self.temperature = self.config.resolved_method, self.config.rollout.temperature
+        self.wanted = self.method.requirements()
         self.estimator = self.method.new_advantage()
 
-    def make_batch(self, rollouts: Sequence[Rollout], version: int | None = None) -> TrainBatch:
+    def make_batch(
+        self, rollouts: Sequence[Rollout], fresh: bool = False, version: int | None = None
+    ) -> TrainBatch:
         """Old and reference log-probs, values, advantages; with `version`, that of the weights to
         be trained, also each token's staleness.
 
+        `fresh`: the model, as it is, wrote them, so its log-probs need no second pass.
         Rollouts whose reward is not finite are named in a warning and left out. Raises
         `ValueError` if none is left.
         """
         rollouts = usable(rollouts)
         batch = collate(rollouts).to(self.config.model.device)
-        old = self.old_logprobs(batch, rollouts)
+        old = self.old_logprobs(batch, fresh)
         reference = None if self.reference is None else self.reference_logprobs(batch)
-        limit = self.config.optimizer.micro_batch_tokens
-        values = None if self.critic is None else self.parallel.values(self.critic, batch, limit)
-        parts = parts_of(rollouts) if "parts" in self.method.needs else None
+        values = None if self.critic is None else self.over(Critic.forward, self.critic, batch)[0]
+        parts = parts_of(rollouts) if "reward parts" in self.wanted else None
         advantages, returns = self.estimates(batch, old, reference, values, parts)
         correction = self.method.sampler_correction
         return batch.prepared(
@@ -80,16 +79,13 @@ class BatchBuilder:
             **self.topk(batch),
         )
 
-    def old_logprobs(
-        self, batch: SampledBatch, rollouts: Sequence[Rollout]
-    ) -> Float[Tensor, "N T"]:
+    def old_logprobs(self, batch: SampledBatch, fresh: bool) -> Float[Tensor, "N T"]:
         """log π_old: the sampler's own, or computed again by the trainer, as the method says.
 
-        Where the sampler *is* the policy both are the same numbers but for rounding (2e-7 nats).
+        Of `fresh` rollouts both are the same numbers but for rounding (2e-7 nats).
         """
-        if self.method.old_logprobs == "sampler":
-            return batch.logp_sampler
-        if self.method.sampler_correction is None and self.wrote(rollouts):
+        same = fresh and self.method.sampler_correction is None
+        if same or self.method.old_logprobs == "sampler":
             return batch.logp_sampler
         return self.logprobs(batch, self.model)
 
@@ -138,7 +134,7 @@ class BatchBuilder:
 
         A reward of the whole answer stands at its last token, which for (N,) is never spelled out.
         """
-        kl, whole = self.method.kl, not self.method.takes_token_rewards
+        kl, whole = self.method.kl, "token rewards" not in self.wanted
         penalised = kl is not None and kl.where == "reward"
         if whole and not penalised and batch.token_rewards is None:
             return batch.rewards
@@ -163,7 +159,7 @@ class BatchBuilder:
         selection, mask = self.method.selection, self.trained(batch)
         if selection is None:
             return None
-        entropies = self.parallel.entropies(self.model, batch, *self.how)
+        _, entropies = self.over(token_stats, self.model, batch, self.temperature)
         advantages = expand_to_tokens(advantages, mask)
         return selection(old, entropies, advantages, mask, seed=int(batch.ids.sum()))
 
@@ -178,31 +174,30 @@ class BatchBuilder:
 
     def topk(self, batch: SampledBatch) -> dict[str, Tensor]:
         """The most likely tokens under π_old and their log-probs, if the method compares them."""
-        k = self.method.top_k
-        if k is None:
+        if "top-k" not in self.wanted:
             return {}
         old = self.model if self.method.old_logprobs == "recomputed" else self.sampler
-        listed = self.parallel.topk(old or self.model, batch, k, *self.how)
-        return dict(zip(("topk_ids", "topk_logp_old"), listed, strict=True))
+        ids, logps = self.over(
+            topk_logprobs, old or self.model, batch, self.method.top_k, self.temperature
+        )
+        return {"topk_ids": ids, "topk_logp_old": logps}
 
     def logprobs(self, batch: SampledBatch, model: nn.Module) -> Float[Tensor, "N T"]:
         """log π(token) under a model, at the run's temperature."""
-        return self.parallel.logprobs(model, batch, *self.how)
+        return self.over(logprobs, model, batch, self.temperature)[0]
 
-    @property
-    def how(self) -> tuple[float, int]:
-        """The run's temperature, and the padded tokens of a forward pass."""
-        return self.config.rollout.temperature, self.config.optimizer.micro_batch_tokens
+    def over(
+        self, score: Callable[..., Any], model: nn.Module, batch: SampledBatch, *options: Any
+    ) -> list[Tensor]:
+        """`score` of a whole batch, wherever the model runs; see `LocalProcess.over`."""
+        return self.parallel.over(
+            score, model, batch, self.config.optimizer.micro_batch_tokens, *options
+        )
 
 
 def staleness_of(batch: SampledBatch, version: int) -> Int[Tensor, "N T"]:
     """Updates between each token's sampling and its training at `version`; 0 outside the mask."""
     return torch.where(batch.mask, version - batch.versions, 0)
-
-
-def is_finite(rollout: Rollout) -> bool:
-    """Whether its reward is a number one can learn from."""
-    return math.isfinite(rollout.reward)
 
 
 def parts_of(rollouts: Sequence[Rollout]) -> Float[Tensor, "N K"]:
@@ -216,15 +211,14 @@ def usable(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
     Raises `ValueError` if none is left.
     """
-    for rollout in rollouts:
-        if not is_finite(rollout):
-            warnings.warn(
-                f"a rollout of {rollout.problem.id} is skipped: its reward is not finite, "
-                f"{rollout.rewards | rollout.token_rewards}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-    finite = [r for r in rollouts if is_finite(r)]
+    finite = [r for r in rollouts if math.isfinite(r.reward)]
+    for rollout in (r for r in rollouts if not math.isfinite(r.reward)):
+        warnings.warn(
+            f"a rollout of {rollout.problem.id} is skipped: its reward is not finite, "
+            f"{rollout.rewards | rollout.token_rewards}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if not finite:
         raise ValueError(f"no rollout has a finite reward (of {len(rollouts)})")
     return finite

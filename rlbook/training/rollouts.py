@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypedDict
 
 from transformers import PreTrainedTokenizerBase
 
@@ -15,7 +15,22 @@ from rlbook.training.episodes import Limits, dialogue, in_batches, written
 from rlbook.training.judge import judged, rollouts_of, rollouts_of_turns, stop_of, take_verdict
 from rlbook.training.rewards import Reward, VerifierReward, give_rewards
 
-__all__ = ["collect_rollouts"]
+__all__ = ["Sampling", "collect_rollouts"]
+
+
+class Sampling(TypedDict, total=False):
+    """The options of `collect_rollouts`, for those who hand them on."""
+
+    max_new_tokens: int
+    max_turns: int
+    turn_tokens: int | None
+    temperature: float
+    seed: int
+    version: int
+    first_group: int
+    rewards: Sequence[Reward]
+    chat: Mapping[str, Any] | None
+    stop: Sequence[str] | None
 
 
 def collect_rollouts(

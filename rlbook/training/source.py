@@ -2,8 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import nn
@@ -19,38 +18,11 @@ from rlbook.training.filter import select_groups
 from rlbook.training.judge import stop_of
 from rlbook.training.pool import prompt_pool
 from rlbook.training.rewards import Reward
-from rlbook.training.rollouts import collect_rollouts
+from rlbook.training.rollouts import Sampling, collect_rollouts
 
 __all__ = ["RolloutSource"]
 
 MAX_ROUNDS = 10  # of further prompts for a method that resamples
-
-
-@dataclass(frozen=True)
-class Written:
-    """Rollouts as a policy wrote them, and its weights then, by their sums.
-
-    Sums change whoever changes the weights; a tensor's version counter misses fused steps.
-    """
-
-    sums: list[float]
-    rollouts: dict[int, tuple[Rollout, list[int], list[float]]]
-
-    @classmethod
-    def by(cls, model: nn.Module, rollouts: Sequence[Rollout]) -> "Written":
-        """What the model, as it is, has written."""
-        copies = {id(r): (r, list(r.token_ids), list(r.logps)) for r in rollouts}
-        return cls(sums_of(model), copies)
-
-    def still(self, model: nn.Module, rollouts: Sequence[Rollout]) -> bool:
-        """Whether these are among them, unchanged, and so is the policy."""
-        own = all((r, r.token_ids, r.logps) == self.rollouts.get(id(r)) for r in rollouts)
-        return own and self.sums == sums_of(model)
-
-
-def sums_of(model: nn.Module) -> list[float]:
-    """The sum of every parameter, in float64."""
-    return torch.stack([p.detach().sum(dtype=torch.float64) for p in model.parameters()]).tolist()
 
 
 class RolloutSource:
@@ -73,17 +45,20 @@ class RolloutSource:
         model, self.tokenizer = policy
         self.config, self.task, self.rewards = config, task, rewards
         self.method, self.version = config.resolved_method, 0
-        if engine and "sampler's top-k" in self.method.requirements():
+        self.wanted = self.method.requirements()
+        if engine and "sampler's top-k" in self.wanted:
             raise ValueError(
                 "top_k compares whole distributions, and an engine of one's own reports its "
                 'sampled tokens only: set old_logprobs="recomputed"'
             )
         self.weights = frozen_copy(model) if config.rollout.sync_every > 1 else model
         stop = stop_of(self.tokenizer, task, config.rollout.stop)
+        self.stop = stop.texts if stop else ()
         self.engine = engine or Sampler(self.weights, end_ids(model, self.tokenizer), stop)
         exact = model.dtype.itemsize >= 4  # below, sampler and trainer round differently
         self.samples_itself = engine is None and self.weights is model and exact
-        self.written = Written.by(model, [])
+        self.written: set[tuple[Any, ...]] = set()  # by the last `collect`
+        self.wrote_with: list[float] = []
         self.pool = prompt_pool(task, config)
         self.load_engine()
 
@@ -95,23 +70,26 @@ class RolloutSource:
         """
         path = (self.config.seed, step) if seed is None else (seed,)
         rollouts: list[Rollout] = []
-        for number in range(MAX_ROUNDS if self.method.resamples else 1):
+        resamples = self.method.resamples
+        for number in range(MAX_ROUNDS if resamples else 1):
             problems = self.problems(step, derive_seed(*path, "prompts", number))
             noise, first = derive_seed(*path, "rollouts", number), number * len(problems)
             rollouts += self.sample(problems, seed=noise, first_group=first)
-            if len(select_groups(rollouts, self.method)) >= self.config.batch_size:
+            if resamples and len(select_groups(rollouts, self.method)) >= self.config.batch_size:
                 break
-        if "greedy" in self.method.requirements():
+        if "greedy" in self.wanted:
             self.add_greedy(rollouts)
         if self.pool is not None:
             self.pool.record(rollouts)
-        self.written = Written.by(self.weights, rollouts)
+        if self.samples_itself:
+            self.written, self.wrote_with = {tokens_of(r) for r in rollouts}, sums_of(self.weights)
         return rollouts
 
     def wrote(self, rollouts: Sequence[Rollout]) -> bool:
         """Whether the policy, as it is, wrote these in the last `collect`: their log-probs are its
         own then."""
-        return self.samples_itself and self.written.still(self.weights, rollouts)
+        unchanged = self.written.issuperset(tokens_of(r) for r in rollouts)
+        return self.samples_itself and unchanged and self.wrote_with == sums_of(self.weights)
 
     def problems(self, step: int, seed: int) -> list[Problem]:
         """Prompts of a step: the pool's next, or new ones from the task. (A curriculum may look at
@@ -120,11 +98,12 @@ class RolloutSource:
         return self.pool.draw(count) if self.pool else sampled(self.task, seed, count, levels)
 
     def sample(
-        self, problems: Sequence[Problem], n: int | None = None, **how: Any
+        self, problems: Sequence[Problem], n: int | None = None, **changes: Unpack[Sampling]
     ) -> list[Rollout]:
-        """`n` rewarded completions of each problem from the engine; see `collect_rollouts`."""
+        """`n` rewarded completions of each problem from the engine, as the run asks for them but
+        for these `changes`."""
         rollout = self.config.rollout
-        defaults: dict[str, Any] = {
+        own: Sampling = {
             "max_new_tokens": rollout.max_new_tokens,
             "max_turns": rollout.max_turns,
             "turn_tokens": rollout.turn_tokens,
@@ -132,10 +111,10 @@ class RolloutSource:
             "version": self.version,
             "rewards": self.rewards,
             "chat": self.config.model.chat,
-            "stop": rollout.stop,
+            "stop": self.stop,
         }
-        n, how = n or rollout.group_size, defaults | how
-        return collect_rollouts(self.engine, self.tokenizer, self.task, problems, n, **how)
+        what = self.engine, self.tokenizer, self.task, problems, n or rollout.group_size
+        return collect_rollouts(*what, **(own | changes))
 
     def add_greedy(self, rollouts: Sequence[Rollout]) -> None:
         """Write into every rollout what the greedy completion of its prompt earns (ReMax)."""
@@ -167,6 +146,20 @@ class RolloutSource:
         if self.pool is not None:
             self.pool.load(state["pool"])
         self.load_engine()
+
+
+def tokens_of(rollout: Rollout) -> tuple[Any, ...]:
+    """What a policy read and wrote, and its log-probs: whoever edits a rollout changes this."""
+    lists = rollout.prompt_ids, rollout.token_ids, rollout.logps, rollout.forced or ()
+    return tuple(map(tuple, lists))
+
+
+def sums_of(model: nn.Module) -> list[float]:
+    """The sum of every parameter, in float64: whoever changes a weight changes this.
+
+    A tensor's version counter misses fused steps.
+    """
+    return torch.stack([p.detach().sum(dtype=torch.float64) for p in model.parameters()]).tolist()
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from rlbook.objectives import Loss, Method, Totals, policy_loss, topk_divergence, totals_of
 from rlbook.objectives import value_loss as clipped_value_loss
-from rlbook.policy import TokenStats
+from rlbook.policy import TokenStats, token_stats
 from rlbook.training.batch import TrainBatch
 from rlbook.training.config import OptimizerConfig
 from rlbook.training.critic import Critic
@@ -44,8 +44,14 @@ def train_step(
     optimizer.zero_grad(set_to_none=True)
     parts = []
     for _, micro in parallel.micro_batches(batch, micro_batch_tokens):
-        stats = parallel.token_stats(
-            model, micro, temperature, method.entropy_bonus != 0, micro.topk_ids
+        stats = parallel.call(
+            token_stats,
+            model,
+            micro.ids,
+            micro.mask,
+            temperature,
+            entropy_grad=method.entropy_bonus != 0,
+            topk_ids=micro.topk_ids,
         )
         loss = batch_loss(method, stats, micro, totals)
         loss.loss.backward()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from rlbook.policy import load_policy
 from rlbook.policy.adapters import adapted, add_adapter, start_adapter
 from rlbook.policy.loading import base_name, cut_policy
 from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
+from rlbook.tasks.registry import question
 from rlbook.training.batch import Rollout
 from rlbook.training.checkpoint import load_checkpoint, save_checkpoint
 from rlbook.training.config import Kind, RunConfig
@@ -21,9 +22,9 @@ from rlbook.training.filter import Patience, select_groups
 from rlbook.training.judge import labeller
 from rlbook.training.learner import Learner
 from rlbook.training.metrics import rollout_metrics
-from rlbook.training.pool import question
 from rlbook.training.resume import described, saved_run
 from rlbook.training.rewards import Reward, rewards_of
+from rlbook.training.rollouts import Sampling
 from rlbook.training.seams import check_given, measured
 from rlbook.training.source import RolloutSource
 
@@ -102,8 +103,7 @@ class Trainer:
         policy = policy_of(config, policy)
         self.model, self.tokenizer = policy
         self.source = self.source_class(config, self.task, rewards, policy, engine)
-        how: dict[str, Any] = {"sampler": self.source.weights, "wrote": self.source.wrote}
-        self.learner = self.learner_class(config, self.model, **how)
+        self.learner = self.learner_class(config, self.model, sampler=self.source.weights)
         self.asked: Set[str] = set()  # the prompts of the step before
         self.patience = Patience(self.method, rewards[0], config.patience)
 
@@ -128,11 +128,11 @@ class Trainer:
                 "rlbook.evaluation.evaluate_run), or set it to 0"
             )
         metrics = rollout_metrics(rollouts, self.version, labeller(self.task))
-        asked = self.questions(r.problem for r in rollouts)
+        asked = self.questions({r.group: r.problem for r in rollouts}.values())
         metrics["asked_again"] = mean(one in self.asked for one in asked)
         self.asked = asked
         used = select_groups(rollouts, self.method)[: self.config.batch_size]
-        metrics |= self.learner.learn(used)
+        metrics |= self.learner.learn(used, self.source.wrote(used))
         if self.step % self.config.rollout.sync_every == 0:
             self.sync()
         if self.measure and every and self.step % every == 0:
@@ -157,9 +157,11 @@ class Trainer:
         """Give the sampler the current weights."""
         self.source.sync(self.model, self.version)
 
-    def sample(self, problems: Sequence[Problem], **how: Any) -> list[Rollout]:
+    def sample(
+        self, problems: Sequence[Problem], n: int | None = None, **changes: Unpack[Sampling]
+    ) -> list[Rollout]:
         """`n` rewarded completions of each problem; see `RolloutSource.sample`."""
-        return self.source.sample(problems, **how)
+        return self.source.sample(problems, n, **changes)
 
     @property
     def step(self) -> int:

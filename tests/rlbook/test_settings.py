@@ -220,7 +220,7 @@ class Recorded(Trainer):
     def __init__(self, *arguments, **seams):
         super().__init__(*arguments, evaluate=evaluate_run, **seams)
         self.seen, prepare = {}, self.learner.prepare
-        self.learner.prepare = lambda rollouts: self.keep("batch", prepare(rollouts))
+        self.learner.prepare = lambda *given: self.keep("batch", prepare(*given))
 
     def keep(self, what, batch):
         self.seen[f"{what} of step {self.step + 1}"] = batch
@@ -355,12 +355,12 @@ def test_no_forward_pass_is_wider_than_micro_batch_tokens(
     """A row that is longer than that goes alone."""
     sizes = []
 
-    def watch(self, model, micro, *how):
-        sizes.append(micro.ids.numel() if len(micro) > 1 else 0)
-        return token_stats(self, model, micro, *how)
+    def watch(self, score, model, ids, *rest, **options):
+        sizes.append(ids.numel() if len(ids) > 1 else 0)
+        return call(self, score, model, ids, *rest, **options)
 
-    token_stats = LocalProcess.token_stats
-    monkeypatch.setattr(LocalProcess, "token_stats", watch)
+    call = LocalProcess.call
+    monkeypatch.setattr(LocalProcess, "call", watch)
     config = RunConfig(method=PLAIN, **little, micro_batch_tokens=tokens)
     Trainer(config, little_policy(), task=parity).train_one()
     assert max(sizes) <= tokens

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlbook.objectives import totals_of
+from rlbook.policy import token_stats
 from rlbook.policy.prefixes import why_whole
 from rlbook.training import Rollout, TrainBatch, Trainer, micro_batch_rows
 from rlbook.training.parallel import LOCAL
@@ -66,10 +67,11 @@ def prefixes(rollouts: Sequence[Rollout]) -> set[tuple[int, ...]]:
 
 def gradient(trainer: Trainer, batch: TrainBatch) -> Tensor:
     """The gradient of the method's loss on a batch, as one vector, without the update."""
-    totals, settings = totals_of(batch.mask, batch.groups), trainer.config.optimizer
+    config, totals = trainer.config, totals_of(batch.mask, batch.groups)
+    limit, temperature = config.optimizer.micro_batch_tokens, config.rollout.temperature
     trainer.model.zero_grad()
-    for _, micro in LOCAL.micro_batches(batch, settings.micro_batch_tokens):
-        stats = LOCAL.token_stats(trainer.model, micro, trainer.config.rollout.temperature)
+    for _, micro in LOCAL.micro_batches(batch, limit):
+        stats = token_stats(trainer.model, micro.ids, micro.mask, temperature)
         batch_loss(trainer.method, stats, micro, totals).loss.backward()
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
 

@@ -192,8 +192,9 @@ def on_every_node(argv: Sequence[str], folder: str, cuda: bool) -> list[Report]:
 
     def there(visited: str, function: Callable[..., Any], gpus: int = 0) -> Any:
         place = NodeAffinitySchedulingStrategy(visited, soft=False)
-        how = {"num_cpus": 0, "num_gpus": gpus, "scheduling_strategy": place, "max_retries": 0}
-        return ray.remote(function).options(**how)
+        return ray.remote(function).options(
+            num_cpus=0, num_gpus=gpus, scheduling_strategy=place, max_retries=0
+        )
 
     with connected():
         nodes = [node for node in ray.nodes() if node["Alive"]]

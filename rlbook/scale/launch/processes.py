@@ -212,10 +212,15 @@ def visit(argv: Sequence[str], folder: str, env: Mapping[str, str]) -> Report:
     elif not shutil.which(argv[0]):
         report.wrong["python"] = f"there is no {argv[0]}"
     else:
-        how: Any = {"capture_output": True, "text": True, "timeout": VISIT_SECONDS}
         try:
-            own = {**os.environ, **ONE_THREAD, **env}
-            done = subprocess.run(argv, cwd=folder, env=own, **how)
+            done = subprocess.run(
+                argv,
+                cwd=folder,
+                env={**os.environ, **ONE_THREAD, **env},
+                capture_output=True,
+                text=True,
+                timeout=VISIT_SECONDS,
+            )
             found = json.loads(done.stdout.splitlines()[-1])
             report.values |= found["values"]
             report.wrong |= found["wrong"]

@@ -42,7 +42,8 @@ class Watched:
         self.command, self.name, self.limits = command, command.name, limits
         self.logs = [layout.logs / f"{name}.log" for name in command.members]
         self.processes: Sequence[Process] = []
-        self.deaths: list[float] = []  # times, on the monotonic clock
+        self.deaths: list[float] = []  # on the clock of its life, which stands while it hangs
+        self.hung = 0.0  # seconds for which that clock has stood
         self.vain, self.update = 0, -1  # the last deaths at one update, and which that was
         self.failed: list[int] = []  # ranks that ended the command by themselves
         self.start_at = self.started = 0.0
@@ -85,12 +86,12 @@ class Watched:
         Deaths count by the clock, and against progress: at one update, or before a sign of life.
         Who is lost with a machine could not help it, and counts by the clock alone.
         """
-        self.deaths.append(now)
+        self.deaths.append(now - self.hung)
         lived = self.life.look(now) > self.started
         if code != LOST:
             self.vain = 1 if lived and update != self.update else self.vain + 1
             self.update = update
-        recent = sum(now - death <= self.limits.window for death in self.deaths)
+        recent = sum(self.deaths[-1] - death <= self.limits.window for death in self.deaths)
         self.start_at = now + min(FIRST_DELAY * 2 ** (recent - 1), LONGEST_DELAY)
         if recent <= self.limits.max_deaths and self.vain < self.limits.max_vain:
             return None
@@ -108,8 +109,8 @@ class Watched:
         return next(iter(last_error(logs[0]).splitlines()[::-1]), "")
 
     def hang(self, seconds: float) -> None:
-        """End it. So long a silence is not time in which it lived: it forgives no earlier death."""
-        self.deaths = [death + seconds for death in self.deaths]
+        """End it after so long a silence, in which no earlier death has become an old one."""
+        self.hung += seconds
         self.signal(signal.SIGKILL)
         self.wait(LAST_SECONDS)
 

@@ -130,12 +130,12 @@ class Batches:
     def again(self, ticket: int) -> None:
         """Its request failed: credit back, asked again."""
         self.counters.events["failed_requests"] += 1
-        self.pacing.refund(ticket)
+        self.pacing.release(ticket)
         self.waiting.append(ticket)
 
     def give_up(self, ticket: int) -> None:
         """Its prompt is refused: credit back, not asked again."""
-        self.pacing.refund(ticket)
+        self.pacing.release(ticket)
         self.leave(ticket, [], "refused_requests")
 
     def accept(self, ticket: int, rollouts: list[Rollout], seconds: float) -> None:
@@ -161,7 +161,7 @@ class Batches:
 
     def reject(self, ticket: int, rollouts: Sequence[Rollout]) -> None:
         """A group has nothing to teach: credit back."""
-        self.pacing.refund(ticket)
+        self.pacing.release(ticket)
         self.leave(ticket, rollouts, "rejected")
         if not self.silent:
             self.show(rollouts)

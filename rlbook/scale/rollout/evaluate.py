@@ -26,8 +26,8 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.process import say
 from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
+from rlbook.tasks.registry import question
 from rlbook.training import Rollout, RunLog
-from rlbook.training.pool import question
 
 if TYPE_CHECKING:
     from rlbook.scale.generate.client import GeneratorClient

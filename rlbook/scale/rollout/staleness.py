@@ -83,7 +83,7 @@ class Pacing:
         self.started[ticket] = version
 
     def finish(self, ticket: int, oldest: int) -> bool:
-        """Accept a finished group by the oldest version that wrote a token of it, or refund it.
+        """Accept a finished group by the oldest version that wrote a token of it, or release it.
 
         That may be lower than the one it was started on. False: it has become too old.
         """
@@ -92,11 +92,11 @@ class Pacing:
         place = list(self.started).index(ticket) if self.late == "wait" else 0
         if self._in_time(self.batch, place, oldest):
             return True
-        self.refund(ticket)
+        self.release(ticket)
         return False
 
-    def refund(self, ticket: int) -> None:
-        """Take back the credit of a group that was rejected, or whose request failed."""
+    def release(self, ticket: int) -> None:
+        """Free the place of a group: it is trained, rejected, too old, or its request failed."""
         del self.started[ticket]
         self.finished.discard(ticket)
 
@@ -111,13 +111,13 @@ class Pacing:
         return chosen if self.late == "drop" or all(later) else []
 
     def close_batch(self, tickets: Iterable[int]) -> list[int]:
-        """Count these groups as the batch; returns those it made too old, which are refunded."""
+        """Count these groups as the batch; returns those it made too old, released too."""
         for ticket in tickets:
-            self.refund(ticket)
+            self.release(ticket)
         self.batch += 1
         late = [t for t, oldest in self.started.items() if not self._in_time(self.batch, 0, oldest)]
         for ticket in late:
-            self.refund(ticket)
+            self.release(ticket)
         return late
 
     def _in_time(self, batch: int, place: int, version: int) -> bool:

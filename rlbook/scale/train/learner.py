@@ -40,9 +40,9 @@ class ShardedLearner(Learner):
         super().__init__(config, self.policy, ranks, reference=frozen)
         self.checkpoints = Checkpoints(layout, ranks, config.checkpoint.keep)
 
-    def prepare(self, rollouts: Sequence[Rollout]) -> TrainBatch:
+    def prepare(self, rollouts: Sequence[Rollout], fresh: bool = False) -> TrainBatch:
         """Rollouts as tensors, each token with its staleness in versions."""
-        return self.builder.make_batch(rollouts, version=self.step)
+        return self.builder.make_batch(rollouts, fresh, version=self.step)
 
     def begin_save(self, orchestrator: dict) -> None:
         """Have a checkpoint with the orchestrator's state written; see `Checkpoints.settle`."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, cast
 
 import torch
 import torch.distributed as dist
@@ -17,11 +17,10 @@ from transformers import PreTrainedModel
 
 from rlbook.scale.config import TrainConfig
 from rlbook.training.batch import balance, lengths_of
-from rlbook.training.parallel import AnyBatch, LocalProcess, Rows
+from rlbook.training.parallel import AnyBatch, Arguments, LocalProcess, Result, Rows
 
 TENSOR_LIMIT = timedelta(minutes=10)  # a collective on GPUs that takes longer never ends
 WORD_LIMIT = timedelta(hours=1)  # rank 0 may send weights for minutes while the others wait
-Result = TypeVar("Result")
 
 
 class Ranks(LocalProcess):
@@ -72,7 +71,11 @@ class Ranks(LocalProcess):
             yield part
 
     def call(
-        self, score: Callable[..., Result], model: nn.Module, *arguments: object, **how: object
+        self,
+        score: Callable[Concatenate[Any, Arguments], Result],
+        model: nn.Module,
+        *arguments: Arguments.args,
+        **options: Arguments.kwargs,
     ) -> Result:
         """`score` of a policy that is spread over the ranks."""
         if self.accumulate:
@@ -80,7 +83,7 @@ class Ranks(LocalProcess):
             copies = self.shards < self.count
             sums = sharded.set_requires_all_reduce if copies else sharded.set_requires_gradient_sync
             sums(self.last)
-        return cast(Any, model).score(score, *arguments, **how)
+        return cast(Result, cast(Any, model).score(score, *arguments, **options))
 
     def whole(self, model: nn.Module, part: Tensor) -> Tensor:
         """The sum of all ranks' parts; the model is sharded again."""
@@ -134,8 +137,8 @@ def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> Non
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
 
-    def score(function: Callable[..., Result], *arguments: Any, **how: Any) -> Result:
-        return function(policy, *arguments, fp32_head=config.fp32_head, **how)
+    def score(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+        return function(policy, *arguments, fp32_head=config.fp32_head, **options)
 
     cast(Any, policy).score = score
     fsdp.register_fsdp_forward_method(policy, "score")
@@ -143,10 +146,10 @@ def shard(policy: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> Non
 
 def join_process_group(device: str, limit: timedelta = TENSOR_LIMIT) -> None:
     """Meet the ranks that the environment names, as for torchrun; without any, be the only one."""
-    backend, alone = "gloo", {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    alone: Any = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    backend = "gloo"
     if device == "cuda":
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
         backend = "cpu:gloo,cuda:nccl"
-    how: Any = {} if "RANK" in os.environ else alone
-    dist.init_process_group(backend, timeout=limit, **how)
+    dist.init_process_group(backend, timeout=limit, **({} if "RANK" in os.environ else alone))

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from time import monotonic
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -64,7 +63,8 @@ class WeightSync:
         self.planned = push_seconds(config, parameters)
         self.due: list[GeneratorClient] = []
         # Of generators, by URL: a process that is started again has another one.
-        self.vain: dict[str, int] = {}  # probes that were not passed; 0 once one was
+        self.verified: set[str] = set()  # whose last probe was right
+        self.wrong: Counter[str] = Counter()  # probes in vain, one after the other
         self.failures: Counter[str] = Counter()
         self.retry_at: dict[str, float] = {}
         self.clients = clients_of(config, layout) if self.ranks.first else []
@@ -139,13 +139,12 @@ class WeightSync:
         try:
             async with asyncio.timeout(SILENCE):
                 if (own := await client.version()) is None:
-                    if self.vain.get(client.url) == 0:  # started again, or a broken update
-                        del self.vain[client.url]
+                    self.verified.discard(client.url)  # started again, or a broken update
                     return await client.healthy()
         except (TimeoutError, GenerationFailed, RequestRefused) as error:
             self.failed(client, str(error) or f"no answer within {SILENCE:g} s")
             return False
-        return own < self.learner.step or self.vain.get(client.url, 0) > 0
+        return own < self.learner.step or self.wrong[client.url] > 0
 
     def deliver(self) -> None:
         """Give the learner's weights to the generators that are due, and verify the new ones.
@@ -161,8 +160,8 @@ class WeightSync:
         if gaps := self.gaps(self.ranks.share(probes)):
             if self.ranks.first:
                 self.runner.run(self.judge(gaps))
-            known = [self.vain[c.url] for c in self.clients if c.url in self.vain]
-            if self.ranks.share(min(known, default=0) >= MOST_WRONG):
+            probed = (c.url for c in self.clients if c.url in self.verified | self.wrong.keys())
+            if self.ranks.share(min((self.wrong[url] for url in probed), default=0) >= MOST_WRONG):
                 raise WrongWeights(
                     f"{', '.join(gaps)}: no generator computes with the weights that it is sent: "
                     "check model.policy, dtypes and versions there"
@@ -185,7 +184,7 @@ class WeightSync:
 
         Its engine answers nobody meanwhile: that it lives is shown for it, as for this process.
         """
-        version, fresh = self.learner.step, self.vain.get(client.url) != 0
+        version, fresh = self.learner.step, client.url not in self.verified
         # An adapter is nothing at first, so that a probe says little of it: there are some more.
         probed = fresh or (self.transport.adapter and version.bit_count() == 1)
         async with beating(self.ranks.alive, client.heartbeat):
@@ -221,9 +220,13 @@ class WeightSync:
         """Completions of a prompt of arbitrary tokens: there, two policies differ most."""
         vocabulary, config = self.learner.policy.config.vocab_size, self.config
         prompt = [7919 * (i + 1) % vocabulary for i in range(PROMPT_TOKENS)]
-        how: Any = {"max_new_tokens": TOKENS, "temperature": config.rollout.temperature}
-        copies = min(COPIES, config.generate.slots)
-        written = await client.complete_at(self.learner.step, prompt, copies, **how)
+        written = await client.complete_at(
+            self.learner.step,
+            prompt,
+            min(COPIES, config.generate.slots),
+            max_new_tokens=TOKENS,
+            temperature=config.rollout.temperature,
+        )
         problem = Problem("probe", "", "")
         return [
             Rollout(problem, 0, prompt, c.token_ids, c.logps, [0] * len(c.token_ids), "length", "")
@@ -232,11 +235,10 @@ class WeightSync:
 
     def gaps(self, probes: Mapping[str, Sequence[Rollout]]) -> dict[str, float]:
         """Mean |log π_trainer − log π_generator| of probes, by URL; scored on all ranks."""
-        settings = self.config.rollout.temperature, self.config.optimizer.micro_batch_tokens
         gaps = {}
         for url, rollouts in probes.items():
             batch = collate(rollouts).to(self.ranks.device)
-            logp = self.ranks.logprobs(self.learner.policy, batch, *settings)
+            logp = self.learner.logprobs(batch)
             gaps[url] = float((logp - batch.logp_sampler)[batch.mask].abs().mean())
         return gaps
 
@@ -246,9 +248,12 @@ class WeightSync:
         tolerance = max(TOLERANCE[str(part.dtype)] for part in parts)
         for client in (client for client in self.due if client.url in gaps):
             if (gap := gaps[client.url]) <= tolerance:
-                self.vain[client.url] = self.failures[client.url] = 0
+                self.verified.add(client.url)
+                del self.wrong[client.url]
+                self.failures[client.url] = 0
                 continue
-            self.vain[client.url] = self.vain.get(client.url, 0) + 1
+            self.verified.discard(client.url)
+            self.wrong[client.url] += 1
             with suppress(GenerationFailed, RequestRefused):
                 await client.name_weights(None)
             self.failed(

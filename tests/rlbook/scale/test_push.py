@@ -296,7 +296,7 @@ def test_a_generator_that_computes_with_other_weights_is_asked_by_nobody(fleet):
     judged(generators, 2)
     assert (bad.weights, good.weights) == (2, 2)
     generators.now.now = 11.0
-    assert behind(generators, 2) == [] and generators.vain == {"bad": 0, "good": 0}
+    assert behind(generators, 2) == [] and generators.verified == {"bad", "good"}
 
 
 def test_one_that_cannot_be_told_is_not_taken_for_right(fleet):

@@ -195,7 +195,7 @@ class World:
             self.next_ticket += fresh
             self.pacing.start(ticket, min(known))
             if self.happens(0.1):  # the request fails at once
-                self.pacing.refund(ticket)
+                self.pacing.release(ticket)
                 self.again.append(ticket)
                 return
             # Between question and request the server may have been replaced by an older one.
@@ -221,7 +221,7 @@ class World:
 
     def leave(self, ticket):
         del self.groups[ticket]
-        self.pacing.refund(ticket)
+        self.pacing.release(ticket)
 
     def form(self):
         self.pacing.keep_pace(self.version)

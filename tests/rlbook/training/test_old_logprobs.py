@@ -17,6 +17,10 @@ def trainer():
     return Trainer(RunConfig(method=method, steps=9, prompts=4, max_new_tokens=40, lr=1e-3))
 
 
+def read_after_another_prompt(trainer):
+    return [replace(r, prompt_ids=r.prompt_ids[:1] + r.prompt_ids) for r in trainer.collect()]
+
+
 def hotter(trainer):
     return trainer.sample(trainer.source.problems(0, 3), temperature=1.3, seed=1)
 
@@ -57,7 +61,7 @@ def after_a_fused_step_by_hand(trainer):
 
 
 FOREIGN = [
-    *(hotter, with_other_logps, edited_in_place, after_an_update),
+    *(read_after_another_prompt, hotter, with_other_logps, edited_in_place, after_an_update),
     *(weights_changed_by_hand, after_a_fused_step_by_hand),
 ]
 
@@ -65,7 +69,7 @@ FOREIGN = [
 def distances(trainer, rollouts):
     """Mean |log π_old - log π| now, and the same of what the sampler reported."""
     torch.manual_seed(0)
-    batch = trainer.learner.prepare(rollouts)
+    batch = trainer.learner.prepare(rollouts, trainer.source.wrote(rollouts))
     now = trainer.learner.logprobs(batch)[batch.mask]
     return [
         float((logp[batch.mask] - now).abs().mean())

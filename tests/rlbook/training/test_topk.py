@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rlbook.objectives import METHODS, DivergenceMask
+from rlbook.policy import token_stats
 from rlbook.training import RunConfig, Trainer
-from rlbook.training.parallel import LOCAL
 from rlbook.training.step import divergence_of
 
 
@@ -40,7 +40,7 @@ def test_with_the_whole_vocabulary_the_divergence_is_the_exact_one(
     was = distributions(before, batch, 0.8)
     trainer.learner.update(batch)
     now = distributions(trainer.model, batch, 0.8)
-    stats = LOCAL.token_stats(trainer.model, batch, 0.8, topk_ids=batch.topk_ids)
+    stats = token_stats(trainer.model, batch.ids, batch.mask, 0.8, topk_ids=batch.topk_ids)
     found = divergence_of(method, stats, batch)[batch.mask].double()
     wanted = exact(kind, was, now)
     assert wanted.max() > 0.1
@@ -56,7 +56,7 @@ def test_few_tokens_see_less_than_all_and_more_than_the_sampled_one(little_polic
         batch = trainer.learner.prepare(trainer.collect())
         weights = {n: w + 0.05 * torch.sign(w) for n, w in trainer.model.state_dict().items()}
         trainer.model.load_state_dict(weights)
-        stats = LOCAL.token_stats(trainer.model, batch, 1.0, topk_ids=batch.topk_ids)
+        stats = token_stats(trainer.model, batch.ids, batch.mask, topk_ids=batch.topk_ids)
         found[k] = divergence_of(method, stats, batch)[batch.mask]
         sampled = (stats.logp.exp() - batch.logp_old.exp()).abs()[batch.mask]
         assert (found[k] >= sampled - 1e-5).all()

@@ -301,7 +301,12 @@ def test_dynamic_sampling_draws_other_prompts_until_the_batch_is_full(
     source = loop.source = Rounds(config, parity, loop.source.rewards, little_policy())
     source.rounds, source.make, source.asked = rounds, make_rollout, []
     learn = loop.learner.learn
-    loop.learner.learn = lambda used: learned.extend(sorted({r.group for r in used})) or learn(used)
+
+    def learned_from(used, fresh):
+        learned.extend(sorted({r.group for r in used}))
+        return learn(used, fresh)
+
+    loop.learner.learn = learned_from
     with nullcontext() if trained else pytest.warns(RuntimeWarning, match="no update"):
         metrics = loop.train_one()
     assert len(source.asked) == len(set(source.asked)) == asked
