@@ -292,10 +292,17 @@ def translate(words: Sequence[str]) -> None:
     rollout, optimizer = run.rollout, run.optimizer
     played = environment(run.data.task) is not None
     turns = Turns(rollout.max_turns, rollout.turn_tokens, run.data.reward or "") if played else None
-    lengths = rollout.group_size, rollout.max_new_tokens
-    said = written(run.method, asked.to, *lengths, asked.plugin, turns)
-    counts = (rollout.prompts, rollout.group_size, optimizer.minibatches, optimizer.epochs)
-    sizes = BatchSizes(*counts, asked.ranks, asked.micro_batch)
+    said = written(
+        run.method, asked.to, rollout.group_size, rollout.max_new_tokens, asked.plugin, turns
+    )
+    sizes = BatchSizes(
+        rollout.prompts,
+        rollout.group_size,
+        optimizer.minibatches,
+        optimizer.epochs,
+        asked.ranks,
+        asked.micro_batch,
+    )
     print(translation_text(said, sizes.settings(asked.to)))
 
 

@@ -108,8 +108,10 @@ class Sampler:
             raise ValueError(f"n must be at least 1, got {n}")
         repeated = [prompt for prompt in prompts for _ in range(n)]
         own = [self.eos_id] if isinstance(self.eos_id, int) else self.eos_id
-        draws = (temperature, seed, generator, self.texts)
-        return sample(self.model, repeated, max_new_tokens, [*own, *stop], *draws)
+        ends = [*own, *stop]
+        return sample(
+            self.model, repeated, max_new_tokens, ends, temperature, seed, generator, self.texts
+        )
 
 
 @torch.inference_mode()

@@ -113,8 +113,10 @@ class RolloutSource:
             "chat": self.config.model.chat,
             "stop": self.stop,
         }
-        what = self.engine, self.tokenizer, self.task, problems, n or rollout.group_size
-        return collect_rollouts(*what, **(own | changes))
+        n = n or rollout.group_size
+        return collect_rollouts(
+            self.engine, self.tokenizer, self.task, problems, n, **(own | changes)
+        )
 
     def add_greedy(self, rollouts: Sequence[Rollout]) -> None:
         """Write into every rollout what the greedy completion of its prompt earns (ReMax)."""

@@ -185,16 +185,24 @@ class Trainer:
         A step's folder is a Hugging Face model folder: `load_policy` takes it, or the run's.
         """
         run = {"config": self.config.to_dict(), "given": described(self.given)}
-        state = run | self.learner.state() | self.source.state() | {"asked": sorted(self.asked)}
-        policy = (self.model, self.tokenizer)
-        return save_checkpoint(Path(folder), policy, self.others(), self.learner.optimizers, state)
+        policy, optimizers = (self.model, self.tokenizer), self.learner.optimizers
+        return save_checkpoint(Path(folder), policy, self.others(), optimizers, run | self.rest())
+
+    def rest(self) -> dict[str, Any]:
+        """What training changes besides weights and moments, JSON-safe."""
+        return self.learner.state() | self.source.state() | {"asked": sorted(self.asked)}
+
+    def load_rest(self, rest: dict[str, Any]) -> None:
+        """Go on from `rest()`, the weights being loaded already."""
+        self.learner.load_state(rest)
+        self.source.load_state(rest)
+        self.asked = set(rest.get("asked", ()))
 
     def state_dict(self) -> dict[str, Any]:
         """What training changes, as `save` writes it: weights, moments and all the rest."""
         optimizers = {name: o.state_dict() for name, o in self.learner.optimizers.items()}
         models = {name: m.state_dict() for name, m in self.models().items()}
-        rest = self.learner.state() | self.source.state() | {"asked": sorted(self.asked)}
-        return {"models": models, "optimizers": optimizers, "rest": rest}
+        return {"models": models, "optimizers": optimizers, "rest": self.rest()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict()` of a trainer of the same run."""
@@ -202,9 +210,7 @@ class Trainer:
             model.load_state_dict(state["models"][name])
         for name, optimizer in self.learner.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
-        self.learner.load_state(state["rest"])
-        self.source.load_state(state["rest"])
-        self.asked = set(state["rest"]["asked"])
+        self.load_rest(state["rest"])
 
     def models(self) -> dict[str, nn.Module]:
         """All models of the run that change while it goes on."""
@@ -229,7 +235,5 @@ class Trainer:
         trainer = cls(config or saved, **given)
         models, optimizers = trainer.others(), trainer.learner.optimizers
         load_checkpoint(Path(folder), trainer.model, models, optimizers)
-        trainer.learner.load_state(state)
-        trainer.source.load_state(state)
-        trainer.asked = set(state.get("asked", ()))
+        trainer.load_rest(state)
         return trainer

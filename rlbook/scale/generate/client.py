@@ -222,10 +222,14 @@ def clients_of(config: ScaleConfig, layout: Layout) -> list[GeneratorClient]:
     generate, run_id = config.generate, layout.run_id.read_text()
 
     def client(name: str) -> GeneratorClient:
-        heartbeat = Heartbeat(layout.alive(name), SERVER_SILENCE)
-        where = layout.server(name)
-        given = generate.token, generate.timeout, heartbeat, takes_adapters(config)
-        return GeneratorClient(where, run_id, *given)
+        return GeneratorClient(
+            layout.server(name),
+            run_id,
+            generate.token,
+            generate.timeout,
+            heartbeat=Heartbeat(layout.alive(name), SERVER_SILENCE),
+            adapter=takes_adapters(config),
+        )
 
     return [client(f"generator{i}") for i in range(generate.count)]
 

@@ -309,9 +309,15 @@ class Budget:
         slower = 2 if generate.colocated and generate.max_staleness else 1
         fixed, each = (slower * seconds for seconds in self.decode_costs)
         update = slower * self.update_seconds * self.ranks / self.tokens_per_update
-        sizes = generate.count, self.ranks, generate.slots
-        pauses = self.push_seconds + self.sleep_seconds
-        return Cluster(*sizes, fixed, each, update_per_token=update, sync=pauses)
+        return Cluster(
+            generate.count,
+            self.ranks,
+            generate.slots,
+            fixed,
+            each,
+            update_per_token=update,
+            sync=self.push_seconds + self.sleep_seconds,
+        )
 
     @cached_property
     def simulation(self) -> PipelineRun:

@@ -141,8 +141,9 @@ class GroupSampler:
                 written = await self.engine.complete(
                     prompt, n, max_new_tokens=limit, temperature=usual
                 )
-            given = [problem], [prompt], written, n
-            rollouts = rollouts_of(self.tokenizer, *given, first_group=group, stop=self.stop)
+            rollouts = rollouts_of(
+                self.tokenizer, [problem], [prompt], written, n, first_group=group, stop=self.stop
+            )
             await asyncio.gather(*map(judge, rollouts))
             return rollouts
 
