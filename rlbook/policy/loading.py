@@ -1,5 +1,6 @@
 """Load a policy: an ordinary Hugging Face model and its tokenizer."""
 
+import copy
 import json
 import os
 import socket
@@ -7,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 from urllib.parse import urlparse
 from urllib.request import getproxies
 
@@ -148,6 +149,11 @@ def empty_policy(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrained
         model.generation_config = GenerationConfig.from_pretrained(folder)
     model.eval()
     return model
+
+
+def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """The model as it is now, for ever."""
+    return cast(PreTrainedModel, copy.deepcopy(model).requires_grad_(False).eval())
 
 
 def materialise(model: PreTrainedModel, device: torch.device) -> None:

@@ -35,7 +35,7 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.process import published
 from rlbook.scale.rollout.staleness import Pacing
 from rlbook.tasks import Environment, Problem, Task, get_task, held_out_problems
-from rlbook.training import Rollout, TrainBatch
+from rlbook.training import Rollout
 from rlbook.training.chat import Dialect, encode
 from rlbook.training.checkpoint import save_policy
 from rlbook.training.config import derive_seed
@@ -150,16 +150,17 @@ class Generator:
 
 
 class Learner(training.Learner):
-    """Learns batches that older weights may have written; `step` counts them."""
+    """Learns batches that older weights may have written; `step` counts them.
+
+    A token's staleness decides nothing: the loss takes its ratio to the log-prob that its writer
+    reported, whoever that was.
+    """
+
+    measures_staleness = True
 
     def __init__(self, config: ScaleConfig):
         model, self.tokenizer = policy_of(config)
         super().__init__(config, model)
-
-    def prepare(self, rollouts: Sequence[Rollout], fresh: bool = False) -> TrainBatch:
-        """Rollouts as tensors, each token with its staleness. It decides nothing: the loss takes
-        its ratio to the log-prob that its writer reported, whoever that was."""
-        return self.builder.make_batch(rollouts, fresh, version=self.step)
 
     def weights(self) -> dict[str, Tensor]:
         """Copies by name, adapters merged; a head that is tied to the embedding has its own."""

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from rlbook.objectives import Method, estimator_state, load_estimator_state
 from rlbook.policy.adapters import adapted
+from rlbook.policy.loading import frozen_copy
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, minibatches
 from rlbook.training.config import RunConfig, derive_seed
 from rlbook.training.critic import Critic, explained_variance
 from rlbook.training.metrics import batch_metrics, silent_metrics, update_metrics
 from rlbook.training.parallel import LOCAL, LocalProcess, as_policy
 from rlbook.training.prepare import BatchBuilder, usable
-from rlbook.training.source import frozen_copy
 from rlbook.training.step import adamw, critic_step, train_step, warm_up
 
 __all__ = ["Learner"]
@@ -39,6 +39,8 @@ class Learner:
     by default the model without its adapter, or, if it has none, a copy of it as it is now;
     `sampler` the policy that writes the completions, where it is not the model itself.
     """
+
+    measures_staleness = False  # of each token, in steps, where older weights may have written it
 
     def __init__(
         self,
@@ -93,7 +95,8 @@ class Learner:
 
     def prepare(self, rollouts: Sequence[Rollout], fresh: bool = False) -> TrainBatch:
         """Rollouts as tensors with everything the method's loss needs."""
-        return self.builder.make_batch(rollouts, fresh)
+        version = self.step if self.measures_staleness else None
+        return self.builder.make_batch(rollouts, fresh, version)
 
     def updates(self, batch: TrainBatch) -> dict[str, float]:
         """Every pass over a batch, minibatch by minibatch; returns the metrics of them all."""

@@ -2,16 +2,14 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rlbook.objectives import Method, estimate, imitation_weights, token_rewards
+from rlbook.objectives import estimate, imitation_weights, token_rewards
 from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.policy import logprobs, token_stats, topk_logprobs
 from rlbook.policy.adapters import without_adapter
@@ -23,7 +21,6 @@ from rlbook.training.parallel import LOCAL, LocalProcess
 __all__ = ["BatchBuilder"]
 
 
-@dataclass
 class BatchBuilder:
     """Turns rollouts into a `TrainBatch` with the advantages of the run's method.
 
@@ -31,21 +28,23 @@ class BatchBuilder:
     policy that writes the completions, where it is not the model itself.
     """
 
-    config: RunConfig
-    model: nn.Module
-    critic: Critic | None = None
-    reference: nn.Module | None = None
-    sampler: nn.Module | None = None
-    parallel: LocalProcess = LOCAL
-    method: Method = field(init=False)
-    estimator: Callable[..., Any] = field(init=False)
-    temperature: float = field(init=False)
-    wanted: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.method, self.temperature = self.config.resolved_method, self.config.rollout.temperature
-        self.wanted = self.method.requirements()
-        self.estimator = self.method.new_advantage()
+    def __init__(
+        self,
+        config: RunConfig,
+        model: nn.Module,
+        critic: Critic | None = None,
+        reference: nn.Module | None = None,
+        sampler: nn.Module | None = None,
+        parallel: LocalProcess = LOCAL,
+    ):
+        self.config, self.model, self.critic = config, model, critic
+        self.reference, self.sampler, self.parallel = reference, sampler, parallel
+        self.method = config.resolved_method
+        self.wanted, self.estimator = self.method.requirements(), self.method.new_advantage()
+        self.temperature, self.limit = (
+            config.rollout.temperature,
+            config.optimizer.micro_batch_tokens,
+        )
 
     def make_batch(
         self, rollouts: Sequence[Rollout], fresh: bool = False, version: int | None = None
@@ -61,7 +60,9 @@ class BatchBuilder:
         batch = collate(rollouts).to(self.config.model.device)
         old = self.old_logprobs(batch, fresh)
         reference = None if self.reference is None else self.reference_logprobs(batch)
-        values = None if self.critic is None else self.over(Critic.forward, self.critic, batch)[0]
+        values = None
+        if self.critic is not None:
+            (values,) = self.parallel.over(Critic.forward, self.critic, batch, self.limit)
         parts = parts_of(rollouts) if "reward parts" in self.wanted else None
         advantages, returns = self.estimates(batch, old, reference, values, parts)
         correction = self.method.sampler_correction
@@ -159,7 +160,9 @@ class BatchBuilder:
         selection, mask = self.method.selection, self.trained(batch)
         if selection is None:
             return None
-        _, entropies = self.over(token_stats, self.model, batch, self.temperature)
+        _, entropies = self.parallel.over(
+            token_stats, self.model, batch, self.limit, self.temperature
+        )
         advantages = expand_to_tokens(advantages, mask)
         return selection(old, entropies, advantages, mask, seed=int(batch.ids.sum()))
 
@@ -177,22 +180,15 @@ class BatchBuilder:
         if "top-k" not in self.wanted:
             return {}
         old = self.model if self.method.old_logprobs == "recomputed" else self.sampler
-        ids, logps = self.over(
-            topk_logprobs, old or self.model, batch, self.method.top_k, self.temperature
+        model, k = old or self.model, self.method.top_k
+        ids, logps = self.parallel.over(
+            topk_logprobs, model, batch, self.limit, k, self.temperature
         )
         return {"topk_ids": ids, "topk_logp_old": logps}
 
     def logprobs(self, batch: SampledBatch, model: nn.Module) -> Float[Tensor, "N T"]:
         """log π(token) under a model, at the run's temperature."""
-        return self.over(logprobs, model, batch, self.temperature)[0]
-
-    def over(
-        self, score: Callable[..., Any], model: nn.Module, batch: SampledBatch, *options: Any
-    ) -> list[Tensor]:
-        """`score` of a whole batch, wherever the model runs; see `LocalProcess.over`."""
-        return self.parallel.over(
-            score, model, batch, self.config.optimizer.micro_batch_tokens, *options
-        )
+        return self.parallel.over(logprobs, model, batch, self.limit, self.temperature)[0]
 
 
 def staleness_of(batch: SampledBatch, version: int) -> Int[Tensor, "N T"]:

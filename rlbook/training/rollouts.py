@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlbook.tasks import AnyTask, Environment, Problem
 from rlbook.training.batch import Rollout
-from rlbook.training.chat import Dialect, encode
+from rlbook.training.chat import Dialect
 from rlbook.training.config import derive_seed
 from rlbook.training.engine import Engine
 from rlbook.training.episodes import Limits, dialogue, in_batches, written
@@ -76,7 +76,8 @@ def collect_rollouts(
         )
         give_rewards(rollouts, rewards)
         return rollouts
-    prompts = [encode(tokenizer, p, chat) for p in problems]
+    dialect = Dialect(tokenizer, chat=chat or {})
+    prompts = [dialect.prompt(problem) for problem in problems]
     completions = engine.generate(
         prompts, n=n, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
     )

@@ -1,14 +1,14 @@
 """Where the rollouts of a run come from: its problems, an engine, what an answer is worth."""
 
-import copy
 from collections.abc import Sequence
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.policy import Sampler, end_ids
+from rlbook.policy.loading import frozen_copy
 from rlbook.tasks import AnyTask, Problem
 from rlbook.tasks.registry import sampled
 from rlbook.training.batch import Rollout
@@ -162,8 +162,3 @@ def sums_of(model: nn.Module) -> list[float]:
     A tensor's version counter misses fused steps.
     """
     return torch.stack([p.detach().sum(dtype=torch.float64) for p in model.parameters()]).tolist()
-
-
-def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """The model as it is now, for ever."""
-    return cast(PreTrainedModel, copy.deepcopy(model).requires_grad_(False).eval())

@@ -1,7 +1,5 @@
 """The learner of `rlbook.training`, its policy sharded over ranks, its checkpoints with it."""
 
-from collections.abc import Sequence
-
 import torch
 from transformers import PreTrainedModel
 
@@ -18,7 +16,7 @@ from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.checkpoint import Checkpoints, read_tensors, stored_names
 from rlbook.scale.train.parallel import Ranks, shard
-from rlbook.training import Learner, Rollout, TrainBatch
+from rlbook.training import Learner
 from rlbook.training.trainer import add_lora
 
 
@@ -30,6 +28,7 @@ class ShardedLearner(Learner):
     """
 
     parallel: Ranks
+    measures_staleness = True
 
     def __init__(self, config: ScaleConfig, layout: Layout, ranks: Ranks):
         name, train = config.model.policy, config.train
@@ -39,10 +38,6 @@ class ShardedLearner(Learner):
             frozen = load_sharded(name, ranks, train)
         super().__init__(config, self.policy, ranks, reference=frozen)
         self.checkpoints = Checkpoints(layout, ranks, config.checkpoint.keep)
-
-    def prepare(self, rollouts: Sequence[Rollout], fresh: bool = False) -> TrainBatch:
-        """Rollouts as tensors, each token with its staleness in versions."""
-        return self.builder.make_batch(rollouts, fresh, version=self.step)
 
     def begin_save(self, orchestrator: dict) -> None:
         """Have a checkpoint with the orchestrator's state written; see `Checkpoints.settle`."""

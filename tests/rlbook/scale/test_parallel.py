@@ -119,9 +119,9 @@ def test_scores_are_those_of_the_weights_after_the_last_update(ranks, batch):
     """A forward pass without a backward one must not leave old weights gathered."""
     policy = fresh_policy()
     shard(policy, ranks.mesh, TrainConfig())
-    before = ranks.logprobs(policy, batch, 0.7, 20)
+    (before,) = ranks.over(logprobs, policy, batch, 20, 0.7)
     step(policy, batch, parallel=ranks)
-    after = ranks.logprobs(policy, batch, 0.7, 20)
+    (after,) = ranks.over(logprobs, policy, batch, 20, 0.7)
     plain = fresh_policy()
     torch.testing.assert_close(before, logprobs(plain, batch.ids, batch.mask, 0.7).detach())
     step(plain, batch)
@@ -134,7 +134,7 @@ def test_bfloat16_layers_keep_float32_weights(ranks, batch):
     policy = fresh_policy()
     shard(policy, ranks.mesh, TrainConfig(dtype="bfloat16"))
     exact = logprobs(fresh_policy(), batch.ids, batch.mask).detach()
-    rounded = ranks.logprobs(policy, batch, 1.0, 20)
+    (rounded,) = ranks.over(logprobs, policy, batch, 20, 1.0)
     gap = (rounded - exact)[batch.mask].abs().mean()
     assert 1e-6 < gap < 0.05
     step(policy, batch, parallel=ranks)
