@@ -99,11 +99,10 @@ def resident_mib(field: str) -> float:
 
 def run_rlbook(workload: Workload, turns: Turns) -> None:
     from rlbook.training import Trainer
-    from rlbook.training.prepare import never
 
     trainer = Trainer(workload.config)
     if workload.recompute == "both":  # what the sampler gave would do: like with like
-        trainer.learner.builder.wrote = never
+        trainer.source.samples_itself = False
     while True:
         turns.begin()
         rollouts = trainer.collect()
