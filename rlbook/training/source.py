@@ -56,7 +56,8 @@ class RolloutSource:
         self.stop = stop.texts if stop else ()
         self.engine = engine or Sampler(self.weights, end_ids(model, self.tokenizer), stop)
         exact = model.dtype.itemsize >= 4  # below, sampler and trainer round differently
-        self.samples_itself = engine is None and self.weights is model and exact
+        itself = engine is None and self.weights is model and exact
+        self.remembers = itself and "recomputed" in self.wanted  # to spare a second pass
         self.written: set[tuple[Any, ...]] = set()  # by the last `collect`
         self.wrote_with: list[float] = []
         self.pool = prompt_pool(task, config)
@@ -81,15 +82,18 @@ class RolloutSource:
             self.add_greedy(rollouts)
         if self.pool is not None:
             self.pool.record(rollouts)
-        if self.samples_itself:
+        if self.remembers:
             self.written, self.wrote_with = {tokens_of(r) for r in rollouts}, sums_of(self.weights)
         return rollouts
 
     def wrote(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether the policy, as it is, wrote these in the last `collect`: their log-probs are its
-        own then."""
-        unchanged = self.written.issuperset(tokens_of(r) for r in rollouts)
-        return self.samples_itself and unchanged and self.wrote_with == sums_of(self.weights)
+        """Whether the policy, as it is, wrote these in the last `collect`: then their log-probs are
+        its own. Asked for methods alone that compute log-probs again."""
+        return (
+            self.remembers
+            and self.written.issuperset(tokens_of(r) for r in rollouts)
+            and self.wrote_with == sums_of(self.weights)
+        )
 
     def problems(self, step: int, seed: int) -> list[Problem]:
         """Prompts of a step: the pool's next, or new ones from the task. (A curriculum may look at

@@ -102,7 +102,7 @@ def run_rlbook(workload: Workload, turns: Turns) -> None:
 
     trainer = Trainer(workload.config)
     if workload.recompute == "both":  # what the sampler gave would do: like with like
-        trainer.source.samples_itself = False
+        trainer.source.remembers = False
     while True:
         turns.begin()
         rollouts = trainer.collect()
