@@ -159,8 +159,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S07.4",),
                 claim="σ on plain sums",
-                heading="Deeper: What does σ, the other denominator, do to easy and hard "
-                "questions?",
+                heading="The case for σ",
                 says="difference -0.007 [-0.022, +0.008]; 0.021 would be found",
                 runs={
                     "siblings": ["GRPO", "GRPO, no σ"],
