@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -21,7 +20,7 @@ from rlbook.exact import FOUR, Completions
 from rlbook.grouping import group_by, mean
 from rlbook.paths import data_dir
 from rlbook.policy import Sampler, logprobs
-from rlbook.stats import pass_at_k_curve, wilson_interval
+from rlbook.stats import wilson_interval
 from rlbook.tasks import SumsTask, Task, is_lost
 from rlbook.tasks.habits import FAMILIES
 from rlbook.training import Engine, Rollout, RunConfig, collate, collect_rollouts
@@ -38,7 +37,6 @@ from rlbook.viz.style import (
     use_style,
 )
 from workshop.ch01.worlds import Run, World
-from workshop.shared.explorer import Explorer, choice, slider
 from workshop.shared.schematic import chapter_map, schematic
 from workshop.shared.worlds import RareOpening, RoughSampler, StartsLost, Unsolvable, tight_limit
 from workshop.shared.worlds.shared_choice import shared_choice
@@ -93,9 +91,6 @@ class Place:
             (self.tokens[i], p)
             for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-
-
-Cooled = Mapping[float, np.ndarray]  # by temperature, (prompts, samples) of right and wrong
 
 
 def opening() -> None:
@@ -195,69 +190,6 @@ def only_colder(
         draw_cooling(ax, cooling[name][:1.0], learned, ARMS)
         ax.set_title(title, fontsize=10)
     plt.show()
-
-
-def temperature_explorer(
-    places: Mapping[str, Place], correct: Mapping[str, Cooled], k: int = 4
-) -> Explorer:
-    """One next-token distribution and the pass@k curves of its world, as the temperature turns.
-
-    `correct[place]` holds what was sampled in the world of that place, at each temperature.
-    """
-    cooled = next(iter(correct.values()))
-    temperatures, samples = sorted(cooled), next(iter(cooled.values())).shape[1]
-    step = temperatures[1] - temperatures[0]
-
-    def draw(fig: Figure, place: str, temperature: float, k: int) -> None:
-        left, right = fig.subplots(1, 2, width_ratios=(1.1, 1))
-        draw_next_token(left, places[place], temperature)
-        draw_curves(right, correct[place], temperature, k)
-
-    return Explorer(
-        draw,
-        hint="Change only what follows 'after': which world gains by cooling, which by heat?",
-        figsize=(7.8, 3.4),
-        place=choice(list(places), label="after"),
-        temperature=slider(temperatures[0], temperatures[-1], 0.5, step, label="temperature T"),
-        k=slider(1, samples, k, 1, label="k"),
-    )
-
-
-def draw_next_token(ax: Axes, place: Place, temperature: float, count: int = 6) -> None:
-    """Bars at this temperature, outlines at temperature 1."""
-    names = [name for name, _ in place.top(count)]
-    count = len(names)
-    rows = [place.tokens.index(name) for name in names]
-    now, plain = place.probs(temperature)[rows].tolist(), place.probs()[rows].tolist()
-    y = range(count)
-    ax.barh(y, now, height=0.6, color=GOOD)
-    ax.barh(y, plain, height=0.6, fill=False, edgecolor=INK, lw=0.9)
-    for i, p in enumerate(now):
-        ax.text(max(p, plain[i]) + 0.015, i, f"{p:.3f}", va="center", fontsize=8.5)
-    ax.set_yticks(y, [name.strip() for name in names], **MONO)
-    ax.set(
-        xlim=(0, 1.15),
-        ylim=(count - 0.4, -0.6),
-        xlabel=f"probability at T = {temperature:g} (outline: T = 1)",
-    )
-    ax.set_xticks((0, 0.5, 1))
-    ax.grid(axis="y", visible=False)
-    ax.set_title(f"After {place.prefix}", fontsize=9.5)
-
-
-def draw_curves(ax: Axes, correct: Cooled, temperature: float, k: int) -> None:
-    """pass@k at every temperature measured, this one on top."""
-    nearest = min(correct, key=lambda t: abs(t - temperature))
-    for t in sorted(correct, key=lambda t: t == nearest):
-        ks = np.arange(1, correct[t].shape[1] + 1)
-        curve = pass_at_k_curve(len(ks), correct[t].sum(1), ks)
-        chosen = t == nearest
-        ax.plot(ks, curve, color=GOOD if chosen else MUTED, lw=2.4 if chosen else 1, label=f"{t:g}")
-    ax.plot([1, k], curve[[0, k - 1]], "o", color=GOOD)
-    ax.set(xlabel="k", ylim=(0, 1.04), xlim=(0.8, ks[-1] + 0.2), ylabel="pass@k", xticks=ks)
-    ax.set_title(f"pass@1 = {curve[0]:.2f}, pass@{k} = {curve[k - 1]:.2f}")
-    lines = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
-    label_lines(ax, sorted(lines, key=lambda line: float(str(line.get_label()))), gap=9)
 
 
 def draw_ways(ax: Axes, ways: pd.DataFrame, names: Sequence[str], labels: bool = True) -> None:

@@ -19,7 +19,6 @@ from workshop.ch01.figures import (
     draw_shares,
     draw_strategies,
     measured_troubles,
-    temperature_explorer,
 )
 from workshop.ch01.questions import QUESTIONS, live
 
@@ -42,21 +41,6 @@ def ax():
 
 def texts(ax):
     return [text.get_text() for text in ax.texts]
-
-
-def test_explorer_reacts_to_each_control(place):
-    rng = np.random.default_rng(0)
-    cooled = {t: rng.random((6, 8)) < 1 - t / 2 for t in (0.5, 1.0, 1.5)}
-    warmed = {t: rng.random((6, 8)) < t / 2 for t in (0.5, 1.0, 1.5)}
-    other = Place("2+3=", place.tokens, place.logits.flip(0))
-    explorer = temperature_explorer(
-        {"2+2=": place, "2+3=": other}, {"2+2=": cooled, "2+3=": warmed}, k=4
-    )
-    assert explorer.values["temperature"] == 0.5  # bars and outlines differ from the start
-    for name, value in (("place", "2+3="), ("temperature", 1.0), ("k", 8)):
-        before = explorer.image.value
-        explorer.controls[name].value = value
-        assert explorer.image.value != before, name
 
 
 def test_runs_and_their_mean_stand_beside_the_base(ax):
