@@ -117,7 +117,7 @@ QUESTIONS = Questions(
                 ids=("S04.6", "T04.2"),
                 claim="stopping early saves a part; half the rate: as deep, half as fast",
                 heading="Deeper: Is it the learning rate? Or does one only have to stop early?",
-                says="Stopping early is a leash in time.",
+                says="Stopping early is a limit in time.",
                 runs={
                     "overoptimisation": ["1000 pairs"],
                     "overoptimisation_slow": ["1000 pairs"],
@@ -225,7 +225,7 @@ QUESTIONS = Questions(
                 ids=("S04.8", "S04.10"),
                 claim="best-of-n over-optimises, DPO has the same hump",
                 heading="Deeper: Can one do without the reward model? DPO",
-                says="DPO and PPO under its leash come to about the same",
+                says="DPO and PPO under its KL penalty come to about the same",
                 runs={
                     "told_directly": ["best of n", "DPO on 1000 pairs"],
                     "overoptimisation": ["1000 pairs, β = 0.1"],
