@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlbook.exact.policies import EnumerablePolicy, TokenTree
-from workshop.shared.worlds.gae_walk import Walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,27 +129,6 @@ def vine_moments(tree: Tree, rewards: Float[Tensor, " K"], k: int) -> CreditMome
     spread = values[:, :-1] * (1 - values[:, :-1]) / k * tree.mask
     noise = torch.einsum("kt,ktd->kd", spread, (before - scores).square())
     return CreditMoments(exact.mean, exact.variance + tree.probs @ noise)
-
-
-def vine_walk_variance(walk: Walk, k: int) -> Float[np.ndarray, " T"]:
-    """Variance per step's logit of VinePPO's gradient on a walk, from `k` fresh walks per state.
-
-    c_t = V̂_{t+1} − V̂_t, with V̂ exact after the last step. Its mean is the true gradient.
-    """
-    variance = np.zeros(walk.steps)
-    spread = walk.values * (1 - walk.values) / k
-    spread[-1] = 0
-    for t in range(walk.steps):
-        ahead = zip(
-            walk.successors(walk.values[t + 1], t),
-            walk.successors(spread[t + 1], t),
-            ((walk.p, 1 - walk.p), (1 - walk.p, -walk.p)),
-            strict=True,
-        )
-        for value, noise, (chance, score) in ahead:
-            square = (value - walk.values[t]) ** 2 + noise + spread[t]
-            variance[t] += chance * score**2 * (walk.visits[t] @ square)
-    return variance - walk.true_gradient**2
 
 
 Array = Float[np.ndarray, " P"]

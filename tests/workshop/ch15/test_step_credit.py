@@ -11,9 +11,7 @@ from workshop.ch15.step_credit import (
     exact_credit,
     prefix_values,
     vine_moments,
-    vine_walk_variance,
 )
-from workshop.shared.worlds.gae_walk import Walk, gae_moments
 
 
 @pytest.fixture(params=["tokens", "choices"])
@@ -100,22 +98,3 @@ def test_vine_becomes_exact_with_many_answers(world):
     exact = credit_moments(tree, exact_credit(tree, rewards))
     many = vine_moments(tree, rewards, 10**9)
     torch.testing.assert_close(many.variance, exact.variance, atol=1e-7, rtol=1e-6)
-
-
-def test_vine_on_a_walk_becomes_gae_with_the_exact_critic():
-    walk = Walk(steps=6, goal=2)
-    exact = gae_moments(walk, walk.values, 0.0)
-    np.testing.assert_allclose(vine_walk_variance(walk, 10**9), exact.variance, atol=1e-8)
-
-
-def test_vine_on_a_walk_against_simulation():
-    """60,000 walks of four steps with fresh binomial values; five standard errors of a variance."""
-    walk, k, n, rng = Walk(steps=4, goal=1), 3, 60_000, np.random.default_rng(1)
-    steps = np.where(rng.random((n, 4)) < walk.p, 1, -1)
-    places = np.concatenate([np.zeros((n, 1), int), steps.cumsum(1)], axis=1) + walk.steps
-    values = np.stack([walk.values[t, places[:, t]] for t in range(5)], axis=1)
-    estimates = rng.binomial(k, values.clip(0, 1)) / k
-    scores = np.where(steps > 0, 1 - walk.p, -walk.p)
-    gradients = scores * np.diff(estimates, axis=1)
-    np.testing.assert_allclose(gradients.mean(0), walk.true_gradient, atol=5 * 0.3 / n**0.5)
-    np.testing.assert_allclose(gradients.var(0), vine_walk_variance(walk, k), rtol=0.05)
