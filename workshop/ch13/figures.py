@@ -348,22 +348,6 @@ def coverage_table(
     return pd.DataFrame(rows).T
 
 
-def draw_masses(ax: Axes, solve_rates: Mapping[str, np.ndarray]) -> None:
-    """Share of problems in six classes of solve rate, one group of bars per policy."""
-    edges = [0.0, 0.02, 0.2, 0.8, 1 - 1e-9]
-    words = ["never", "up to .02", "up to .2", "up to .8", "below 1", "always"]
-    width = 0.8 / len(solve_rates)
-    for i, (name, rates) in enumerate(solve_rates.items()):
-        classes = np.searchsorted(edges, rates, side="left")
-        share = np.bincount(classes, minlength=len(words)) / np.size(rates)
-        where = np.arange(len(words)) + (i - (len(solve_rates) - 1) / 2) * width
-        ax.bar(where, share, width * 0.92, color=ARM_COLOURS[name], label=name)
-    ax.set_xticks(range(len(words)), words)
-    ax.set(xlabel="share of 256 answers that are right", ylabel="share of problems")
-    ax.grid(axis="x", visible=False)
-    ax.legend()
-
-
 SIGNS = {
     "own": "own reward, rescaled",
     "agreement": "agreement",
