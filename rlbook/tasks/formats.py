@@ -59,11 +59,16 @@ BETWEEN_BOXES = re.compile(
 BOX = re.compile(r"\\f?box(?:ed)?\s*(?:\{|([A-Za-z0-9])(?![A-Za-z0-9]))")
 
 
-def box_spans(completion: str) -> list[tuple[int, int]]:
-    r"""Where the contents of the closed top-level `\boxed{…}` begin and end, in linear time.
+def boxed_answers(completion: str) -> list[str]:
+    r"""Contents of every closed top-level `\boxed{…}`, braces balanced, in order; linear time.
 
     `\fbox{…}`, `\boxed {…}` and, of one character, `\boxed 4` are boxes as well.
     """
+    return [completion[start:stop] for start, stop in box_spans(completion)]
+
+
+def box_spans(completion: str) -> list[tuple[int, int]]:
+    """Where the contents of the boxes begin and end."""
     spans: list[tuple[int, int]] = []
     position = 0
     while found := BOX.search(completion, position):

@@ -298,6 +298,11 @@ class Budget:
         return 2 * weights / HOST_SPEED
 
     @property
+    def trainer_seconds(self) -> float:
+        """From one update to the next if the trainer never waits."""
+        return self.update_seconds + self.push_seconds + self.sleep_seconds
+
+    @property
     def cluster(self) -> Cluster:
         """The run for the simulator. Side by side on shared GPUs, both go at half their speed."""
         generate = self.config.generate

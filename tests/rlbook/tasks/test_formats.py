@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rlbook.tasks.formats import box_spans, format_reward, r1_prompt, tagged_answer
+from rlbook.tasks.formats import boxed_answers, format_reward, r1_prompt, tagged_answer
 
 GOOD = "<think>2+2</think><answer>4</answer>"
 
@@ -45,7 +45,7 @@ def test_long_texts_are_judged_quickly(piece):
     start = time.process_time()
     assert format_reward(text) == 0.0
     assert format_reward("<think>" + text.replace("<", "") + "</think>") == 0.0
-    box_spans(text)
+    boxed_answers(text)
     tagged_answer(text)
     assert time.process_time() - start < 20
 
@@ -74,7 +74,7 @@ def test_r1_prompt_holds_the_question_once_and_ends_at_the_assistant():
     ],
 )
 def test_boxed_answers(text, answers):
-    assert [text[start:stop] for start, stop in box_spans(text)] == answers
+    assert boxed_answers(text) == answers
 
 
 @pytest.mark.parametrize(
