@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NoReturn
 
 ADDRESS = "RLBOOK_KERNELS"
-HEAVY = ("ipykernel.kernelapp", "matplotlib.figure", "pandas", "transformers", "rlbook.training")
+# Not pandas: when it is imported it asks whether it is in a notebook, and sets how wide tables are.
+HEAVY = ("ipykernel.kernelapp", "matplotlib.figure", "transformers", "rlbook.training")
 
 
 def run(command: Sequence[str], heavy: Sequence[str] = HEAVY) -> int:

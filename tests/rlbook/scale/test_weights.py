@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.paths import data_dir
+from rlbook.policy import logprobs
 from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.config import ScaleConfig, TrainConfig
 from rlbook.scale.generate.builtin_server import make_app
@@ -75,10 +76,18 @@ def sharded(policy, ranks):
     return policy
 
 
+def learner_of(ranks, policy, step):
+    """What a push reads of a learner: its weights, their version, and its log-probs."""
+    learner = SimpleNamespace(parallel=ranks, policy=policy, step=step)
+    limit = ScaleConfig().optimizer.micro_batch_tokens
+    learner.logprobs = lambda batch: ranks.over(logprobs, learner.policy, batch, limit, 1.0)[0]
+    return learner
+
+
 @asynccontextmanager
 async def syncing(root, ranks, policy, *servers):
     """The trainer's end for built-in servers around these models, and their clients."""
-    learner = SimpleNamespace(parallel=ranks, policy=policy, step=0)
+    learner = learner_of(ranks, policy, 0)
     (root / "run_id").write_text(RUN_ID)
     sync = await asyncio.to_thread(WeightSync, ScaleConfig(run=str(root)), Layout(root), learner)
     async with serving(*servers) as sync.clients:
@@ -200,7 +209,7 @@ def test_files_hold_the_weights_in_the_generators_dtype_a_few_at_a_time(
 @pytest.fixture
 def sync(ranks, tmp_path):
     (tmp_path / "run_id").write_text(RUN_ID)
-    learner = SimpleNamespace(parallel=ranks, policy=sharded(policy_with(1), ranks), step=3)
+    learner = learner_of(ranks, sharded(policy_with(1), ranks), 3)
     made = WeightSync(ScaleConfig(run=str(tmp_path)), Layout(tmp_path), learner)
     yield made
     made.close()
