@@ -5,10 +5,16 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
 from rlbook.objectives.process import token_credit
+from rlbook.policy import logprobs
 from rlbook.rewards.turns import BATCH, BesideCredit, GiGPOCredit, PricedCredit
 from rlbook.tasks import get_task
-from rlbook.training import Reward, Rollout, RunConfig, Trainer
+from rlbook.training import Reward, Rollout, RunConfig, Trainer, collate
 from workshop.ch16.players import base_of
 from workshop.shared.design import Arm, Experiment, arm, no_columns, vary
 from workshop.shared.experiments import RLOO
@@ -93,3 +99,15 @@ def outcome_credit(rollouts: Sequence[Rollout]) -> dict[str, list[list[float]]]:
         r.worth - (sum(of := earned[r.group]) - r.worth) / (len(of) - 1) for r in rollouts
     ]
     return {"credit": [[a] * r.length for a, r in zip(advantages, rollouts, strict=True)]}
+
+
+def gradient(model: PreTrainedModel, rollouts: Sequence[Rollout]) -> Float[Tensor, " P"]:
+    """The gradient of Σ m_t Â_t log π(y_t) with outcome credit, over all weights; m is the mask."""
+    twin, batch = deepcopy(model), collate(rollouts)
+    push = torch.zeros(batch.mask.shape)
+    credit = outcome_credit(rollouts)["credit"]
+    for row, r, values in zip(push, rollouts, credit, strict=True):
+        row[len(r.prompt_ids) : len(r.prompt_ids) + r.length] = torch.tensor(values)
+    logp = logprobs(twin, batch.ids, batch.mask)
+    (push * logp * batch.mask).sum().backward()
+    return torch.cat([p.grad.flatten() for p in twin.parameters() if p.grad is not None])

@@ -18,6 +18,7 @@ from rlbook.stats import t_interval
 from rlbook.training import Rollout, collect_rollouts
 from rlbook.viz.style import MUTED, use_style
 from workshop.ch16.experiments import outcome_credit
+from workshop.ch16.walker import correlations
 from workshop.ch16.worlds import Guessing
 from workshop.shared.evidence import load_results
 from workshop.shared.schematic import chapter_map, over_a_map
@@ -52,16 +53,17 @@ OF_THE_POLICY, OF_THE_WORLD = 0.3, -0.3  # tints too pale for a mark below the t
 def opening(world: Guessing, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """First screen: an episode by two authors, what credit for turns earns, and the map.
 
-    The base plays a group of `world`; the curves are `turns_walker`'s with doors and 16 episodes a
-    batch. Raises `ValueError` if exact credit does not lead there in every seed.
+    The episode is the base's first that ends with a guess of what had been answered; the curves are
+    `turns_walker`'s with doors and 16 episodes a batch. Raises `ValueError` if exact credit does
+    not lead there in every seed.
     """
     use_style()
     game, walk, below = over_a_map(1.2, 1)
     problem = next(p for p in world.sample(4, 48) if p.level == max(world.levels))
     asked = {"n": 64, "max_new_tokens": 24, "turn_tokens": 4, "seed": 1}
     sampler = Sampler(model, tokenizer.eos_token_id)
-    lost, _ = telling(collect_rollouts(sampler, tokenizer, world, [problem], **asked))
-    draw_episode(game, lost, tokenizer)
+    played = collect_rollouts(sampler, tokenizer, world, [problem], **asked)
+    draw_episode(game, next(r for r in played if asks_again(r)), tokenizer)
     log = load_results("turns_walker")
     runs = log[(log.lr == 0.1) & (log.episodes == 16) & (log.world == "two rules")]
     draw_curves(walk, runs, ("outcome", "exact"))
@@ -143,6 +145,12 @@ def wasted(rollouts: Sequence[Rollout]) -> float:
     return float(np.mean(told))
 
 
+def asks_again(rollout: Rollout) -> bool:
+    """Whether it is lost, and its last guess alone asks what had been answered before."""
+    *before, last = [a == b for a, b in pairwise(possible_of(rollout))]
+    return not rollout.correct and last and not any(before)
+
+
 def shares_found(rollouts: Sequence[Rollout]) -> tuple[float, float, float]:
     """Shares of episodes that find the number, that do at once, and that a blind guess would."""
     found = [r.correct for r in rollouts]
@@ -210,6 +218,20 @@ def nearness(rollouts: Sequence[Rollout], world: Guessing) -> dict[str, float]:
     return {name: float(np.corrcoef(row, true)[0, 1]) for name, row in told.items()}
 
 
+def first_guesses(groups: Mapping[str, Sequence[Rollout]]) -> None:
+    """`draw_first_guesses`; raises `ValueError` unless the last policy's are nearer the middle."""
+    first, *_, last = (
+        np.mean([abs(guesses_of(r)[0] / (r.problem.meta["high"] + 1) - 0.5) for r in rollouts])
+        for rollouts in groups.values()
+    )
+    if last > first - 0.02:
+        raise ValueError(f"distance of first guesses from the middle: {first:.2f}, now {last:.2f}")
+    _, ax = plt.subplots(figsize=(6.4, 2.7))
+    draw_first_guesses(ax, groups)
+    ax.set_title("The first guess moves to the middle")
+    plt.show()
+
+
 def draw_first_guesses(ax: Axes, groups: Mapping[str, Sequence[Rollout]]) -> None:
     """Where the first guess falls, as a share of the range, for each policy."""
     edges = np.linspace(0, 1, 9)
@@ -229,6 +251,33 @@ def draw_bars(ax: Axes, values: Mapping[str, float]) -> None:
     for row, name in enumerate(names):
         ax.text(values[name] + 0.02, row, f"{values[name]:.2f}", va="center", fontsize=8)
     ax.set(xlim=(0, 1.12))
+
+
+def how_near(
+    rollouts: Sequence[Rollout], world: Guessing
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Turns with company, and how each credit correlates with the truth: in the game, in the walk.
+
+    Raises `ValueError` unless priced places are nearer than outcomes in both.
+    """
+    in_game = nearness(rollouts, world)
+    in_walk = {name: near for name, near in correlations("two rules").items() if name != "exact"}
+    if min(near["priced"] - near["outcome"] for near in (in_game, in_walk)) < 0.1:
+        raise ValueError(f"priced places are no nearer: {in_game}, {in_walk}")
+    _, axes = plt.subplots(1, 3, figsize=(10.6, 2.3), layout="constrained")
+    for ax, bars, title in zip(
+        axes,
+        (company(rollouts), in_game, in_walk),
+        (
+            "Game: turns with company",
+            *(f"{it}: correlation with the truth" for it in ("Game", "Walk")),
+        ),
+        strict=True,
+    ):
+        draw_bars(ax, bars)
+        ax.set_title(title, fontsize=9)
+    plt.show()
+    return in_game, in_walk
 
 
 def draw_curves(ax: Axes, runs: pd.DataFrame, arms: Sequence[str]) -> None:
@@ -251,6 +300,33 @@ def draw_walks(axes: Sequence[Axes], runs: pd.DataFrame, arms: Sequence[str], lr
         ax.set_title(f"{world}, batches of {episodes}", fontsize=9)
     axes[0].set_ylabel("chance to arrive")
     axes[0].legend(frameon=False, fontsize=8, loc="upper left")
+
+
+def walks(runs: pd.DataFrame) -> pd.DataFrame:
+    """Curves of four credits at the lower rate; returns `leads`.
+
+    Raises `ValueError` unless at both rates, with doors, exact credit gains most and more than with
+    one rule, pay by turn is second with few episodes, and prices gain in large batches alone.
+    """
+    lead = leads(runs)
+    mean, high = lead["mean"], lead["high"]
+    for lr in (0.1, 0.2):
+        doors, plain, few = (
+            mean[64, "two rules", lr], mean[64, "one rule", lr], mean[16, "two rules", lr]
+        )  # fmt: skip
+        holds = (
+            few.nlargest(2).index.tolist() == ["exact", "paid by turn"],
+            doors["exact"] > 2 * abs(plain["exact"]),
+            doors["priced"] > 0,
+            few["priced"] < 0,
+            high[16, "two rules", lr, "place in the batch"] < 0,
+        )
+        if not all(holds):
+            raise ValueError(f"the text does not hold at rate {lr}, {holds}: {mean}")
+    _, axes = plt.subplots(1, 4, figsize=(11.6, 2.8), sharey=True, layout="constrained")
+    draw_walks(axes, runs, ("outcome", "GiGPO", "priced", "exact"), lr=0.1)
+    plt.show()
+    return lead
 
 
 def leads(runs: pd.DataFrame, against: str = "outcome") -> pd.DataFrame:

@@ -1,5 +1,9 @@
 """Chapter 16: its questions, each with what is run, claimed, printed and asked of it."""
 
+from typing import Any
+
+import pandas as pd
+
 from workshop.ch16.experiments import in_world
 from workshop.shared.question import Question
 from workshop.shared.scorecard import Questions
@@ -72,3 +76,11 @@ QUESTIONS = Questions(
         row={"pressing": "found {leaking} where it leaks, {honest} in the honest game"},
     ),
 )
+
+
+def of_walks(lead: pd.DataFrame) -> dict[str, Any]:
+    """What the scorecard prints of `figures.walks`, at the lower rate."""
+    large, doors = {"doors": "two rules", "one": "one rule"}, "two rules"
+    found = {f"exact_{name}": lead.loc[64, world, 0.1, "exact"] for name, world in large.items()}
+    found |= {f"gigpo_{name}": lead.loc[64, world, 0.1, "GiGPO"] for name, world in large.items()}
+    return found | {f"priced_{n}": lead.loc[n, doors, 0.1, "priced"] for n in (16, 64)}

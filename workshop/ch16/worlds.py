@@ -8,11 +8,13 @@ import random
 import re
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
+from typing import Any
 
-from rlbook.tasks import Problem, Reply, Session, Verdict
+from rlbook.tasks import Environment, Problem, Reply, Session, Verdict
 
 CELLS = 10
 DOORS = frozenset({2, 5, 7})  # cells whose signs mean the opposite
@@ -237,3 +239,16 @@ class SlowGame(Guessing):
 
     def begin(self, problem: Problem, seed: int) -> Guess:
         return Slow(**problem.meta)
+
+
+def answering(world: Environment, reply: Any) -> Environment:
+    """The world, whose sessions answer every turn with this, whatever it is."""
+
+    def begin(problem: Problem, seed: int) -> Session:
+        session: Any = world.begin(problem, seed)
+        session.turn = lambda text, finished=True: reply
+        return session
+
+    broken: Any = copy(world)
+    broken.begin = begin
+    return broken
