@@ -41,10 +41,8 @@ class BatchBuilder:
         self.reference, self.sampler, self.parallel = reference, sampler, parallel
         self.method = config.resolved_method
         self.wanted, self.estimator = self.method.requirements(), self.method.new_advantage()
-        self.temperature, self.limit = (
-            config.rollout.temperature,
-            config.optimizer.micro_batch_tokens,
-        )
+        self.temperature = config.rollout.temperature
+        self.limit = config.optimizer.micro_batch_tokens
 
     def make_batch(
         self, rollouts: Sequence[Rollout], fresh: bool = False, version: int | None = None

@@ -40,7 +40,7 @@ def run(command: Sequence[str], heavy: Sequence[str] = HEAVY) -> int:
         Path(folder, "kernels/python3/kernel.json").write_text(json.dumps(spec), encoding="utf-8")
         forks = os.fork()
         if not forks:
-            _forever(serve, server, heavy)
+            _end_after(serve, server, heavy)
         path = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")]))
         try:
             return subprocess.call(
@@ -61,7 +61,7 @@ def serve(server: socket.socket, heavy: Sequence[str]) -> None:
         client, _ = server.accept()
         if not os.fork():
             server.close()
-            _forever(become_kernel, client)
+            _end_after(become_kernel, client)
         client.close()
 
 
@@ -86,8 +86,8 @@ def _heed(client: socket.socket) -> None:
     os._exit(1)
 
 
-def _forever(act: Callable[..., None], *arguments: object) -> NoReturn:
-    """Never return into what the parent was doing."""
+def _end_after(act: Callable[..., None], *arguments: object) -> NoReturn:
+    """Act and end: a fork must not return into what its parent was doing."""
     try:
         act(*arguments)
         os._exit(0)
