@@ -121,9 +121,11 @@ def kept_bytes(config, dtype):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = model.base_model(torch.randint(0, 100, (2, 64)), use_cache=False)
+        # From 64 tokens on, PyTorch repacks bfloat16 keys, which fails on a CPU with AVX-512 whose
+        # kernels are set to AVX2.
+        output = model.base_model(torch.randint(0, 100, (2, 48)), use_cache=False)
     assert output.last_hidden_state.requires_grad
-    return sum(storage.nbytes() for storage in kept.values()) / 128
+    return sum(storage.nbytes() for storage in kept.values()) / (2 * 48)
 
 
 def test_memory_of_a_trainer(qwen3_8b):
