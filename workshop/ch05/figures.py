@@ -15,9 +15,10 @@ from torch import Tensor
 
 from rlbook.exact import FOUR
 from rlbook.scaling.memory import StateMemory
-from rlbook.stats import pass_at_k
+from rlbook.stats import Interval, pass_at_k, t_interval
 from rlbook.stats.differences import paired_differences
 from rlbook.tasks.audit import Audit
+from rlbook.tasks.habits import FAMILIES
 from rlbook.training import Rollout
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, readable
 from workshop.bases.habits_card import majority
@@ -299,6 +300,19 @@ def draw_gaps(ax: Axes, gap: pd.DataFrame, interval: pd.DataFrame) -> None:
 
 
 # --- evidence ------------------------------------------------------------------------------------
+
+
+def rare_minus_common(final: pd.DataFrame) -> Interval:
+    """How much more GRPO leads RLOO on `power` and `square` than on `bracket` and `double minus`.
+
+    Paired by seed, in pass@1 of `final`, whose rows are runs at one learning rate.
+    """
+    level = {name: f"pass@1_level_{at}" for at, name in enumerate(FAMILIES, 1)}
+    runs = final.set_index(["arm", "seed"])
+    rare, common = (runs[[level[one] for one in names]].mean(axis=1)
+                    for names in (("power", "square"), ("bracket", "double minus")))  # fmt: skip
+    gap = rare - common
+    return t_interval((gap["GRPO"] - gap["RLOO"]).to_numpy())
 
 
 def siblings_or_critic(final: pd.DataFrame) -> pd.DataFrame:

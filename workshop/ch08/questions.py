@@ -18,7 +18,7 @@ from workshop.shared.evidence import ARM_COLOURS, batches_until, load_results
 from workshop.shared.experiments import FEW, GRPO, ONCE
 from workshop.shared.question import Asked, Panel, Question
 from workshop.shared.runs import Column
-from workshop.shared.scorecard import Questions, load_ledger
+from workshop.shared.scorecard import Questions, ledger
 from workshop.shared.told import (
     NOT_NAMED,
     OWN,
@@ -432,6 +432,5 @@ QUOTED = {
 
 
 def quoted() -> dict[str, pd.Series]:
-    """The rows of the ledger that the text quotes: mean, low and high of each difference."""
-    ledger = load_ledger().set_index(["claim", "world"])
-    return {name: ledger.loc[row] for name, row in QUOTED.items()}
+    """The rows of the ledger that the text quotes."""
+    return {name: ledger(*row) for name, row in QUOTED.items()}

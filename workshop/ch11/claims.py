@@ -33,12 +33,6 @@ def half_times(runs: pd.DataFrame) -> pd.DataFrame:
     return batches_until(runs, "opens_rarely", start=start).unstack("arm")[ARMS]
 
 
-def ledger(claim: str) -> pd.Series:
-    """The ledger's first row of a claim of this chapter."""
-    rows = load_results("verdicts")
-    return rows[(rows["chapter"] == 11) & (rows["claim"] == claim)].iloc[0]
-
-
 def effective_share(mismatch: float, tokens: int) -> float:
     """Share of a batch that is left, in effect, under the weights of whole answers.
 

@@ -1,7 +1,6 @@
-"""Chapter 12: what seeds can tell, angles, distances, and the ledger's word on a claim."""
+"""Chapter 12: what seeds can tell, angles and distances."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
 
 import pandas as pd
 import torch
@@ -12,9 +11,6 @@ from rlbook.stats import t_interval
 from rlbook.stats.differences import detectable_difference
 from rlbook.training import Trainer
 from workshop.ch12.pushes import push
-from workshop.shared.scorecard import load_ledger
-
-WORDS = {"": "rates stated", "open": "open", "robust": "robust", "falls": "falls"}
 
 
 def seeds_can_tell(switches: Mapping[str, pd.Series]) -> pd.DataFrame:
@@ -69,21 +65,3 @@ def distances(gradients: Tensor, factors: Mapping[str, Tensor], lr: float = 1e-2
             ends.setdefault(kind, {})[name] = weight.detach().norm().item()
     table = pd.DataFrame(ends)
     return table / table.iloc[0]
-
-
-@cache
-def the_ledger() -> pd.DataFrame:
-    return load_ledger()
-
-
-def ledger(claim: str, world: str) -> pd.Series:
-    """A claim's row of the committed ledger, with `word`: robust, open, falls, or rates stated.
-
-    Raises `ValueError` naming the worlds of a claim that has none of this name.
-    """
-    rows = the_ledger()
-    told = rows[rows["claim"] == claim]
-    if world not in set(told["world"]):
-        raise ValueError(f"no claim {claim!r} in {world!r}; it is told in {list(told['world'])}")
-    row = told[told["world"] == world].iloc[0]
-    return pd.concat([row, pd.Series({"word": WORDS[row["choice"]]})])

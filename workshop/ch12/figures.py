@@ -278,7 +278,7 @@ def claims_of_the_book() -> pd.DataFrame:
     limit = "pass@1_limit_80"
     rows = [
         of("σ of the group, or none", "siblings_eval", "GRPO", "GRPO, no σ"),
-        of("σ of the group (GRPO against RLOO)", "habits_eval", "GRPO", "RLOO"),
+        of("σ and average (GRPO against RLOO)", "habits_eval", "GRPO", "RLOO"),
         of("batch σ (LitePPO against Dr. GRPO)", "methods_eval", "lite_ppo", "dr_grpo"),
         of("σ of the group, most is right", trained, "group σ", "no σ", lr=1e-4),
         of("mean over tokens, or per answer", "siblings_eval", "PPO's loss, siblings", "GRPO"),

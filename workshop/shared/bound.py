@@ -2,7 +2,8 @@
 
 In a Markdown cell `0.77<!--{final["CISPO"]:.2f}-->` shows a number, and hides from every reader of
 the page what it is: an expression over the names that the notebook has bound by its end, and the
-format of `str.format`. `python -m workshop book` writes the number anew at each execution; in a
+format of `str.format`. `**robust<!--{ledger("MaxRL on habits", "habits, own rates").word:s}-->**`
+is the word of the ledger. `python -m workshop book` writes the number anew at each execution; in a
 reader's own run the last cell says which sentences are no longer about that run.
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbook.paths import ROOT
+from workshop.shared.scorecard import ledger
 
 VARIABLE = "RLBOOK_BOUND_NUMBERS"  # names a file: this run's numbers are going to be written
 SHOWN = r"[^\s(\[|*>]*"  # a bound number is one word
@@ -35,7 +37,7 @@ class Bound:
         that is no single word: the next run could not tell where it begins.
         """
         try:
-            text = format(eval(self.expression, dict(names)), self.form)
+            text = format(eval(self.expression, {"ledger": ledger, **names}), self.form)
         except Exception as error:
             raise ValueError(f"{self.expression} has no value at the end: {error!r}") from error
         if not re.fullmatch(SHOWN, text):

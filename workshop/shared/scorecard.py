@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Self
 
 import pandas as pd
@@ -78,23 +79,33 @@ def scored(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     `{detectable: … | …}` for what would have been found. Raises `ValueError` for a claim that is
     not in the ledger.
     """
-    made = {(row["claim"], row["world"]): row for row in load_ledger().to_dict("records")}
 
     def number(match: re.Match[str]) -> str:
         which, text, world = match.groups()
-        if (text, world) not in made:
-            there = [place for name, place in made if name == text]
-            raise ValueError(f"no claim {text!r} in {world!r}; it is told in {there}")
-        row = made[text, world]
+        row = ledger(text, world)
         return {"control": row["control"], "detectable": power(row)}.get(which, difference(row))
 
     return [{key: NAMED.sub(number, text) for key, text in row.items()} for row in rows]
 
 
+@cache
 def load_ledger() -> pd.DataFrame:
     """The committed ledger: a row per claim, chapters as text."""
     table = load_results(LEDGER).fillna("")
     return table.assign(chapter=table["chapter"].map("{:02d}".format))
+
+
+def ledger(claim: str, world: str) -> pd.Series:
+    """A claim's row of the committed ledger, with `word`: robust, open, falls, or rates stated.
+
+    Raises `ValueError` naming the worlds of a claim that has none of this name.
+    """
+    rows = load_ledger()
+    told = rows[rows["claim"] == claim].set_index("world", drop=False)
+    if world not in told.index:
+        raise ValueError(f"no claim {claim!r} in {world!r}; it is told in {list(told.index)}")
+    row = told.loc[world]
+    return pd.concat([row, pd.Series({"word": row["choice"] or "rates stated"})])
 
 
 def difference(row: Mapping) -> str:

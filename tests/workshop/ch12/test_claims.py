@@ -1,10 +1,10 @@
-"""What seeds can tell, how far optimisers go, and which claims the ledger has."""
+"""What seeds can tell, and how far optimisers go."""
 
 import pandas as pd
 import pytest
 import torch
 
-from workshop.ch12.claims import distances, ledger, seeds_can_tell
+from workshop.ch12.claims import distances, seeds_can_tell
 
 
 def test_sgd_feels_a_factor_and_adam_does_not():
@@ -20,9 +20,3 @@ def test_an_interval_is_that_of_its_pairs():
     assert row["one seed scatters by"] == pytest.approx(1)
     assert row["high"] == pytest.approx(2 + 3.1824 / 2, abs=1e-3)
     assert "4 seeds detect" in row
-
-
-def test_a_claim_that_the_ledger_lacks_is_named():
-    assert ledger("LitePPO for GRPO", "habits, the ladder").word in ("robust", "open", "falls")
-    with pytest.raises(ValueError, match="no claim 'LitePPO for GRPO' in 'nowhere'"):
-        ledger("LitePPO for GRPO", "nowhere")

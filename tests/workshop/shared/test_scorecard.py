@@ -3,7 +3,7 @@
 import pytest
 
 from workshop.shared.question import Question
-from workshop.shared.scorecard import Questions, difference, load_ledger
+from workshop.shared.scorecard import Questions, difference, ledger, load_ledger
 
 CLIP = Question(
     claim="a clip holds rare tokens back",
@@ -28,6 +28,12 @@ def test_a_name_in_braces_is_a_difference_of_the_ledger_or_a_number_of_the_page(
     *_, line, _, note = Questions(named).scorecard(found=0.5).data.splitlines()
     assert f"{difference(row)}, live 0.5 |" in line
     assert "Bold" in note
+
+
+def test_a_claim_that_the_ledger_lacks_is_named():
+    assert ledger("LitePPO for GRPO", "habits, the ladder").word in ("robust", "open", "falls")
+    with pytest.raises(ValueError, match="no claim 'LitePPO for GRPO' in 'nowhere'"):
+        ledger("LitePPO for GRPO", "nowhere")
 
 
 @pytest.mark.parametrize(
