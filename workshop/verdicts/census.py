@@ -11,6 +11,7 @@ from functools import cache
 
 import pandas as pd
 
+from workshop.shared.bound import without_bindings
 from workshop.shared.evidence import load_results
 from workshop.shared.question import Asked
 from workshop.shared.runs import PIPELINE
@@ -64,7 +65,7 @@ def sections_of(chapter: str) -> dict[str, str]:
         if cell["cell_type"] == "code":
             found.setdefault(heading, []).append(shown(cell))
             continue
-        for line in "".join(cell["source"]).splitlines():
+        for line in without_bindings("".join(cell["source"])).splitlines():
             if line.startswith("#"):
                 heading = line.lstrip("# ")
             found.setdefault(heading, []).append(line)
