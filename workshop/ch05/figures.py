@@ -263,7 +263,7 @@ def minds(run: pd.DataFrame, before: pd.DataFrame, after: pd.DataFrame) -> None:
     _, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.4), width_ratios=(1.25, 1))
     draw_rules(left, run)
     passed = int((run.iloc[-1] > 0.5).sum())
-    left.set_title(f"{passed} of {run.shape[1]} right rules pass one half")
+    left.set_title(f"{passed} of {run.shape[1]} right rules end above one half")
     draw_crowds(right, before, after)
     right.set_title("A vote cannot mend a habit; training can")
     plt.show()

@@ -90,10 +90,8 @@ QUESTIONS = Questions(
         claim="σ brings rare rules forward",
         row={
             "exact": "w(p, G); not at all at G = 2",
-            "pressing": "habits, all families: {σ brings rare rules forward | habits, own rates}, "
-            "not "
-            "clear of chance among its kin; σ alone, forty batches: {σ and nothing else | habits, "
-            "forty batches, own rates}",
+            "pressing": "habits, all families: {σ brings rare rules forward | habits, own rates}; "
+            "σ alone, forty batches: {σ and nothing else | habits, forty batches, own rates}",
             "control": "plain sums: {σ where nothing is hard | plain sums, own rates}",
             "paper": "Dr. GRPO: a bias",
         },
