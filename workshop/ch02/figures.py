@@ -146,7 +146,7 @@ def draw_triangle(
     policy: SoftmaxPolicy,
     rewards: Float[Tensor, "3"],
     gradients: Float[Tensor, "B 3"] | None = None,
-    names: Sequence[str] = ("A", "B", "C"),
+    names: Sequence[str] = ("X", "Y", "Z"),
 ) -> None:
     """A policy over three answers as a point, with the step that the true gradient wants.
 
