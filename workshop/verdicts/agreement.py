@@ -48,10 +48,11 @@ def printed(page: Notebook) -> str:
 def unproved(page: Notebook, book: pd.DataFrame) -> list[str]:
     """Intervals in the prose that are neither a claim's of the ledger nor in the page's outputs.
 
-    To the digits that are written, and of either sign: "costs 0.13 [0.03, 0.23]" is −0.13.
+    A claim has two: at the rates that were chosen, and with the rates chosen again. To the digits
+    that are written, and of either sign: "costs 0.13 [0.03, 0.23]" is −0.13.
     """
     there = [tuple(row) for row in book[["mean", "low", "high"]].to_numpy()]
-    outputs = plain(printed(page))
+    outputs = plain("\n".join([printed(page), *book["again"]]))
     for pattern in (INTERVAL, COLUMNS):
         there += [tuple(map(float, found)) for found in overlapping(pattern, outputs)]
     text = plain(prose(page))
