@@ -371,7 +371,7 @@ QUESTIONS = Questions(
                 ids=("S08.5",),
                 claim="dynamic sampling learns more per update",
                 heading="9 · What did each part earn, and at what price?",
-                says="(an arm that is not in the picture) the lead is gone",
+                says="the lead is gone",
                 runs={
                     "unsolvable": ["+ dynamic sampling", "GRPO, twice the batches"],
                     "equal_answers": ["+ dynamic sampling", "GRPO"],

@@ -280,7 +280,7 @@ def test_the_committed_tables_hold_every_run_that_can_be_gone_on_with(name, monk
     monkeypatch.chdir(tmp_path)
     seeds = EXPERIMENTS[name].seeds
     taken = run.restore(name, seeds)
-    runs = [*run.tuning_runs(name), *run.reported_runs(name, seeds)]
+    runs = [*run.tuning_runs(name), *run.reported_runs(name, seeds), *run.second_runs(name, seeds)]
     assert taken == len(runs) and all(one.finished for one in runs)
 
 
