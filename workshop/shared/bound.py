@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from rlbook.paths import ROOT
-from workshop.shared.scorecard import ledger
 
 VARIABLE = "RLBOOK_BOUND_NUMBERS"  # names a file: this run's numbers are going to be written
 SHOWN = r"[^\s(\[|*>]*"  # a bound number is one word
@@ -37,7 +36,7 @@ class Bound:
         that is no single word: the next run could not tell where it begins.
         """
         try:
-            text = format(eval(self.expression, {"ledger": ledger, **names}), self.form)
+            text = format(eval(self.expression, dict(names)), self.form)
         except Exception as error:
             raise ValueError(f"{self.expression} has no value at the end: {error!r}") from error
         if not re.fullmatch(SHOWN, text):
@@ -74,11 +73,14 @@ def hold(chapter: str, names: Mapping[str, Any]) -> None:
     Prints how many there are and which of them this run does not show; raises `ValueError` for an
     expression without a value.
     """
+    from workshop.shared.scorecard import ledger  # it needs torch, reading a page does not
+
     path = ROOT / "chapters" / f"{chapter}.ipynb"
     cells = json.loads(path.read_text())["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     all_bound = [each for text in texts for each in bound_numbers(text)]
-    values = {f"{each.expression}:{each.form}": each.value(names) for each in all_bound}
+    known = {"ledger": ledger, **names}
+    values = {f"{each.expression}:{each.form}": each.value(known) for each in all_bound}
     if target := os.environ.get(VARIABLE):
         Path(target).write_text(json.dumps(values))
         print(f"{len(all_bound)} numbers in the text are those of this run")

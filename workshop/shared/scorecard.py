@@ -25,6 +25,8 @@ NOTE = (
     "correction for the number of claims and, where learning rates were chosen, with them chosen "
     "again. *Rate open*: with rates chosen again the sign may turn. –: not asked."
 )
+NUMBER = r"[-+]?[\d.]+(?:e[-+]\d+)?"
+AGAIN = ("again_mean", "again_low", "again_high")
 NAMED = re.compile(r"\{(?:(control|detectable): )?([^|{}]+?) \| ([^|{}]+?)\}")
 OF_THE_PAGE = re.compile(r"\{(\w+)\}")
 
@@ -98,6 +100,7 @@ def load_ledger() -> pd.DataFrame:
 def ledger(claim: str, world: str) -> pd.Series:
     """A claim's row of the committed ledger, with `word`: robust, open, falls, or rates stated.
 
+    With rates chosen again the difference is `again_mean`, between `again_low` and `again_high`.
     Raises `ValueError` naming the worlds of a claim that has none of this name.
     """
     rows = load_ledger()
@@ -105,7 +108,8 @@ def ledger(claim: str, world: str) -> pd.Series:
     if world not in told.index:
         raise ValueError(f"no claim {claim!r} in {world!r}; it is told in {list(told.index)}")
     row = told.loc[world]
-    return pd.concat([row, pd.Series({"word": row["choice"] or "rates stated"})])
+    again = dict(zip(AGAIN, map(float, re.findall(NUMBER, row["again"])), strict=False))
+    return pd.concat([row, pd.Series({"word": row["choice"] or "rates stated", **again})])
 
 
 def difference(row: Mapping) -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from workshop.shared.question import Question
 from workshop.shared.scorecard import Questions, difference, ledger, load_ledger
+from workshop.shared.verdict import told
 
 CLIP = Question(
     claim="a clip holds rare tokens back",
@@ -47,3 +48,12 @@ def test_a_claim_that_the_ledger_lacks_is_named():
 def test_what_a_row_or_a_page_lacks_is_named(row, page, message):
     with pytest.raises(ValueError, match=message):
         Questions(Question(claim="c", row=row)).scorecard(**page)
+
+
+def test_a_claim_s_difference_with_rates_chosen_again_is_that_of_the_ledger():
+    claims = load_ledger().query("again != ''")
+    assert len(claims) > 100
+    for _, row in claims.iterrows():
+        found = ledger(row["claim"], row["world"])
+        shown = {"mean": found["again_mean"], "low": found["again_low"], "high": found["again_high"]}
+        assert told(shown) == row["again"]
