@@ -25,12 +25,14 @@ def note_cells() -> None:
     """In a kernel: every cell adds what it took to the file that the environment names."""
     from IPython import get_ipython
 
-    path, shell, begun = Path(os.environ[VARIABLE]), get_ipython(), [0.0, 0.0, 0.0]
+    path, shell, begun = Path(os.environ[VARIABLE]), get_ipython(), list[float]()
 
     def begin(_: Any) -> None:
         begun[:] = now()
 
     def end(_: Any) -> None:
+        if not begun:
+            return  # this is the end of the line that called `note_cells`
         wall, own, others = (after - before for after, before in zip(now(), begun, strict=True))
         add(path, {"wall": wall, "own": own, "others": others})
 

@@ -55,5 +55,9 @@ def test_a_claim_s_difference_with_rates_chosen_again_is_that_of_the_ledger():
     assert len(claims) > 100
     for _, row in claims.iterrows():
         found = ledger(row["claim"], row["world"])
-        shown = {"mean": found["again_mean"], "low": found["again_low"], "high": found["again_high"]}
+        shown = {
+            "mean": found["again_mean"],
+            "low": found["again_low"],
+            "high": found["again_high"],
+        }
         assert told(shown) == row["again"]

@@ -3,9 +3,20 @@
 import json
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from workshop.shared.waiting import CORES, add, longest_share, note_runs, seconds_on, waiting
+from workshop.shared.waiting import (
+    CORES,
+    START,
+    VARIABLE,
+    add,
+    cells_of,
+    longest_share,
+    note_runs,
+    seconds_on,
+    waiting,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +60,15 @@ def test_runs_side_by_side_note_what_they_took(tmp_path, monkeypatch):
     runs.side_by_side({"a": iter([1]), "b": iter([2])}).last()
     notes = (tmp_path / "notes").read_text().splitlines() if runs.can_fork() else []
     assert len(notes) in (0, 2) and all(json.loads(note)["run"] >= 0 for note in notes)
+
+
+def test_a_kernel_notes_its_cells_and_not_the_line_that_has_them_noted(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "notes"))
+    shell = InteractiveShell.instance()
+    try:
+        for cell in (START, "for _ in range(200_000): pass", "1"):
+            shell.run_cell(cell, store_history=False)
+    finally:
+        InteractiveShell.clear_instance()
+    long, short = cells_of(tmp_path / "notes")
+    assert long["own"] > short["own"]
