@@ -7,7 +7,7 @@ from rlbook.objectives import METHODS
 from workshop.shared.design import Arm, Experiment, arm, vary
 from workshop.shared.question import Asked, Question
 from workshop.shared.scorecard import Questions
-from workshop.shared.told import OWN, SUMS, Told, rung
+from workshop.shared.told import HABITS, OWN, SUMS, Told, rung
 from workshop.shared.verdict import Claim
 
 
@@ -34,7 +34,16 @@ def greedy(told: Told) -> Iterator[Claim]:
 
 
 def many_prompts(told: Told) -> Iterator[Claim]:
-    yield from rung(told, "128 prompts for 16 of eight", "REINFORCE++", "RLOO", null=None)
+    yield from rung(
+        told, "REINFORCE++ with its 128 prompts for RLOO", "REINFORCE++", "RLOO", null=None
+    )
+    for world, name in ((HABITS, "habits"), (SUMS, "sums")):
+        for text, arm, against in (
+            ("128 prompts once for 16 eight times", "REINFORCE, 128 prompts", "REINFORCE"),
+            ("REINFORCE++ with 16 prompts for RLOO", "REINFORCE++, 16 prompts", "RLOO"),
+        ):
+            where = f"{world}, the ladder", f"cut_{name}"
+            yield told(text, *where, arm, against, beside=f"ladder_{name}")
 
 
 QUESTIONS = Questions(

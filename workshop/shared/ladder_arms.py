@@ -4,7 +4,7 @@
 for rules that the base hardly ever follows: two worlds, because on easy ones the rungs are alike.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -98,6 +98,7 @@ def climbed(
     rows: Mapping[str, tuple[Method, Use]],
     measure=no_columns,
     planned: bool = False,
+    columns: Sequence[str] = COLUMNS,
     **world: Any,
 ) -> Experiment:
     return Experiment(
@@ -107,7 +108,7 @@ def climbed(
         measure=measure,
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
         answers=ANSWERS,
-        columns=COLUMNS if "PPO" in rows else ("accuracy",),
+        columns=columns,
         planned=planned,
     )
 
@@ -120,13 +121,12 @@ LADDER: dict[str, Experiment] = {
         "... and where the base's favourite rule is wrong?", rungs(0.22), family_rates, **HABITS
     ),
     "cut_sums": climbed(
-        "What does the cut of a batch into prompts change, on sums?", cut_otherwise(), planned=True
+        "What does the cut of a batch into prompts change, on sums?", cut_otherwise()
     ),
     "cut_habits": climbed(
         "... and where the base's favourite rule is wrong?",
         cut_otherwise(),
         family_rates,
-        planned=True,
         **HABITS,
     ),
     "recipes_sums": climbed(
@@ -135,12 +135,15 @@ LADDER: dict[str, Experiment] = {
         planned=True,
     ),
     "beside_sums": climbed(
-        "And of the rows that other trainers ship beside them, on sums?", BESIDE
+        "And of the rows that other trainers ship beside them, on sums?",
+        BESIDE,
+        columns=("accuracy",),
     ),
     "beside_habits": climbed(
         "... and of these, where the base's favourite rule is wrong?",
         BESIDE,
         family_rates,
+        columns=("accuracy",),
         **HABITS,
     ),
 }
