@@ -200,18 +200,26 @@ def rare_panels() -> Iterator[Panel]:
     early = named(half.reset_index().query("lr == 1e-4"), REGIONS)
     plain = named(load_results("regions_minibatches_eval"), REGIONS)
     yield Panel("A rare opening: a little sooner", early, "batches",
-                "batches until the opening has ½", CLIPS, (0.0, 3.7))  # fmt: skip
-    yield Panel("Nothing rare: no gain", plain, "pass@1", "accuracy", CLIPS)
+                "batches until the opening has ½", CLIPS, (0.0, 3.7), a_little_sooner)  # fmt: skip
+    yield Panel("Nothing rare: no gain", plain, "pass@1", "accuracy", CLIPS,
+                holds=lambda mean: abs(mean["0.28"] - mean["0.2"]) < 0.02)  # fmt: skip
+
+
+def a_little_sooner(batches: pd.Series) -> bool:
+    """Whether 0.28 is sooner than 0.2, by less than half of what no clip would save."""
+    return 0 < batches["0.2"] - batches["0.28"] < (batches["0.2"] - batches["no clip"]) / 2
 
 
 def limit_panels() -> Iterator[Panel]:
     colours = {name: ARM_COLOURS[name] for name in overlong()}
-    for title, name in (
-        ("Half cut off: the ramp gives up", "tight_limit"),
-        ("Few cut off: it does not", "tight_limit_control"),
+    for title, name, gives_up in (
+        ("Half cut off: the ramp gives up", "tight_limit", True),
+        ("Few cut off: it does not", "tight_limit_control", False),
     ):
         runs = named(load_results(f"{name}_eval"), {arm: arm for arm in colours})
-        yield Panel(title, runs, WITH_ROOM.name, "accuracy with 80 tokens", colours)
+        yield Panel(title, runs, WITH_ROOM.name, "accuracy with 80 tokens", colours,
+                    holds=lambda mean, gives_up=gives_up:
+                    (mean["ramp"] < mean["cliff"] / 2) == gives_up)  # fmt: skip
 
 
 def silent_panels() -> Iterator[Panel]:
@@ -219,9 +227,11 @@ def silent_panels() -> Iterator[Panel]:
     drawn = steps.groupby(["arm", "seed"]).completions.sum().reset_index()
     colours = {short: ARM_COLOURS[long] for long, short in PAID.items()}
     yield Panel("Most silent: more per update ...", named(ends, PAID), "pass@1_solvable",
-                "accuracy on solvable sums", colours)  # fmt: skip
+                "accuracy on solvable sums", colours,
+                holds=lambda mean: mean["dynamic sampling"] > mean["GRPO"] + 0.1)  # fmt: skip
     yield Panel("... and far more answers", named(drawn, PAID), "completions", "answers drawn",
-                colours, (0.0, 9000.0))  # fmt: skip
+                colours, (0.0, 9000.0),
+                holds=lambda mean: mean["dynamic sampling"] > 3 * mean["GRPO"])  # fmt: skip
 
 
 QUESTIONS = Questions(

@@ -34,7 +34,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Panel:
-    """One comparison of a chapter's evidence: a row of `runs` per arm and seed, in drawn order."""
+    """One comparison of a chapter's evidence: a row of `runs` per arm and seed, in drawn order.
+
+    `holds` says whether the title is true of the arms' means: `ValueError` where it is not.
+    """
 
     title: str
     runs: pd.DataFrame
@@ -42,6 +45,12 @@ class Panel:
     unit: str
     colours: Mapping[str, str]
     limits: tuple[float, float] = (0.0, 1.0)
+    holds: Callable[[pd.Series], bool] = lambda means: True
+
+    def __post_init__(self) -> None:
+        means = self.runs.groupby("arm", sort=False)[self.column].mean()
+        if not self.holds(means):
+            raise ValueError(f"the title {self.title!r} does not hold: {means.round(3).to_dict()}")
 
 
 def no_claims(_: Told) -> Iterator[Claim]:

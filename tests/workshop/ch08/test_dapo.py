@@ -1,5 +1,7 @@
 """Chapter 08's evidence: each part where its trouble presses and where it does not."""
 
+from dataclasses import replace
+
 import pytest
 from matplotlib.figure import Figure
 
@@ -31,6 +33,16 @@ def test_a_panel_has_a_row_for_every_arm(panels):
         compare_bars(panel.runs, panel.column, ax, colours=panel.colours)
         drawn = [label.get_text() for label in ax.get_yticklabels()]
         assert drawn == list(panel.runs["arm"].unique())
+
+
+def test_a_title_that_the_means_do_not_show_is_refused(panels):
+    for panel in panels:
+        flat = panel.runs.assign(**{panel.column: 0.5})
+        alike = panel.title in ("Nothing rare: no gain", "Few cut off: it does not")
+        if alike:
+            flat.loc[flat["arm"].isin(["0.2", "cliff"]), panel.column] = 2.0
+        with pytest.raises(ValueError, match="does not hold"):
+            replace(panel, runs=flat)
 
 
 def test_arms_that_are_not_named_are_left_out(panels):
