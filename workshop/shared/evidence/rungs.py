@@ -1,15 +1,20 @@
 """The ladder: every row that trains, on one budget in two worlds; a chapter adds its rungs."""
 
+import json
+from collections.abc import Iterable
+
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rlbook.paths import data_dir
 from rlbook.stats import t_interval
+from rlbook.training import RunConfig
 from rlbook.viz.style import FAINT, INK, METHOD_COLOURS, MUTED
-from workshop.shared.evidence.tables import load_results
+from workshop.shared.evidence.tables import check_table, load_results
 
-__all__ = ["RUNGS", "WORLDS", "ladder", "rungs"]
+__all__ = ["RUNGS", "WORLDS", "batches_made", "ladder", "prompts_asked", "rungs"]
 
 RUNGS = {
     "02": ("REINFORCE", "REINFORCE, batch mean", "REINFORCE, moving average"),
@@ -38,22 +43,48 @@ def rungs(chapter: str) -> list[str]:
     return [row for known, rows in RUNGS.items() if known <= chapter for row in rows]
 
 
+def batches_made(world: str) -> pd.Series:
+    """How many batches a row made of its 2,560 answers, the mean of its runs."""
+    steps = load_results(f"ladder_{world}")
+    return steps.groupby(["arm", "seed"])["step"].max().groupby("arm").mean()
+
+
+def prompts_asked(world: str) -> pd.Series:
+    """Into how many prompts a row's batch is cut, as the experiment's manifest states it."""
+    facts = json.loads(check_table(data_dir() / "results" / f"ladder_{world}.csv").read_text())
+    default = RunConfig().rollout.prompts
+    stated = {row: arm.get("rollout", {}) for row, arm in facts["arms"].items()}
+    return pd.Series({row: cut.get("prompts", default) for row, cut in stated.items()})
+
+
 def ladder(chapter: str, title: str) -> Figure:
     """Held-out pass@1 of the rows known by a chapter, its own in colour, in two worlds.
 
-    A dot is the mean of ten runs at the row's own best rate, the line its 95 % interval. Source:
-    the experiments `ladder_sums` and `ladder_habits`.
+    A dot is the mean of ten runs at the row's own best rate, the line its 95 % interval; beside it
+    stand the batches that the row made and the prompts in each. Source: the experiments
+    `ladder_sums` and `ladder_habits`.
     """
     rows, own = rungs(chapter), RUNGS[chapter]
-    fig, axes = plt.subplots(1, 2, figsize=(8.6, 1.2 + 0.2 * len(rows)), sharey=True)
+    fig, axes = plt.subplots(1, 2, figsize=(9.4, 1.3 + 0.2 * len(rows)), sharey=True)
     for ax, (world, name) in zip(axes, WORLDS.items(), strict=True):
         draw_rungs(ax, load_results(f"ladder_{world}_eval"), rows, own)
         base = load_results(f"ladder_{world}_start")["pass@1"].mean()
         ax.axvline(base, color=MUTED, lw=1, ls=(0, (4, 3)))
         ax.set(xlabel="pass@1 after 2,560 answers")
-        ax.set_title(name, fontsize=10)
+        ax.set_title(name, fontsize=10, pad=12)
+        write_beside(ax, 1.07, "batches", batches_made(world)[rows].map("{:.0f}".format))
+    write_beside(axes[1], 1.25, "prompts", prompts_asked("habits")[rows])
     fig.suptitle(title, x=0.01, ha="left", weight="bold")
     return fig
+
+
+def write_beside(ax: Axes, x: float, name: str, values: Iterable[object]) -> None:
+    """A column of numbers to the right of the rungs, under its name."""
+    for place, text in enumerate([name, *values], start=-1):
+        ax.text(
+            x, place, text, transform=ax.get_yaxis_transform(), ha="center", va="center",
+            fontsize=8, color=MUTED,
+        )  # fmt: skip
 
 
 def draw_rungs(ax: Axes, ends: pd.DataFrame, rows: list[str], own: tuple[str, ...]) -> None:
