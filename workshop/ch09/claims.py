@@ -8,7 +8,7 @@ from rlbook.policy import load_policy
 from rlbook.stats import t_interval
 from rlbook.stats.intervals import Interval
 from workshop.bases.decisions import decisions
-from workshop.shared.evidence import batches_until
+from workshop.shared.evidence import batches_until, load_results
 
 ARMS = ["no trust region", "CISPO", "clip-higher 0.28", "clip 0.2"]
 
@@ -40,6 +40,12 @@ def by_seed(runs: pd.DataFrame, *more: str) -> pd.DataFrame:
 def gap(table: pd.DataFrame, arm: Any, against: Any) -> Interval:
     """Paired difference of two columns of a table by seed, with its 95 % interval."""
     return t_interval((table[arm] - table[against]).dropna().to_numpy())
+
+
+def clip_at_one_rate(lr: float = 2e-4) -> Interval:
+    """On old samples, chapter 11's experiment: the clip at μ less CISPO, both at one rate."""
+    runs = pd.concat([load_results(f"mask_old_{part}") for part in ("eval", "second")])
+    return gap(by_seed(runs[runs["lr"] == lr]), "clip at μ", "CISPO")
 
 
 def widths(sweep: pd.DataFrame) -> pd.DataFrame:

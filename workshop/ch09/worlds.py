@@ -22,7 +22,7 @@ from rlbook.objectives import (
 from rlbook.policy import load_policy
 from rlbook.training import RunConfig, Trainer
 from workshop.shared.worlds import RareOpening
-from workshop.shared.worlds.batch_reuse import reuse_sampled
+from workshop.shared.worlds.batch_reuse import rare_token_world, reuse_batches, reuse_sampled
 from workshop.shared.worlds.in_turn import batches, tokens_in_turn
 from workshop.shared.worlds.in_turn import shuffle as shuffle
 
@@ -39,6 +39,18 @@ def trainer_of(rare: bool = False, **changes: Any) -> Trainer:
     if not rare:
         return Trainer(config)
     return Trainer(config.replace(max_new_tokens=12), task=RareOpening())
+
+
+def rare_token_waits(
+    regions: Mapping[str, Region], updates: tuple[int, ...] = (4, 16), rare: float = 0.01
+) -> pd.DataFrame:
+    """Batches until the rare token of chapter 08's exact world has ½: updates a batch by region."""
+    world = rare_token_world(rare)
+    waits = {
+        name: [reuse_batches(*world, region, 100, many).batches_until(0) for many in updates]
+        for name, region in regions.items()
+    }
+    return pd.DataFrame(waits, index=list(updates))
 
 
 def opening_tokens() -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -131,19 +131,6 @@ def at_the_end(runs: pd.DataFrame, redraw: Redraw, arms: Sequence[str]) -> pd.Da
     return table.rename(index=lambda arm: arm.removesuffix(SLOW))
 
 
-def masks_by_world() -> pd.DataFrame:
-    """Accuracy of four trust regions less that of none, each at its own best of three rates.
-
-    Ten seeds of chapter 11's worlds: samples eight updates old, and those of a rough sampler.
-    """
-    worlds = {"old": "mask_old_eval", "old and rough": "mask_old_rough_eval"}
-    tables = {
-        world: difference_table(load_results(name), "pass@1", "no region")[["mean", "low", "high"]]
-        for world, name in worlds.items()
-    }
-    return pd.concat(tables, axis=1).sort_index()
-
-
 def on_the_ladder() -> pd.DataFrame:
     """ScaleRL's row less GRPO's after 2,560 answers, each at its own best of four rates."""
     rows = {}

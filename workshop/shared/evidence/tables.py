@@ -117,8 +117,8 @@ def regions_by_world(
     """What five trust regions come to where samples are old, rough, both or neither.
 
     Two tables, a row per region and a column per world: the mean of ten runs, each region at its
-    own best rate, and the paired difference from one region with its 95 % interval. Chapters 09,
-    11 and 16 quote it. Source: the experiments `workshop.shared.mask_and_age`.
+    own best rate, and the paired difference from one region with its 95 % interval. The tables
+    stand in chapter 11. Source: the experiments `workshop.shared.mask_and_age`.
     """
     runs = {world: load_results(f"{name}_eval") for world, name in AGE_AND_ROUGHNESS.items()}
     ends = pd.DataFrame({world: by.groupby("arm")[metric].mean() for world, by in runs.items()})
