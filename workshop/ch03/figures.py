@@ -181,10 +181,11 @@ def draw_walk(ax: Axes, walk: Walk, seed: int = 0) -> None:
     ax.grid(visible=False)
 
 
-def draw_lambda(ax: Axes, walk: Walk, column: str = "shared_rmse", points: int = 51) -> None:
-    """The error of a 64-episode gradient over λ, a line per critic V, its best λ as a dot."""
+def draw_lambda(ax: Axes, walk: Walk, column: str = "shared_rmse", points: int = 51) -> pd.Series:
+    """The error of a 64-episode gradient over λ, a line per critic V; the best λ, as a dot."""
     table = pd.DataFrame(gae_table(walk, lambdas=tuple(np.linspace(0, 1, points))))
     shades = dict(zip(table.critic.unique(), (GOOD, "#56B4E9", "#E69F00", MUTED), strict=True))
+    best_of = {}
     for name, rows in table.groupby("critic", sort=False):
         ax.plot(rows["lambda"], rows[column], color=shades[name])
         x = 0.45 if name == "exact" else 0.03  # two lines may begin side by side
@@ -192,15 +193,24 @@ def draw_lambda(ax: Axes, walk: Walk, column: str = "shared_rmse", points: int =
         ax.text(x, height, f"{name} V", color=readable(shades[name]), fontsize=9)
         best = rows.loc[rows[column].idxmin()]
         ax.plot(best["lambda"], best[column], "o", color=shades[name], ms=6, zorder=4)
+        best_of[name] = best["lambda"]
     ax.set(xlabel="λ", ylim=(0, 1.1), xlim=(-0.02, 1.02))
+    return pd.Series(best_of)
 
 
 def walks_figure(every: Walk, one: Walk) -> Figure:
-    """Two walks drawn above the error of their gradients, with one logit for all steps."""
+    """Two walks drawn above the error of their gradients, with one logit for all steps.
+
+    Raises `ValueError` unless λ near 1 is best for every V in the first, and not for a good one in
+    the second.
+    """
     fig, axes = plt.subplots(2, 2, figsize=(7.2, 4.5), height_ratios=(1, 1.3))
+    best = []
     for (above, below), walk in zip(axes.T, (every, one), strict=True):
         draw_walk(above, walk)
-        draw_lambda(below, walk)
+        best.append(draw_lambda(below, walk))
+    if best[0].min() < 0.9 or best[1]["exact"] > 0.1:
+        raise ValueError(f"the titles do not hold: {[table.to_dict() for table in best]}")
     axes[0, 0].set(ylabel="position", ylim=(-9.5, 12.5), title="Every step counts the same")
     axes[0, 1].set(ylim=(-4, 4), yticks=(-1, 0, 1), title=f"Step {one.decisive + 1} alone decides")
     axes[1, 0].set(ylabel="error of the gradient (RMSE)", title="λ near 1 is best for every V")

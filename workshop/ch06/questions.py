@@ -106,7 +106,7 @@ QUESTIONS = Questions(
             Asked(
                 ids=("S06.5",),
                 claim="'none' leads, +.08 beside siblings",
-                heading="Deeper: Where do these rows stand on the ladder?",
+                heading="10 · What is a baseline worth after training?",
                 says="RLOO ends 0.06 below no baseline on sums and 0.05 on habits",
                 runs={
                     "methods": ["reinforce", "reinforce_ema", "rloo"],

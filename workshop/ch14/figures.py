@@ -62,18 +62,25 @@ def worth(rule: Reward, answers: Sequence[Rollout]) -> list[float]:
     return np.sum(list(rule(answers).values()), axis=0).tolist()
 
 
-def draw_rules(axes: Sequence[Axes], lengths: Sequence[int] = range(8, 81)) -> None:
-    """What right and wrong answers earn by length, a panel per rule."""
+def draw_rules(axes: Sequence[Axes], lengths: Sequence[int] = range(8, 81)) -> list[str]:
+    """What right and wrong answers earn by length, a panel per rule.
+
+    Returns the rules that pay a wrong answer the same at any length.
+    """
+    level = []
     for ax, (name, rule) in zip(axes, RULES.items(), strict=True):
         for right, colour, label in ((True, GOOD, "right"), (False, BAD, "wrong")):
             ends = [an_answer(min(lengths), True), an_answer(max(lengths), True)]
             earned = [worth(rule, [an_answer(n, right), *ends])[0] for n in lengths]
             ax.plot(lengths, earned, color=colour, label=label)
+        if np.ptp(earned) == 0:  # the last are those of wrong answers
+            level.append(name)
         ax.axhline(0, color="#9a9a9a", lw=0.8)
         ax.set(ylim=(-0.9, 1.6), xlabel="tokens")
         ax.set_title(name, fontsize=9.5)
     axes[0].set_ylabel("reward")
     label_lines(axes[0])
+    return level
 
 
 LIVE = {"0.02 a token": "#D55E00", "no price": "#1b1b1b"}
@@ -159,12 +166,17 @@ def two_rules(
 def brevity(table: pd.DataFrame, budgets: Sequence[int]) -> None:
     """Tokens saved and accuracy won beside no price, with 95 % intervals; use under a budget.
 
-    `table` is `claims.padded()`. Raises `ValueError` if not four rules of five are free.
+    `table` is `claims.padded()`. Raises `ValueError` if not four rules of five are free, or one
+    does not answer more within a tight budget.
     """
     rules = table.drop(index=["no price", "Concise RL, eight problems"])
     free = (rules["won low"] < 0) & (rules["won high"] > 0)
     if not ((rules["saved low"] > 0).all() and free.sum() == 4 and len(rules) == 5):
         raise ValueError(f"the title does not hold: {free.to_dict()}")
+    within = table.filter(like="right_within_")  # the tight ones of the budgets
+    gained = within.loc[rules.index] - within.loc["no price"]
+    if gained.min(axis=None) < 0.1:
+        raise ValueError(f"the title does not hold: {gained.to_dict()}")
     runs, start = load_results("length_padded_eval"), load_results("length_padded_start")
     _, (saved, used) = plt.subplots(1, 2, figsize=(9.6, 3.7), width_ratios=(1.15, 1))
     saved.axhline(0, color=MUTED, lw=0.8)
