@@ -235,6 +235,28 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
     return [placed[i] for i in range(len(heights))]
 
 
+def what_was_kept(shares: Mapping[str, pd.DataFrame], kept: str) -> None:
+    """Shares of every kind of answer in both worlds, before rounds of imitation and after.
+
+    Raises `ValueError` unless `kept` halves the guesses in sums, and puts the right rule before the
+    misconception in habits, where the base has them the other way round.
+    """
+    guesses, rules = shares["sums"]["direct"], shares["habits"]
+    leads = rules["right"] > rules["misconception"]
+    if guesses[kept] > guesses["base"] / 2 or not leads[kept] or leads["base"]:
+        raise ValueError(f"the titles do not hold: {guesses.to_dict()}, {leads.to_dict()}")
+    _, axes = plt.subplots(1, 2, figsize=(8.6, 2.8), width_ratios=(1.5, 1))
+    titles = {
+        "sums": "Sums: guesses make way for written steps",
+        "habits": "Habits: the other rule leads",
+    }
+    for ax, (world, title) in zip(axes, titles.items(), strict=True):
+        draw_shares(ax, shares[world])
+        ax.set_title(title)
+    axes[1].set_yticklabels([])
+    plt.show()
+
+
 def draw_shares(ax: Axes, shares: pd.DataFrame) -> None:
     """Stacked bars of `KINDS`, a row of the table each, with the larger shares as numbers."""
     left = np.zeros(len(shares))
