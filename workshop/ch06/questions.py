@@ -38,12 +38,12 @@ def many_prompts(told: Told) -> Iterator[Claim]:
         told, "REINFORCE++ with its 128 prompts for RLOO", "REINFORCE++", "RLOO", null=None
     )
     for world, name in ((HABITS, "habits"), (SUMS, "sums")):
-        for text, arm, against in (
+        for text, one, against in (
             ("128 prompts once for 16 eight times", "REINFORCE, 128 prompts", "REINFORCE"),
             ("REINFORCE++ with 16 prompts for RLOO", "REINFORCE++, 16 prompts", "RLOO"),
         ):
             where = f"{world}, the ladder", f"cut_{name}"
-            yield told(text, *where, arm, against, beside=f"ladder_{name}")
+            yield told(text, *where, one, against, beside=f"ladder_{name}")
 
 
 QUESTIONS = Questions(

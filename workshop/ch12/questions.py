@@ -108,6 +108,15 @@ def gpg(told: Told) -> Iterator[Claim]:
     yield told("GPG against RLOO", SUMS + OWN, "methods", "gpg", "rloo")
 
 
+def recipes(told: Told) -> Iterator[Claim]:
+    """What filter and ramp cost two recipes that lose to their own losses on an equal budget."""
+    for name in ("DAPO", "CISPO"):
+        yield told(
+            f"{name}'s filter and ramp", "plain sums, the ladder", "ladder_sums",
+            name, f"{name}, no filter, no ramp", beside="recipes_sums",
+        )  # fmt: skip
+
+
 def some_tokens(told: Told) -> Iterator[Claim]:
     fifth = {"top 20 %": "the fifth of the tokens with most entropy"}
     yield from on_habits(told, fifth, "random 20 %")
@@ -468,5 +477,9 @@ QUESTIONS = Questions(
                 },
             ),
         ),
+    ),
+    Question(
+        claim="filter and ramp cost DAPO and CISPO their place among the rows on sums",
+        told=recipes,
     ),
 )

@@ -97,7 +97,6 @@ def climbed(
     question: str,
     rows: Mapping[str, tuple[Method, Use]],
     measure=no_columns,
-    planned: bool = False,
     columns: Sequence[str] = COLUMNS,
     **world: Any,
 ) -> Experiment:
@@ -109,7 +108,6 @@ def climbed(
         evaluation={"prompts": 96, "n": 8, "ks": (1, 8)},
         answers=ANSWERS,
         columns=columns,
-        planned=planned,
     )
 
 
@@ -132,7 +130,6 @@ LADDER: dict[str, Experiment] = {
     "recipes_sums": climbed(
         "What are DAPO and CISPO on sums without the filter and the ramp of their recipes?",
         without_filter_and_ramp(),
-        planned=True,
     ),
     "beside_sums": climbed(
         "And of the rows that other trainers ship beside them, on sums?",
