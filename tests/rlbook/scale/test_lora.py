@@ -103,7 +103,7 @@ def test_one_rank_makes_the_weights_of_a_single_process(ranks, tmp_path):
     assert sharded.reference is sharded.policy
     for step in range(STEPS):
         rows = [learner.learn(rollouts_of(step)) for learner in (sharded, single)]
-        assert rows[0]["kl_ref"] == pytest.approx(rows[1]["kl_ref"], rel=1e-5)
+        assert rows[0]["kl_ref"] == pytest.approx(rows[1]["kl_ref"], rel=1e-3)
     assert rows[0]["kl_ref"] > 0
     for name, weight in whole(adapter_weights(sharded.policy)).items():
         torch.testing.assert_close(weight, adapter_weights(single.model)[name], rtol=0, atol=1e-4)

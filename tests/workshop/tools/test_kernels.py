@@ -28,8 +28,8 @@ for manager, client in kernels:
     said(client, "mine = 1")
     pids.append(said(client, "print(os.getpid())"))
 manager, client = kernels[0]
-asked = client.execute("time.sleep(60)")
-while client.get_iopub_msg(timeout=60)["content"].get("execution_state") != "busy": pass
+asked = client.execute("print('asleep', flush=True); time.sleep(60)")
+while client.get_iopub_msg(timeout=60)["content"].get("text") != "asleep\\n": pass
 manager.interrupt_kernel()
 print(client.get_shell_msg(timeout=60)["content"]["ename"])
 kernels[1][0].shutdown_kernel(now=True)
