@@ -56,7 +56,7 @@ class Decoder:
     @property
     def length(self) -> int:
         """Cache columns in use."""
-        return self.cache.get_seq_length()
+        return self.layers[0].length
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
         """Read the prompts, equal ones once; logits of each one's next token."""
@@ -275,6 +275,7 @@ class LlamaDecoder(Decoder):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
+        self.blocks = cast("list[LlamaDecoderLayer]", self.model.model.layers)
         self.qkv: list[Tensor] = []  # these lists are one for all `fresh` copies
         self.out: list[Tensor] = []
         self.gate_up: list[Tensor] = []
@@ -303,11 +304,6 @@ class LlamaDecoder(Decoder):
         """One matrix in the model's dtype; a single one is not copied."""
         whole = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
         return whole.to(self.model.dtype)
-
-    @property
-    def blocks(self) -> "list[LlamaDecoderLayer]":
-        """The model's layers; a `ModuleList` does not say what it holds."""
-        return cast("list[LlamaDecoderLayer]", self.model.model.layers)
 
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         """Append one token per sequence; logits of the next."""

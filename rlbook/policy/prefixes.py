@@ -6,7 +6,6 @@ grows thinner as a policy grows sure. Answers in a large vocabulary part early, 
 beyond the prompt is shared.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self, cast
 
@@ -107,7 +106,8 @@ def why_whole(body: nn.Module) -> str | None:
         return f"{type(body).__name__} is not a Llama"
     config, modules = body.config, list(body.modules())
     rope = config.rope_parameters or {}
-    around = [body, *_blocks(body), *(block.self_attn for block in _blocks(body))]
+    blocks = cast(list[LlamaDecoderLayer], body.layers)
+    around = [body, *blocks, *(block.self_attn for block in blocks)]
     reasons = {
         "a layer of it is not the library's own": {type(m) for m in around} != PLAIN,
         "it computes layers again to save memory": any(
@@ -126,11 +126,6 @@ def why_whole(body: nn.Module) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _blocks(body: LlamaModel) -> Iterable[LlamaDecoderLayer]:
-    """The model's layers; a `ModuleList` does not say what it holds."""
-    return cast(Iterable[LlamaDecoderLayer], body.layers)
-
-
 def _llama_states(body: LlamaModel, tree: PrefixTree) -> Float[Tensor, "M D"]:
     """Last hidden state of every node; only attention sees rows, in float32 at least.
 
@@ -140,7 +135,7 @@ def _llama_states(body: LlamaModel, tree: PrefixTree) -> Float[Tensor, "M D"]:
     x = body.embed_tokens(tree.ids)
     wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = (angles[0] for angles in body.rotary_emb(x, tree.position[None]))
-    for block in _blocks(body):
+    for block in cast(list[LlamaDecoderLayer], body.layers):
         a, h = block.self_attn, block.input_layernorm(x)
         q, k, v = (p(h).unflatten(-1, (-1, a.head_dim)) for p in (a.q_proj, a.k_proj, a.v_proj))
         heads = [q.shape[1], k.shape[1], v.shape[1]]

@@ -66,20 +66,10 @@ def verdict_on_integer(problem: Problem, completion: str, finished: bool = True)
     answer, fault = tagged_answer(completion)
     if answer is None:
         return Verdict(False, format_ok, None, fault)
-    return compared(problem, answer, format_ok)
-
-
-def compared(problem: Problem, answer: str, format_ok: bool) -> Verdict:
-    """The verdict on an answer that was found: one integer, in the one form that counts."""
-    if not is_integer(answer):
+    if not _INTEGER.fullmatch(answer):
         return Verdict(False, format_ok, None, "not_an_integer")
     correct = answer == problem.answer
     return Verdict(correct, format_ok, answer, "ok" if correct else "wrong")
-
-
-def is_integer(text: str) -> bool:
-    """Whether a text is an integer in the one form that counts as an answer."""
-    return _INTEGER.fullmatch(text) is not None
 
 
 def draw_problem(rng: random.Random, operands: int) -> Problem:

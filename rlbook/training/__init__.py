@@ -14,6 +14,5 @@ from rlbook.training.rewards import *
 from rlbook.training.rollouts import *
 from rlbook.training.runlog import *
 from rlbook.training.runs import *
-from rlbook.training.source import *
 from rlbook.training.step import *
 from rlbook.training.trainer import *

@@ -72,7 +72,7 @@ class Dialect:
         """
         text = problem.prompt + "".join(message.content for message in opening)
         examples, system = self.chat.get("examples", ()), self.chat.get("system")
-        if unread := self.unread(problem):
+        if self.chat and (unread := self.unread(problem)):
             raise ValueError(
                 f"model.chat.{unread[0]}: no chat template reads it here: leave it out"
             )
@@ -201,11 +201,12 @@ def text_of(
     tokenizer: PreTrainedTokenizerBase, completion: Completion, stop: Sequence[str] = ()
 ) -> str:
     """What the verifier reads: the completion without the stop text or EOS token that ended it."""
-    if completion.finish_reason != "stop":
-        return decode(tokenizer, completion.token_ids)
-    text = decode(tokenizer, completion.token_ids)
-    ends = [place for one in stop if (place := text.find(one)) >= 0]
-    return text[: min(ends)] if ends else decode(tokenizer, completion.token_ids[:-1])
+    whole, ended = completion.token_ids, completion.finish_reason == "stop"
+    if ended and stop:
+        text = decode(tokenizer, whole)
+        if ends := [place for one in stop if (place := text.find(one)) >= 0]:
+            return text[: min(ends)]
+    return decode(tokenizer, whole[:-1] if ended else whole)
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:

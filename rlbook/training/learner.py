@@ -120,10 +120,11 @@ class Learner:
 
     def update(self, minibatch: TrainBatch) -> dict[str, float]:
         """One policy update and, for critic methods, one critic update."""
-        settings, critic = self.config.optimizer, self.config.critic
+        settings, critic, optimizers = self.config.optimizer, self.config.critic, self.optimizers
+        warm_up(optimizers["model"], settings.lr, self.version, settings.warmup)
         metrics = train_step(
             self.model,
-            self.warm("model", settings.lr),
+            optimizers["model"],
             minibatch,
             self.method,
             temperature=self.config.rollout.temperature,
@@ -133,9 +134,10 @@ class Learner:
         )
         if self.critic is not None:
             skipped = metrics["skipped_updates"]
+            warm_up(optimizers["critic"], critic.lr, self.version, settings.warmup)
             metrics |= critic_step(
                 self.critic,
-                self.warm("critic", critic.lr),
+                optimizers["critic"],
                 minibatch,
                 clip=critic.value_clip,
                 micro_batch_tokens=settings.micro_batch_tokens,
@@ -144,11 +146,6 @@ class Learner:
             metrics["skipped_updates"] += skipped
         self.version += 1
         return metrics
-
-    def warm(self, name: str, lr: float) -> torch.optim.Optimizer:
-        """An optimizer at the learning rate of the update that comes next."""
-        warm_up(self.optimizers[name], lr, self.version, self.config.optimizer.warmup)
-        return self.optimizers[name]
 
     def logprobs(self, batch: SampledBatch, model: nn.Module | None = None) -> Float[Tensor, "N T"]:
         """log π(token) of a batch under the policy as it is now, or under another model."""

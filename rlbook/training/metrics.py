@@ -95,7 +95,7 @@ import torch
 from torch import Tensor
 
 from rlbook.grouping import group_by, mean
-from rlbook.objectives import Loss, PromptFilter, kl_estimate, summarize
+from rlbook.objectives import Loss, kl_estimate, summarize
 from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.policy import TokenStats
 from rlbook.training.batch import Rollout, TrainBatch
@@ -149,7 +149,6 @@ COMPLETIONS = {
         lambda r: r.truncated and not r.correct,
     ),
 }
-REWARDS_DIFFER, VERDICTS_DIFFER = PromptFilter("reward"), PromptFilter("correct")
 GROUPS = {
     "mixed_groups": Metric(
         "share that hold answers to different problems",
@@ -157,11 +156,11 @@ GROUPS = {
     ),
     "equal_rewards": Metric(
         "share whose completions all earned the same reward",
-        lambda group: not REWARDS_DIFFER(group),
+        lambda group: len({r.reward for r in group}) == 1,
     ),
     "all_right_or_wrong": Metric(
         "share whose completions are all right or all wrong",
-        lambda group: not VERDICTS_DIFFER(group),
+        lambda group: len({r.correct for r in group}) == 1,
     ),
 }
 
@@ -195,7 +194,8 @@ def rollout_metrics(
         metrics[f"accuracy_level_{level}"] = mean(r.correct for r in members)
         tokens = [t for r in members for t in zip(r.logps, r.forced or [0] * r.length, strict=True)]
         metrics[f"entropy_level_{level}"] = mean(-logp for logp, forced in tokens if not forced)
-    metrics |= episode_metrics([r for r in rollouts if r.turn_of])
+    if episodes := [r for r in rollouts if r.turn_of]:
+        metrics |= episode_metrics(episodes)
     mixed = [r for r in rollouts if "mixture" in r.problem.meta]
     for task, members in sorted(group_by(mixed, lambda r: str(r.problem.meta["mixture"])).items()):
         metrics[f"accuracy_{task}"] = mean(r.correct for r in members)
@@ -207,9 +207,7 @@ def rollout_metrics(
 
 
 def episode_metrics(episodes: Sequence[Rollout]) -> dict[str, float]:
-    """Metrics of answers in turns; none without any."""
-    if not episodes:
-        return {}
+    """Metrics of answers in turns."""
     put_in = sum(sum(r.forced or ()) for r in episodes)
     places = [
         (r.group, turn, place)

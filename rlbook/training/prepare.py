@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from rlbook.objectives import estimate, imitation_weights, token_rewards
+from rlbook.objectives import Selection, estimate, imitation_weights, token_rewards
 from rlbook.objectives.shapes import expand_to_tokens
 from rlbook.policy import logprobs, token_stats, topk_logprobs
 from rlbook.policy.adapters import without_adapter
@@ -55,7 +55,7 @@ class BatchBuilder:
         `ValueError` if none is left.
         """
         rollouts = usable(rollouts)
-        batch = collate(rollouts).to(self.config.model.device)
+        batch, method = collate(rollouts).to(self.config.model.device), self.method
         old = self.old_logprobs(batch, fresh)
         reference = None if self.reference is None else self.reference_logprobs(batch)
         values = None
@@ -63,7 +63,9 @@ class BatchBuilder:
             (values,) = self.parallel.over(Critic.forward, self.critic, batch, self.limit)
         parts = parts_of(rollouts) if "reward parts" in self.wanted else None
         advantages, returns = self.estimates(batch, old, reference, values, parts)
-        correction = self.method.sampler_correction
+        correction, selection, mask = method.sampler_correction, method.selection, batch.mask
+        if method.reward_shaping == "overlong_filter":  # what was cut counts in baselines alone
+            mask = mask & batch.finished[:, None]
         return batch.prepared(
             logp_old=old,
             logp_ref=reference,
@@ -72,10 +74,10 @@ class BatchBuilder:
             returns=returns,
             correction=correction and correction(old, batch.logp_sampler, batch.mask),
             staleness=None if version is None else staleness_of(batch, version),
-            mask=self.trained(batch),
-            selected=self.selected(batch, old, advantages),
-            imitated=self.imitated(batch, rollouts),
-            **self.topk(batch),
+            mask=mask,
+            selected=selection and self.selected(selection, batch, old, advantages, mask),
+            imitated=imitated(rollouts, mask) if method.likelihood else None,
+            **(self.topk(batch) if "top-k" in self.wanted else {}),
         )
 
     def old_logprobs(self, batch: SampledBatch, fresh: bool) -> Float[Tensor, "N T"]:
@@ -142,41 +144,26 @@ class BatchBuilder:
             rewards = rewards + batch.token_rewards
         return rewards.sum(1) if whole else rewards
 
-    def trained(self, batch: SampledBatch) -> Tensor:
-        """The mask of the tokens to train: truncated completions may count in baselines alone."""
-        if self.method.reward_shaping == "overlong_filter":
-            return batch.mask & batch.finished[:, None]
-        return batch.mask
-
     def selected(
-        self, batch: SampledBatch, old: Float[Tensor, "N T"], advantages: Tensor
-    ) -> Bool[Tensor, "N T"] | None:
-        """The tokens that the method's selection picks among those to train, for all minibatches.
+        self,
+        selection: Selection,
+        batch: SampledBatch,
+        old: Float[Tensor, "N T"],
+        advantages: Tensor,
+        mask: Bool[Tensor, "N T"],
+    ) -> Bool[Tensor, "N T"]:
+        """The tokens that a selection picks among those to train (`mask`), for all minibatches.
 
         A draw derives from the tokens themselves, so that a resumed run repeats it.
         """
-        selection, mask = self.method.selection, self.trained(batch)
-        if selection is None:
-            return None
         _, entropies = self.parallel.over(
             token_stats, self.model, batch, self.limit, self.temperature
         )
         advantages = expand_to_tokens(advantages, mask)
         return selection(old, entropies, advantages, mask, seed=int(batch.ids.sum()))
 
-    def imitated(
-        self, batch: SampledBatch, rollouts: Sequence[Rollout]
-    ) -> Float[Tensor, "N T"] | None:
-        """What the tokens of right answers weigh where the method wants their likelihood."""
-        if not self.method.likelihood:
-            return None
-        right = torch.tensor([r.correct for r in rollouts], device=batch.mask.device)
-        return imitation_weights(right, self.trained(batch))
-
     def topk(self, batch: SampledBatch) -> dict[str, Tensor]:
-        """The most likely tokens under π_old and their log-probs, if the method compares them."""
-        if "top-k" not in self.wanted:
-            return {}
+        """The most likely tokens under π_old and their log-probs."""
         old = self.model if self.method.old_logprobs == "recomputed" else self.sampler
         model, k = old or self.model, self.method.top_k
         ids, logps = self.parallel.over(
@@ -192,6 +179,12 @@ class BatchBuilder:
 def staleness_of(batch: SampledBatch, version: int) -> Int[Tensor, "N T"]:
     """Updates between each token's sampling and its training at `version`; 0 outside the mask."""
     return torch.where(batch.mask, version - batch.versions, 0)
+
+
+def imitated(rollouts: Sequence[Rollout], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    """What the tokens of right answers weigh among those to train."""
+    right = torch.tensor([r.correct for r in rollouts], device=mask.device)
+    return imitation_weights(right, mask)
 
 
 def parts_of(rollouts: Sequence[Rollout]) -> Float[Tensor, "N K"]:

@@ -24,9 +24,8 @@ from rlbook.training.learner import Learner
 from rlbook.training.metrics import rollout_metrics
 from rlbook.training.resume import described, saved_run
 from rlbook.training.rewards import Reward, rewards_of
-from rlbook.training.rollouts import Sampling
+from rlbook.training.rollouts import RolloutSource, Sampling
 from rlbook.training.seams import check_given, measured
-from rlbook.training.source import RolloutSource
 
 __all__ = ["Trainer"]
 

@@ -27,8 +27,8 @@ from rlbook.training import (
     derive_seed,
 )
 from rlbook.training.metrics import rollout_metrics
+from rlbook.training.rollouts import RolloutSource
 from rlbook.training.sft import Answer, sft, written_answer
-from rlbook.training.source import RolloutSource
 from workshop.bases.habits import written
 from workshop.shared.design import Arm, arm, vary
 from workshop.shared.experiments import RLOO

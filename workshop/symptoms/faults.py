@@ -32,7 +32,7 @@ from rlbook.policy import Completion, Sampler, load_policy, logprobs
 from rlbook.rewards import TeacherReward
 from rlbook.tasks import Problem, SumsTask, Verdict
 from rlbook.training import Rollout, RunConfig, Trainer, batch, learner, prepare, step
-from rlbook.training.source import RolloutSource
+from rlbook.training.rollouts import RolloutSource
 from workshop.shared.worlds import Unsolvable, rounded
 
 GRPO = replace(METHODS["grpo"], kl=None)

@@ -18,7 +18,7 @@ from rlbook.training import PromptPool, Rollout, RunLog
 from rlbook.training.filter import select_groups
 from rlbook.training.judge import labeller
 from rlbook.training.metrics import UNJUDGED, rollout_metrics
-from rlbook.training.source import MAX_ROUNDS
+from rlbook.training.rollouts import MAX_ROUNDS
 
 COUNTED = (
     *("rejected", "late", "failed_requests", "refused_requests", "world_failures"),

@@ -11,7 +11,7 @@ from rlbook.objectives import METHODS
 from rlbook.scale import batch_log
 from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.training.filter import select_groups
-from rlbook.training.source import MAX_ROUNDS
+from rlbook.training.rollouts import MAX_ROUNDS
 
 
 def slow(rng):

@@ -335,5 +335,5 @@ def test_a_reward_that_cannot_be_found_is_named(mine):
         get_reward("mine:absent")
     with pytest.raises(ImportError, match="no module 'nowhere' here"):
         get_reward("nowhere:reward")
-    with pytest.raises(ValueError, match=r"'rlbook\.training\.source:MAX_ROUNDS' is not a func"):
-        get_reward("rlbook.training.source:MAX_ROUNDS")
+    with pytest.raises(ValueError, match=r"'rlbook\.training\.rollouts:MAX_ROUNDS' is not a func"):
+        get_reward("rlbook.training.rollouts:MAX_ROUNDS")
