@@ -141,7 +141,7 @@ def kl_term(
 
 def loss_sums(tokens: Tokens, learned: Surrogate) -> dict[str, Tensor]:
     """Numerators, denominators and extremes from which `summarize` makes the metrics."""
-    mask, ratio = tokens.mask, tokens.token_ratio
+    mask, ratio = tokens.mask, token_ratio(tokens.logp, tokens.logp_old)
     signal, drift = mask & (tokens.advantages != 0), kl_estimate(tokens.logp_old, tokens.logp, "k3")
     return {
         "tokens": mask.sum(),

@@ -7,6 +7,7 @@ beyond the prompt is shared.
 """
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Self, cast
 
 import torch
@@ -23,7 +24,9 @@ from transformers.models.llama.modeling_llama import (
 STATIC_ROPE = {"default", "linear", "llama3"}  # angles that no other row's length can change
 PLAIN = {LlamaModel, LlamaDecoderLayer, LlamaAttention}
 BLOCK = 8  # rows of like length that attend at once: none is padded to the longest of all
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+hooks_of = attrgetter(
+    "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def why_whole(body: nn.Module) -> str | None:
             getattr(m, "gradient_checkpointing", False) for m in modules
         ),
         "a module of it has a hook or another forward": any(
-            "forward" in vars(m) or any(getattr(m, kind) for kind in HOOKS) for m in modules
+            "forward" in vars(m) or any(hooks_of(m)) for m in modules
         ),
         "it has dropout": body.training
         and any([config.attention_dropout, *(m.p for m in modules if isinstance(m, nn.Dropout))]),

@@ -19,12 +19,13 @@ class Rollout:
     """One completion with its full provenance.
 
     `logps[t]` is the sampler's log-probability of `token_ids[t]`; `versions[t]` is the number of
-    updates its weights had taken (of steps, in `rlbook.scale`). `rewards` keeps the parts of the
-    reward by name, `token_rewards` those that come per token. `forced[t]` marks a token that was
-    put there, not sampled: it is context, never trained on. `answer` is what the verifier took as
-    the answer (`Verdict.answer`), None if it found none that counts; `reason` and `score` are the
-    verdict's too. `greedy_reward` is what the greedy answer to the same prompt earned, where the
-    method compares with it (ReMax).
+    the weights that sampled it: `Trainer` counts them by updates, `rlbook.scale`, which hands out
+    those of a whole step, by steps. `rewards` keeps the parts of the reward by name,
+    `token_rewards` those that come per token. `forced[t]` marks a token that was put there, not
+    sampled: it is context, never trained on. `answer` is what the verifier took as the answer
+    (`Verdict.answer`), None if it found none that counts; `reason` and `score` are the verdict's
+    too. `greedy_reward` is what the greedy answer to the same prompt earned, where the method
+    compares with it (ReMax).
 
     An answer in several turns says of each token its turn (`turn_of`), where the world stood before
     each turn and at the end (`places`), what the world paid for each turn (`earned`, None from one
@@ -88,11 +89,11 @@ class Rollout:
 class SampledBatch:
     """Right-padded tensors of N rollouts; every (N, T) tensor is aligned to the token itself.
 
-    `mask` is True on the completion's sampled tokens; `logp_sampler` holds the log-probabilities
-    that the sampler reported; `rewards` the reward per completion, `token_rewards` what is earned
-    token by token besides (None: nothing); `finished` is False for a truncated completion;
-    `versions` counts the updates of the weights that sampled each token; `greedy_rewards` what the
-    greedy answer to each prompt earned (None: nobody asked for one).
+    `mask` is True on the tokens to train: at first on all that the policy sampled; `logp_sampler`
+    holds the log-probabilities that the sampler reported; `rewards` the reward per completion,
+    `token_rewards` what is earned token by token besides (None: nothing); `finished` is False for a
+    truncated completion; `versions` numbers the weights that sampled each token; `greedy_rewards`
+    what the greedy answer to each prompt earned (None: nobody asked for one).
     """
 
     ids: Int[Tensor, "N T"]
@@ -131,7 +132,7 @@ class SampledBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainBatch(SampledBatch):
-    """A `SampledBatch` with all that the loss needs; `mask` is True on the tokens to train.
+    """A `SampledBatch` with all that the loss needs; the method may have taken tokens off its mask.
 
     `logp_old` are the log-probabilities the ratio is taken to; `advantages` (N,) or (N, T). The
     others are None where the method has no use for them: `logp_ref` under the reference,

@@ -34,7 +34,7 @@ class Learner:
     """The policy with all that learns beside it: one learner for a notebook and for a cluster.
 
     `learn` makes the updates of a step: `optimizer.epochs` passes of `optimizer.minibatches` each.
-    `step` counts the steps learned, `version` the updates made. `parallel` says where models run;
+    `step` counts the steps learned, `updates_made` their updates. `parallel` says where models run;
     with several ranks every method is collective. `reference` is the frozen policy of a KL term,
     by default the model without its adapter, or, if it has none, a copy of it as it is now;
     `sampler` the policy that writes the completions, where it is not the model itself.
@@ -70,7 +70,7 @@ class Learner:
             sampler=sampler,
             parallel=parallel,
         )
-        self.step = self.version = 0
+        self.step = self.updates_made = 0
         if config.rollout.group_size == 1 and compares_siblings(self.method):
             warnings.warn(
                 f"rollout.group_size=1: {self.method.name} compares answers to one prompt, so "
@@ -121,7 +121,7 @@ class Learner:
     def update(self, minibatch: TrainBatch) -> dict[str, float]:
         """One policy update and, for critic methods, one critic update."""
         settings, critic, optimizers = self.config.optimizer, self.config.critic, self.optimizers
-        warm_up(optimizers["model"], settings.lr, self.version, settings.warmup)
+        warm_up(optimizers["model"], settings.lr, self.updates_made, settings.warmup)
         metrics = train_step(
             self.model,
             optimizers["model"],
@@ -134,7 +134,7 @@ class Learner:
         )
         if self.critic is not None:
             skipped = metrics["skipped_updates"]
-            warm_up(optimizers["critic"], critic.lr, self.version, settings.warmup)
+            warm_up(optimizers["critic"], critic.lr, self.updates_made, settings.warmup)
             metrics |= critic_step(
                 self.critic,
                 optimizers["critic"],
@@ -144,7 +144,7 @@ class Learner:
                 max_grad_norm=settings.max_grad_norm,
             )
             metrics["skipped_updates"] += skipped
-        self.version += 1
+        self.updates_made += 1
         return metrics
 
     def logprobs(self, batch: SampledBatch, model: nn.Module | None = None) -> Float[Tensor, "N T"]:
@@ -154,9 +154,10 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """What is not in weights and moments, JSON-safe."""
         estimator = estimator_state(self.builder.estimator)
-        return {"step": self.step, "version": self.version, "estimator": estimator}
+        return {"step": self.step, "updates_made": self.updates_made, "estimator": estimator}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from `state()`."""
-        self.step, self.version = state["step"], state["version"]
+        self.step = state["step"]
+        self.updates_made = state["version" if "version" in state else "updates_made"]  # 0.3's
         load_estimator_state(self.builder.estimator, state["estimator"])

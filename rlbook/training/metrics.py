@@ -118,7 +118,7 @@ class Metric(NamedTuple):
 def means(metrics: Mapping[str, Metric], items: Collection[Any]) -> dict[str, float]:
     """The metrics of completions, or of groups."""
     return {
-        name: mean(metric.value(one) for one in items if metric.among(one))
+        name: mean([metric.value(one) for one in items if metric.among(one)])
         for name, metric in metrics.items()
     }
 
@@ -170,7 +170,7 @@ def rollout_metrics(
     version: int,
     label: Callable[[Rollout], str] | None = None,
 ) -> dict[str, float]:
-    """Metrics of one batch of rollouts, sampled for the policy that has taken `version` updates."""
+    """Metrics of one batch of rollouts, learned by the weights of number `version`."""
     groups = group_by(rollouts, attrgetter("group")).values()
     ended = [r for r in rollouts if not (r.correct or r.truncated)]
     metrics = {
@@ -178,7 +178,7 @@ def rollout_metrics(
         **means(GROUPS, groups),
         **{name: sum(r.reason in reasons for r in rollouts) for name, reasons in UNJUDGED.items()},
         "reward_by_length": correlated([r.reward for r in ended], [r.length for r in ended]),
-        "staleness": mean(version - v for r in rollouts for v in r.versions),
+        "staleness": mean([version - v for r in rollouts for v in r.versions]),
         "completions": len(rollouts),
         "tokens": sum(r.length for r in rollouts),
         "groups": len(groups),

@@ -45,7 +45,7 @@ class Sampling(TypedDict, total=False):
 class RolloutSource:
     """Where the rollouts of a run come from: its problems, an engine, what an answer is worth.
 
-    `weights` are those that sample and `version` the updates they had taken: the policy's own, or
+    `weights` are those that sample and `version` their number: the policy's own, or
     with `rollout.sync_every` above 1 a copy that stays behind until the next `sync`. An engine of
     one's own gets them through its `load_weights`.
     Raises `ValueError` for an engine that cannot report what the method compares.
@@ -149,7 +149,7 @@ class RolloutSource:
             rollout.greedy_reward = earned[rollout.group]
 
     def sync(self, model: PreTrainedModel, version: int) -> None:
-        """Sample with the weights of the model from now on, which has taken `version` updates."""
+        """Sample with the weights of the model from now on, number `version`."""
         if self.weights is not model:
             self.weights.load_state_dict(model.state_dict())
         self.version = version
@@ -207,8 +207,8 @@ def collect_rollouts(
     """`n` verified and rewarded completions of each problem; groups count from `first_group`.
 
     `chat` says how a prompt is put, as `model.chat` of a run (`rlbook.training.chat.Dialect`).
-    `version` is the number of updates the engine's weights have taken. A completion ends with the
-    first text of `stop`, by default the task's, whatever the engine wrote behind it. In an
+    `version` is the number of the engine's weights, which grows when they change. A completion ends
+    with the first text of `stop`, by default the task's, whatever the engine wrote behind it. In an
     environment a completion is an episode: `max_new_tokens` bounds all of it, what the world says
     included.
     """

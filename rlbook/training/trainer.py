@@ -98,6 +98,7 @@ class Trainer:
         self.config, self.method, self.measure = config, config.resolved_method, evaluate
         self.given = {"policy": policy, "task": task, "reward": reward, "engine": engine}
         self.task = task or get_task(config.data.task)
+        self.label = labeller(self.task)
         rewards = rewards_of(config, reward)
         policy = policy_of(config, policy)
         self.model, self.tokenizer = policy
@@ -126,7 +127,7 @@ class Trainer:
                 "evaluation.every: say how to measure, Trainer(config, evaluate="
                 "rlbook.evaluation.evaluate_run), or set it to 0"
             )
-        metrics = rollout_metrics(rollouts, self.version, labeller(self.task))
+        metrics = rollout_metrics(rollouts, self.version, self.label)
         asked = self.questions({r.group: r.problem for r in rollouts}.values())
         metrics["asked_again"] = mean(one in self.asked for one in asked)
         self.asked = asked
@@ -173,8 +174,8 @@ class Trainer:
 
     @property
     def version(self) -> int:
-        """Updates made."""
-        return self.learner.version
+        """The number of the weights: of the updates that made them."""
+        return self.learner.updates_made
 
     # What outlives the process
 

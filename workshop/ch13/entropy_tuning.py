@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from rlbook.policy import token_stats
 from rlbook.training import Learner, TrainBatch, Trainer
 from rlbook.training.parallel import as_policy
-from rlbook.training.step import apply_gradients
+from rlbook.training.step import apply_gradients, warm_up
 
 
 def token_entropy(
@@ -34,12 +34,13 @@ class EntropyDescent(Learner):
     def update(self, minibatch: TrainBatch) -> dict[str, float]:
         """One step downhill in entropy."""
         settings = self.config.optimizer
-        optimizer = self.warm("model", settings.lr)
+        optimizer = self.optimizers["model"]
+        warm_up(optimizer, settings.lr, self.updates_made, settings.warmup)
         optimizer.zero_grad(set_to_none=True)
         loss = token_entropy(as_policy(self.model), minibatch, self.config.rollout.temperature)
         loss.backward()
         norm, skipped = apply_gradients(self.model, optimizer, settings.max_grad_norm)
-        self.version += 1
+        self.updates_made += 1
         entropy = float(loss.detach())
         return {"entropy": entropy, "grad_norm": norm, "skipped_updates": skipped}
 

@@ -202,7 +202,7 @@ def test_a_row_learns_as_in_a_notebook(changes, tmp_path):
         )
         assert row["step"] == step + 1
     updates = config.optimizer.minibatches * config.optimizer.epochs
-    assert read_state(tmp_path)["version"] == learner.version == STEPS * updates
+    assert read_state(tmp_path)["updates_made"] == learner.updates_made == STEPS * updates
     trained = final(layout)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(trained[f"model.{name}"], parameter, rtol=0, atol=1e-5)
