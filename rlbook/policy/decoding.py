@@ -191,7 +191,7 @@ class BufferedLayer(CacheLayerMixin):
 
     def _hold(self, buffers: list[Tensor], rows: int) -> None:
         self.buffers = buffers
-        self.keys, self.values = (buffer[:rows] for buffer in buffers)
+        self.keys, self.values = buffers[0][:rows], buffers[1][:rows]
 
     def take(self, source: Int[Tensor, " M"], target: Int[Tensor, " M"], rows: int) -> None:
         """Go on with `rows` rows, of which `target` become what `source` were."""

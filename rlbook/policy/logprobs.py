@@ -135,7 +135,7 @@ class _Head(NamedTuple):
 
     def buffer(self, chunk: int | None) -> Float[Tensor, "chunk V"]:
         """Memory for the logits of one slice."""
-        rows = max((min(s.stop, len(self.hidden)) - s.start for s in self.slices(chunk)), default=0)
+        rows = min(self.slices(chunk)[0].stop, len(self.hidden))  # the first is the largest
         dtype = torch.promote_types(self.hidden.dtype, torch.float32)
         return self.hidden.new_empty(rows, len(self.weight), dtype=dtype)
 

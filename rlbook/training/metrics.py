@@ -193,7 +193,7 @@ def rollout_metrics(
     for level, members in sorted(group_by(rollouts, lambda r: r.problem.level).items()):
         metrics[f"accuracy_level_{level}"] = mean(r.correct for r in members)
         tokens = [t for r in members for t in zip(r.logps, r.forced or [0] * r.length, strict=True)]
-        metrics[f"entropy_level_{level}"] = mean(-logp for logp, forced in tokens if not forced)
+        metrics[f"entropy_level_{level}"] = mean([-logp for logp, forced in tokens if not forced])
     if episodes := [r for r in rollouts if r.turn_of]:
         metrics |= episode_metrics(episodes)
     mixed = [r for r in rollouts if "mixture" in r.problem.meta]
