@@ -290,20 +290,17 @@ class LlamaDecoder(Decoder):
         Adapters are merged into them.
         """
         attention, mlps = zip(*((b.self_attn, b.mlp) for b in self.blocks), strict=True)
-        self.qkv[:] = [
-            self._cat(merged(a.q_proj) * a.scaling, merged(a.k_proj), merged(a.v_proj))
-            for a in attention
+        qkv = [
+            (merged(a.q_proj) * a.scaling, merged(a.k_proj), merged(a.v_proj)) for a in attention
         ]
-        self.out[:] = [self._cat(merged(a.o_proj)) for a in attention]
-        self.gate_up[:] = [self._cat(merged(m.gate_proj), merged(m.up_proj)) for m in mlps]
-        self.down[:] = [self._cat(merged(m.down_proj)) for m in mlps]
+        gate_up = [(merged(m.gate_proj), merged(m.up_proj)) for m in mlps]
+        dtype = self.model.dtype
+        self.qkv[:] = [torch.cat(matrices).to(dtype) for matrices in qkv]
+        self.out[:] = [merged(a.o_proj).to(dtype) for a in attention]
+        self.gate_up[:] = [torch.cat(matrices).to(dtype) for matrices in gate_up]
+        self.down[:] = [merged(m.down_proj).to(dtype) for m in mlps]
         head = self.model.lm_head.weight
         self.head[:] = [head.to(torch.promote_types(head.dtype, torch.float32))]
-
-    def _cat(self, *matrices: Tensor) -> Tensor:
-        """One matrix in the model's dtype; a single one is not copied."""
-        whole = matrices[0] if len(matrices) == 1 else torch.cat(matrices)
-        return whole.to(self.model.dtype)
 
     def step(self, token: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         """Append one token per sequence; logits of the next."""

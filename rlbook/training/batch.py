@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -122,12 +122,11 @@ class SampledBatch:
 
     def prepared(self, **computed: Any) -> "TrainBatch":
         """The `TrainBatch` with these tensors besides; the sampler's log-probs are the old ones."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TrainBatch(**{"logp_old": self.logp_sampler} | given | computed)
+        return TrainBatch(**{"logp_old": self.logp_sampler} | vars(self) | computed)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: change(t) for name, t in tensors.items() if t is not None})
+        tensors = {name: change(t) for name, t in vars(self).items() if t is not None}
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +205,8 @@ def micro_batch_rows(batch: SampledBatch, max_tokens: int) -> Iterator[Int[Tenso
     slice keeps its order.
     """
     lengths = lengths_of(batch.mask)
-    if len(batch) * int(lengths.max()) <= max_tokens:
-        yield torch.arange(len(batch), device=lengths.device)
+    if len(lengths) * int(lengths.max()) <= max_tokens:
+        yield torch.arange(len(lengths), device=lengths.device)
         return
     order = torch.argsort(lengths, stable=True)
     for start, stop in pack(lengths[order].tolist(), max_tokens):

@@ -289,6 +289,13 @@ def test_the_average_of_an_estimator_is_in_the_state(trainer, tmp_path):
     assert read_state(tmp_path)["estimator"] == {"value": pytest.approx(reward / 2)}
 
 
+def test_a_state_of_0_3_loads(trainer):
+    """It called the updates made a version."""
+    trained = trainer()
+    trained.learner.load_state({"step": 2, "version": 8, "estimator": {}})
+    assert (trained.step, trained.version, trained.learner.updates_made) == (2, 8, 8)
+
+
 def test_an_interrupted_save_leaves_the_previous_checkpoint(
     trainer, tmp_path, monkeypatch, parity, little_policy
 ):
