@@ -74,13 +74,13 @@ def verdict_on_integer(problem: Problem, completion: str, finished: bool = True)
 
 def draw_problem(rng: random.Random, operands: int) -> Problem:
     """A sum whose partial sums all stay between 0 and `LARGEST_SUM`."""
-    total = rng.randint(1, LARGEST_START)
-    text = str(total)
-    for _ in range(operands - 1):
-        term = _draw_term(rng, total)
-        total += term
-        text += f"{term:+d}"
-    return Problem(id=text, prompt=f"{text}=?", answer=str(total), level=operands)
+    terms = [rng.randint(1, LARGEST_START)]
+    while len(terms) < operands:
+        term = rng.choice((-1, 1)) * rng.randint(1, LARGEST_TERM)
+        if 0 <= sum(terms) + term <= LARGEST_SUM:
+            terms.append(term)
+    text = str(terms[0]) + "".join(f"{term:+d}" for term in terms[1:])
+    return Problem(id=text, prompt=f"{text}=?", answer=str(sum(terms)), level=operands)
 
 
 def terms_of(problem: Problem) -> list[int]:
@@ -91,13 +91,6 @@ def terms_of(problem: Problem) -> list[int]:
 def terms_in(text: str) -> list[int]:
     """The signed integers in a text."""
     return [int(term) for term in re.findall(r"[+-]?[0-9]+", text)]
-
-
-def _draw_term(rng: random.Random, total: int) -> int:
-    while True:
-        term = rng.choice((-1, 1)) * rng.randint(1, LARGEST_TERM)
-        if 0 <= total + term <= LARGEST_SUM:
-            return term
 
 
 def strategy_of(completion: str, finished: bool = True) -> str:
