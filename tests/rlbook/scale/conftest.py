@@ -1,29 +1,26 @@
-"""A generator, a verifier and a trainer that cost nothing, and runs made of them, in a time of
-their own: how busy the machine is changes nothing."""
+"""A verifier and a trainer that cost nothing, and runs of them and a generator of `fleet`, in a time
+of their own: how busy the machine is changes nothing."""
 
 import asyncio
-import random
-import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from fleet import Client, Generator, engine_of, pushed, tokenizer_of_sums
 
 from rlbook.durable import write_json
 from rlbook.jsonl import read_jsonl
-from rlbook.policy import Completion, load_tokenizer
 from rlbook.scale import batch_log
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.launch.processes import Command, start_here
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.scale.rollout.orchestrator import Orchestrator
-from rlbook.tasks import get_task
+from rlbook.tasks import get_task, held_out_problems
 
 
 class Clock:
@@ -89,76 +86,6 @@ def run_ranks():
     return run
 
 
-@dataclass
-class FakeEngine:
-    """Answers sums, right with probability `right(prompt text)`; its weights are a number.
-
-    A reply takes `seconds(rng)`; its first half is by the weights at the start, the rest by those
-    at the end. `trouble(n)`, awaited before the n-th reply (from 1), may raise, hang, or return
-    the reply itself.
-    """
-
-    right: Callable[[str], float] = lambda text: 0.5
-    seconds: Callable[[random.Random], float] = lambda rng: 0.0
-    trouble: Callable[[int], object] | None = None
-    weights: int | None = 0
-    seed: int = 0
-    name: str = "generator0"
-    calls: int = 0
-    in_flight: int = 0
-    most_in_flight: int = 0
-    tokenizer: object = field(default_factory=cache(load_tokenizer))
-    aside: object = None
-
-    def __post_init__(self):
-        self.rng = random.Random(self.seed)
-
-    def __hash__(self):
-        return id(self)
-
-    @property
-    def versions(self):
-        return {} if self.weights is None else {self: self.weights}
-
-    async def version(self):
-        return self.weights
-
-    async def look(self):
-        """What it has is known at any time."""
-
-    async def watch(self):
-        await asyncio.Event().wait()
-
-    def only(self, client):
-        """The only one there is."""
-        return self
-
-    async def complete(self, prompt, n, *, max_new_tokens, temperature, stop=(), stay=None):
-        self.calls += 1
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        try:
-            if self.trouble and (reply := await self.trouble(self.calls)) is not None:
-                return reply
-            first = self.weights or 0
-            await asyncio.sleep(self.seconds(self.rng))
-            return [self.write(prompt, max_new_tokens, first) for _ in range(n)]
-        finally:
-            self.in_flight -= 1
-
-    def write(self, prompt, limit, first):
-        text = self.tokenizer.decode(prompt, skip_special_tokens=True)
-        answer = sum(map(int, re.findall(r"[+-]?\d+", text)))
-        answer += self.rng.random() >= self.right(text)
-        text = f"<think></think><answer>{answer}</answer>"
-        tokens = self.tokenizer(text, add_special_tokens=False).input_ids
-        tokens = [*tokens, self.tokenizer.eos_token_id][:limit]
-        late = len(tokens) // 2
-        versions = [first] * (len(tokens) - late) + [self.weights or 0] * late
-        reason = "stop" if tokens[-1] == self.tokenizer.eos_token_id else "length"
-        return Completion(tokens, [-0.5] * len(tokens), reason, versions=versions)
-
-
 class FakeVerifiers:
     """The task's own verdict, in this process."""
 
@@ -172,13 +99,13 @@ class FakeVerifiers:
 
 @dataclass
 class FakeTrainer:
-    """Reads batches as the trainer does; an update makes the engine's weights one newer.
+    """Reads batches as the trainer does; an update makes the generator's weights one newer.
 
     While the generator is pinned it keeps its weights to itself, as the trainer does.
     """
 
     layout: object
-    engine: FakeEngine
+    generator: Generator
     steps: int
     seconds: float = 0.0
     save_every: int = 3
@@ -190,19 +117,20 @@ class FakeTrainer:
         version = int(pointer.read_text().split("_")[1]) if pointer.exists() else 0
         end = False
         while not end or self.layout.pinned.exists():
-            self.push(version)
+            await self.push(version)
             if batch_log.has_batch(self.layout, version):
                 version = await self.update(version)
             else:
                 last = (batch_log.log_end(self.layout) or {}).get("version", self.steps)
                 end = version == min(last, self.steps)
                 await asyncio.sleep(0.002)
-        self.push(version)
+        await self.push(version)
         self.report(version, done=True)
 
-    def push(self, version):
-        if self.engine.weights is not None and not self.layout.pinned.exists():
-            self.engine.weights = max(self.engine.weights, version)
+    async def push(self, version):
+        held = self.generator.weights
+        if (held is None or held < version) and not self.layout.pinned.exists():
+            await pushed(Client(self.generator), version, self.layout.weights)
 
     async def update(self, version):
         rollouts, state = batch_log.read_batch(self.layout, version)
@@ -240,17 +168,23 @@ def settings(root, **sections):
 class Run:
     """A run folder with its fakes, an orchestrator that can be killed, and its history."""
 
-    def __init__(self, config, engine, clock):
+    def __init__(self, config, generator, clock):
         self.config, self.layout, self.clock = config, Layout(config.folder), clock
         self.steps = config.steps
         self.prompts, self.group_size = config.rollout.prompts, config.rollout.group_size
-        self.engine = engine
-        self.trainer = FakeTrainer(self.layout, engine, self.steps)
+        held_out = get_task(config.data.task), config.evaluation.prompts, config.data.levels
+        self.held_out = {problem.prompt for problem in held_out_problems(*held_out)}
+        self.generator, self.tokenizer = generator, tokenizer_of_sums()
+        self.trainer = FakeTrainer(self.layout, generator, self.steps)
 
     def orchestrator(self):
-        tokenizer, verifiers = self.engine.tokenizer, FakeVerifiers(self.config.data.task)
-        sampler = GroupSampler(self.engine, tokenizer, verifiers, self.config)
+        engine, verifiers = engine_of(self.generator), FakeVerifiers(self.config.data.task)
+        sampler = GroupSampler(engine, self.tokenizer, verifiers, self.config)
         return Orchestrator(self.layout, sampler)
+
+    def evaluates(self, asked):
+        """Whether a request is for an answer to one of the run's own held-out problems."""
+        return asked.route == "generate" and asked.prompt in self.held_out
 
     def play(self):
         async def both():
@@ -319,15 +253,18 @@ def own_time():
 
 @pytest.fixture
 def make_run(tmp_path, monkeypatch):
-    """Makes a `Run` from the engine's fields and sections of the settings."""
+    """Makes a `Run` from the generator's settings and sections of the run's."""
     clock = Clock()
     own = SimpleNamespace(monotonic=clock, strftime=time.strftime)
     monkeypatch.setattr("rlbook.scale.rollout.orchestrator.time", own)
     monkeypatch.setattr("rlbook.scale.rollout.orchestrator.POLL_SECONDS", 0.004)
+    monkeypatch.setattr("rlbook.scale.generate.client.LOOK_SECONDS", 0.004)
+    monkeypatch.setattr("rlbook.scale.rollout.evaluate.LOOK_SECONDS", 0.004)
     monkeypatch.setattr("rlbook.durable.sync_to_disk", lambda path: None)
 
-    def make(engine=None, **sections):
-        return Run(settings(tmp_path, **sections), FakeEngine(**engine or {}), clock)
+    def make(generator=None, **sections):
+        own = {"weights": 0, **(generator or {})}
+        return Run(settings(tmp_path, **sections), Generator(**own), clock)
 
     return make
 

@@ -3,13 +3,13 @@
 import asyncio
 import re
 from collections import Counter
+from itertools import count
 
 import pytest
 
 from rlbook.jsonl import read_jsonl
 from rlbook.objectives import METHODS
 from rlbook.scale import batch_log
-from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.training.filter import select_groups
 from rlbook.training.rollouts import MAX_ROUNDS
 
@@ -59,7 +59,7 @@ def test_rollouts_carry_what_was_sampled_and_what_it_earned(make_run):
     run = make_run({"right": lambda text: float("+" in text)}).play()
     for batch in run.groups:
         assert all(len({r.problem.id for r in group}) == 1 for group in batch.values())
-    tokenizer = run.engine.tokenizer
+    tokenizer = run.tokenizer
     for _, rollout in run.rollouts:
         assert rollout.prompt_ids == tokenizer(rollout.problem.prompt).input_ids
         assert rollout.correct == ("+" in rollout.problem.prompt)
@@ -125,7 +125,8 @@ def test_resampling_fills_every_batch(make_run):
 @pytest.mark.parametrize("method", ["scalerl", "dapo"])
 def test_a_stretch_without_spread_is_survived(make_run, method):
     run = make_run(method=method, generate={"max_staleness": 0}, patience=60)
-    run.engine.right = lambda text: 1.0 if run.engine.calls < 120 else 0.5
+    written = count()
+    run.generator.right = lambda text: 1.0 if next(written) < 240 else 0.5
     run.play()
     assert len(run.groups) == run.steps
     assert sum(row["rejected"] for row in run.rows) >= 100
@@ -164,7 +165,8 @@ def test_a_task_that_teaches_nothing_ends_the_run_and_says_so(make_run, method, 
 
 def test_without_patience_silence_is_borne(make_run):
     run = make_run(method="dapo", patience=None)
-    run.engine.right = lambda text: 1.0 if run.engine.calls < 1200 else 0.5
+    written = count()
+    run.generator.right = lambda text: 1.0 if next(written) < 2400 else 0.5
     run.play()
     assert len(run.groups) == run.steps
 
@@ -212,16 +214,16 @@ HARD = {"task": "sums", "levels": [4], "prompts": 3, "samples": 8, "ks": [8]}
 def test_sets_of_other_problems_are_asked_as_they_say(make_run):
     hard = HARD | {"temperature": 0.5, "max_new_tokens": 70}
     evaluation = {"every": 4, "sets": {"hard": hard, "greedy": HARD | {"temperature": 0}}}
-    run = make_run(evaluation=evaluation)
-    complete, asked = run.engine.complete, {}
-
-    async def noted(prompt, n, **how):
-        by_version = asked.setdefault(run.engine.weights, Counter())
-        by_version[n, how["temperature"], how["max_new_tokens"]] += 1
-        return await complete(prompt, n, **how)
-
-    run.engine.complete = noted
-    run.play()
+    run = make_run(evaluation=evaluation).play()
+    sets, usual = run.orchestrator().evaluator.sets, run.config.rollout.max_new_tokens
+    questions = {problem.prompt for one in sets for problem in one.problems}
+    asked, training = {}, 0
+    for one in run.generator.asked:
+        if one.route == "generate":
+            how = one.body["sampling_params"]
+            by_version = asked.setdefault(one.body["cache_salt"], Counter())
+            training += one.prompt not in questions
+            by_version[how["temperature"], how["max_tokens"]] += one.prompt in questions
     rows = read_jsonl(run.layout.log("eval"))
     assert [row.get("set") for row in rows] == [None, "hard", "greedy"] * (len(rows) // 3)
     for row in rows:
@@ -229,29 +231,24 @@ def test_sets_of_other_problems_are_asked_as_they_say(make_run):
         if "set" in row:
             assert (row["problems"], row["samples"]) == (3, 8)
             assert row["pass@1"] <= row["pass@8"] and "pass@2" not in row
-    usual = run.config.rollout.max_new_tokens
-    training = run.group_size, 1.0, usual
-    assert sum(by[training] for by in asked.values()) >= run.steps * run.prompts
+    assert training >= run.steps * run.prompts * run.group_size
     for row in rows:  # a version without a row was overtaken by a push: its evaluation began anew
-        questions = {how: n for how, n in asked[row["step"]].items() if how != training}
-        assert questions == {(4, 1.0, usual): 5, (8, 0.5, 70): 3, (8, 0, usual): 3}
+        assert asked[f"run:{row['step']}"] == {(1.0, usual): 20, (0.5, 70): 24, (0, usual): 3}
 
 
 def test_the_only_generator_writes_for_training_too_as_far_as_the_bound_allows(make_run):
     """No answer of the first evaluation comes in until the trainer can go no further."""
     run = make_run(generate={"max_staleness": 2, "target_staleness": 2})
-    complete, reached = run.engine.complete, []
+    reached = []
 
-    async def slow(prompt, n, **how):
-        reply = await complete(prompt, n, **how)
-        if n == 4 and not reached:
+    async def slow(asked):
+        if run.evaluates(asked) and not reached:
             while len(run.trainer.updates) < 3:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
-            reached.append((len(run.trainer.updates), run.engine.weights))
-        return reply
+            reached.append((len(run.trainer.updates), run.generator.weights))
 
-    run.engine.complete = slow
+    run.generator.trouble = slow
     run.play()
     assert set(reached) == {(3, 0)}
     assert max(run.lags) == 2
@@ -259,21 +256,14 @@ def test_the_only_generator_writes_for_training_too_as_far_as_the_bound_allows(m
 
 def test_an_evaluation_whose_generator_dies_starts_again(make_run, capsys):
     run = make_run({"seconds": lambda rng: 0.002}, steps=12)
-    complete, deaths, run.trainer.seconds = run.engine.complete, [], 0.02
+    deaths, run.trainer.seconds = [], 0.02
 
-    def revive():  # by a trainer that has gone on meanwhile
-        run.engine.weights = max(deaths[-1] + 1, len(run.trainer.updates))
+    async def dies(asked):
+        if run.evaluates(asked) and len(deaths) < 2 and 4 <= (run.generator.weights or 0) < run.steps:
+            deaths.append(run.generator.weights)
+            run.generator.restart()
 
-    async def dies(prompt, n, **how):
-        if n == 4 and len(deaths) < 2 and 4 <= (run.engine.weights or 0) < run.steps:
-            deaths.append(run.engine.weights)
-            run.engine.weights = None
-            asyncio.get_running_loop().call_later(0.1, revive)
-        if run.engine.weights is None:
-            raise GenerationFailed("killed")
-        return await complete(prompt, n, **how)
-
-    run.engine.complete = dies
+    run.generator.trouble = dies
     run.play()
     assert len(deaths) == 2 and "starts again" in capsys.readouterr().out
     rows = read_jsonl(run.layout.log("eval"))
@@ -283,21 +273,15 @@ def test_an_evaluation_whose_generator_dies_starts_again(make_run, capsys):
 
 def test_an_evaluation_asks_no_more_at_a_time_than_its_generator_has_room_for(make_run):
     """Two requests of four for each of four slots; training has as many beside it."""
-    most, now = [0], [0]
     run = make_run({"seconds": lambda rng: 0.002}, generate={"slots": 4, "max_staleness": 8})
-    complete = run.engine.complete
+    generator, asked = run.generator, []
 
-    async def counted(prompt, n, **how):
-        now[0] += n == 4
-        most[0] = max(most[0], now[0])
-        try:
-            return await complete(prompt, n, **how)
-        finally:
-            now[0] -= n == 4
+    async def counted(one):
+        asked.append(sum(map(run.evaluates, generator.in_flight.values())))
 
-    run.engine.complete = counted
+    generator.trouble = counted
     run.play()
-    assert most[0] == 2 and run.engine.most_in_flight <= 2 * 4 // 2 + 2
+    assert max(asked) == 2 * 4 and generator.most_in_flight <= 2 * 2 * 4
 
 
 def test_a_dead_generator_does_not_keep_a_finished_run_open(make_run):

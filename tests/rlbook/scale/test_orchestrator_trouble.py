@@ -1,33 +1,40 @@
 """Generators that hang, fail, refuse, answer nonsense or go back in time."""
 
 import asyncio
+from itertools import count
 
 import pytest
+from fleet import Reply
 
-from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
+from rlbook.scale.generate.protocol import RequestRefused
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.orchestrator import PAUSE, orchestrate
 
 
-def failing(error, calls):
-    async def trouble(n):
-        if n in calls:
-            raise error
+def failing(status, groups, reason=b"down"):
+    """Groups by the order in which they are asked first; each is refused once, or asked in vain:
+    two completions, each of which is tried twice."""
+    tries = {}
+
+    async def trouble(asked):
+        if asked.route == "generate":
+            number, before = tries.setdefault(asked.prompt, [len(tries) + 1, 0])
+            tries[asked.prompt][1] += 1
+            if number in groups and before < 4:
+                return Reply(status, reason)
 
     return trouble
 
 
 def test_a_failed_request_is_asked_again_under_its_ticket(make_run, capsys):
-    down = failing(GenerationFailed("http://x: HTTP 500"), range(3, 9))
-    run = make_run({"trouble": down}, evaluation={"every": 0}).play()
+    run = make_run({"trouble": failing(500, range(3, 9))}, evaluation={"every": 0}).play()
     assert sorted(run.tickets) == list(range(run.steps * run.prompts))
     assert sum(row["failed_requests"] for row in run.rows) == 6
     assert "asked in vain" in capsys.readouterr().out
 
 
 def test_while_nothing_succeeds_every_place_asks_once_in_a_pause(make_run):
-    down = failing(GenerationFailed("down"), range(1, 10_000))
-    run = make_run({"trouble": down}, evaluation={"every": 0})
+    run = make_run({"fails": {"generate": 503}}, evaluation={"every": 0})
 
     async def a_while():
         task = asyncio.create_task(run.orchestrator().run())
@@ -37,7 +44,8 @@ def test_while_nothing_succeeds_every_place_asks_once_in_a_pause(make_run):
 
     run.live(a_while)
     places = 2 * run.prompts  # one batch, and one more for the target
-    assert run.engine.calls == 3 * places
+    tries = 2 * run.group_size  # each completion twice
+    assert run.generator.routes == ["generate"] * 3 * places * tries
 
 
 def test_without_weights_nothing_is_asked_until_they_come(make_run):
@@ -46,8 +54,8 @@ def test_without_weights_nothing_is_asked_until_they_come(make_run):
     async def late_weights():
         task = asyncio.create_task(run.orchestrator().run())
         await asyncio.sleep(0.15)
-        assert run.engine.calls == 0
-        run.engine.weights = 0
+        assert run.generator.routes == []
+        run.generator.weights = 0
         await asyncio.gather(task, run.trainer.run())
 
     run.live(late_weights)
@@ -56,29 +64,29 @@ def test_without_weights_nothing_is_asked_until_they_come(make_run):
 
 def test_a_server_that_goes_back_in_time_costs_its_groups_not_the_bound(make_run):
     run = make_run({"seconds": lambda rng: 0.003}, generate={"max_staleness": 1})
-    real, old_replies = run.engine.write, iter(range(10))
+    old = iter(range(10))
 
-    def replaced_by_an_older_one(prompt, limit, first):
-        old = run.engine.weights >= 4 and next(old_replies, None) is not None
-        return real(prompt, limit, 0 if old else first)
+    async def replaced_by_an_older_one(asked):
+        trained = asked.route == "generate" and not run.evaluates(asked)
+        if trained and (run.generator.weights or 0) >= 4 and next(old, None) is not None:
+            run.generator.weights = 0
 
-    run.engine.write = replaced_by_an_older_one
+    run.generator.trouble = replaced_by_an_older_one
     run.play()
     assert max(run.lags) <= 1
     assert sum(row["late"] for row in run.rows) > 0
 
 
 def test_a_refused_prompt_is_left_out_and_refusing_all_of_them_stops_the_run(make_run, capsys):
-    refused = RequestRefused("http://x: HTTP 400: prompt is too long")
-    run = make_run({"trouble": failing(refused, {4})}, evaluation={"every": 0}).play()
+    refused = failing(400, {4}, b"prompt is too long")
+    run = make_run({"trouble": refused}, evaluation={"every": 0}).play()
     assert len(run.tickets) == run.steps * run.prompts
     assert sum(row["refused_requests"] for row in run.rows) == 1
     assert "too long" in capsys.readouterr().out
 
 
 def test_if_every_request_is_refused_the_reason_is_the_error(make_run):
-    refused = RequestRefused("http://x: HTTP 401: Unauthorized")
-    run = make_run({"trouble": failing(refused, range(10_000))})
+    run = make_run({"fails": {"generate": 401}})
     with pytest.raises(RequestRefused, match="401"):
         run.live(run.orchestrator().run)
 
@@ -86,16 +94,16 @@ def test_if_every_request_is_refused_the_reason_is_the_error(make_run):
 def test_with_drop_groups_that_got_too_old_are_stopped(make_run):
     """One request never returns: it is cancelled once no batch can take it, and nobody waits."""
     run = make_run(generate={"max_staleness": 1, "late": "drop"}, evaluation={"every": 0})
-    stopped_at = []
+    number, stopped_at = count(1), []
 
-    async def one_hangs(n):
-        if n == 2:
+    async def one_hangs(asked):
+        if asked.route == "generate" and next(number) == 2:
             try:
                 await asyncio.sleep(3600)
             finally:
                 stopped_at.append(len(run.trainer.updates))
 
-    run.engine.trouble = one_hangs
+    run.generator.trouble = one_hangs
     run.play()
     assert len(run.tickets) == run.steps * run.prompts
     assert sum(row["late"] for row in run.rows) == 1
