@@ -1,5 +1,5 @@
-"""A verifier and a trainer that cost nothing, and runs of them and a generator of `fleet`, in a time
-of their own: how busy the machine is changes nothing."""
+"""A verifier and a trainer that cost nothing, and runs of them with a generator of `fleet`, in a
+time of their own: how busy the machine is changes nothing."""
 
 import asyncio
 import sys

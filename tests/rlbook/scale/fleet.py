@@ -30,6 +30,7 @@ from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
 from rlbook.scale.generate.protocol import TRANSFER, labelled_version, weight_label
 
 RUN = "run"
+UNLIMITED = aiohttp.ClientTimeout(None)
 tokenizer_of_sums = cache(load_tokenizer)
 
 
@@ -78,7 +79,7 @@ class Generator:
         vars(self).update(settings)
         self.name, self.url = name, f"http://{name}"
         self.rng, self.numbers = random.Random(self.seed), count()
-        self.asked, self.in_flight, self.most_in_flight = [], {}, 0
+        self.asked, self.in_flight, self.most_in_flight, self.writing = [], {}, 0, {}
         self.life, self.open = 0, False  # `open`: an update by vLLM's engines
         self.start()
         self.weights = weights
@@ -91,6 +92,7 @@ class Generator:
             self.app = builtin_server.make_app(self)
         for step in TRANSFER:
             self.app.router.add_post(f"/{step}", self.transfer)
+        self.app.freeze()
 
     def restart(self):
         """Killed in the middle of whatever it was asked, and back at once, with no weights."""
@@ -134,7 +136,8 @@ class Generator:
 
     def add(self, token_ids, max_new_tokens, temperature, stop_ids):
         number = next(self.numbers)
-        asyncio.create_task(self.complete(number, token_ids, max_new_tokens, self.version))
+        work = self.complete(number, token_ids, max_new_tokens, self.version)
+        self.writing[number] = asyncio.create_task(work)
         return number
 
     async def complete(self, number, prompt, limit, first):
@@ -143,6 +146,7 @@ class Generator:
         async with server.between_steps:
             await server.between_steps.wait_for(lambda: not server.paused)
             server.between_steps.notify()  # so it wakes one after the other
+        del self.writing[number]
         if (future := server.futures.pop(number)).done():
             return  # its client has hung up
         tokens, logps, reason = self.write(prompt, limit)
@@ -191,8 +195,8 @@ class Generator:
     async def handled(self, asked, method, headers, content):
         if self.dead:
             raise aiohttp.ClientConnectionError("nobody listens")
-        if asked.route in self.hangs:
-            await asyncio.Event().wait()
+        while asked.route in self.hangs:
+            await asyncio.sleep(0.05)
         if self.trouble and (reply := await self.trouble(asked)) is not None:
             return reply
         if asked.route in self.fails:
@@ -234,10 +238,11 @@ class Wire:
         self.generators, self.headers = {one.url: one for one in generators}, dict(headers)
 
     @asynccontextmanager
-    async def request(self, method, url, timeout=aiohttp.ClientTimeout(None), json=None):
-        where, path = re.fullmatch(r"(http://[^/]+)(/.*)", url).groups()
+    async def request(self, method, url, timeout=UNLIMITED, json=None):
+        where = "/".join(url.split("/")[:3])
         if (generator := self.generators.get(where)) is None:
             raise aiohttp.ClientConnectionError("nobody listens")
+        path = url.removeprefix(where)
         content = b"" if json is None else encoded(json)
         async with asyncio.timeout(timeout.total):
             reply = await generator.answer(method, path, self.headers, content)

@@ -4,12 +4,14 @@ import asyncio
 import math
 import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+from fleet import Wire
 
 from rlbook import cli
 from rlbook.policy import load_policy, prefixes
@@ -27,24 +29,6 @@ WHY_WHOLE = prefixes.why_whole
 SERVER = Path(__file__).with_name("waiting_server.py")
 
 
-class Generator:
-    """An engine that costs nothing, as nano's generator; bringing it weights takes seconds."""
-
-    def __init__(self, engine, seconds):
-        self.engine, self.seconds = engine, seconds
-
-    @property
-    def version(self):
-        return self.engine.weights
-
-    async def complete(self, prompt, n):
-        return await self.engine.complete(prompt, n, max_new_tokens=80, temperature=1.0)
-
-    async def push(self, weights, version):
-        await asyncio.sleep(self.seconds)
-        self.engine.weights = version
-
-
 class Remembers:
     """A learner that notes what it is given."""
 
@@ -60,15 +44,22 @@ class Remembers:
         return {"loss": 0.0}
 
     def weights(self):
-        return {}
+        return {"nothing": torch.zeros(1)}
 
 
 def play(run, seconds):
-    """The batches of a run with fakes, and its rows."""
-    learner, rows = Remembers(run.config, run.engine.tokenizer), []
+    """The batches of a run and its rows; a push takes so many seconds."""
+    learner, rows, trouble = Remembers(run.config, run.tokenizer), [], run.generator.trouble
+
+    async def slow(asked):
+        if asked.route == "collective_rpc":
+            await asyncio.sleep(seconds)
+        return await trouble(asked) if trouble else None
 
     async def story():
-        pipeline = nano.Pipeline(run.config, Generator(run.engine, seconds), learner)
+        run.generator.trouble = slow
+        generator = nano.Generator(run.config, Wire([run.generator]))
+        pipeline = nano.Pipeline(run.config, generator, learner)
         await pipeline.run(lambda rollouts, row: rows.append(row))
 
     run.live(story)
@@ -122,8 +113,10 @@ def test_the_row_counts_what_was_thrown_away_too(make_run):
 
 
 def test_an_error_anywhere_ends_the_run(make_run):
-    async def trouble(n):
-        if n == 7:
+    number = count(1)
+
+    async def trouble(asked):
+        if asked.route == "generate" and next(number) == 7:
             raise OSError("the generator is gone")
 
     with pytest.raises(ExceptionGroup) as found:

@@ -259,7 +259,11 @@ def test_an_evaluation_whose_generator_dies_starts_again(make_run, capsys):
     deaths, run.trainer.seconds = [], 0.02
 
     async def dies(asked):
-        if run.evaluates(asked) and len(deaths) < 2 and 4 <= (run.generator.weights or 0) < run.steps:
+        if (
+            run.evaluates(asked)
+            and len(deaths) < 2
+            and 4 <= (run.generator.weights or 0) < run.steps
+        ):
             deaths.append(run.generator.weights)
             run.generator.restart()
 
