@@ -139,9 +139,9 @@ def test_every_import_is_declared():
     optional = {"vllm", "trl", "datasets", "torch"}  # torch: its distribution is declared anyway
     declared = {canonicalize_name(r.name) for r in direct_requirements()}
     declared |= {canonicalize_name(r.name) for listed in extras().values() for r in listed}
-    # part of IPython, matplotlib, pytest and jupyter, which are declared
+    # part of IPython, matplotlib, pytest, jupyter and aiohttp, which are declared
     declared |= {"ipython", "matplotlib-inline", "packaging", "cycler", "huggingface-hub"}
-    declared |= {"rlbook", "tokenizers", "traitlets", "jupyter-client"}
+    declared |= {"rlbook", "tokenizers", "traitlets", "jupyter-client", "multidict", "yarl"}
     owners = packages_distributions()
     undeclared = {
         name: owners[name]
