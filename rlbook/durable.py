@@ -40,11 +40,14 @@ def read_json(path: Path, default: Any = None) -> Any:
         return default
 
 
-def publish_folder(final: Path, write: Callable[[Path], object], durable: bool = True) -> Path:
+def publish_folder(
+    final: Path, write: Callable[[Path], object], durable: bool = True, replace: bool = True
+) -> Path:
     """Let `write` fill a scratch folder, make it durable, then give it its final name.
 
     A folder under its final name is complete, whenever the writer was killed; if it is `durable`,
-    also if the machine lost power.
+    also if the machine lost power. Without `replace` the first of several writers wins, and nothing
+    is taken from a process that already reads its folder.
     """
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -53,8 +56,13 @@ def publish_folder(final: Path, write: Callable[[Path], object], durable: bool =
         write(partial)
         for path in (*partial.rglob("*"), partial) if durable else ():
             sync_to_disk(path)
-        shutil.rmtree(final, ignore_errors=True)
-        os.replace(partial, final)
+        if replace:
+            shutil.rmtree(final, ignore_errors=True)
+        try:
+            os.replace(partial, final)
+        except OSError:
+            if replace or not final.is_dir():
+                raise
         if durable:
             sync_to_disk(final.parent)
     finally:

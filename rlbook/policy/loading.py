@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import socket
-import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -25,6 +24,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from rlbook.durable import publish_folder
 from rlbook.paths import data_dir
 from rlbook.policy.adapters import CONFIG as ADAPTER
 from rlbook.policy.adapters import merge_stored
@@ -287,10 +287,5 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     config = AutoConfig.for_model(**settings)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict())
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        complete = Path(scratch) / "model"
-        model.save_pretrained(complete)
-        tokenizer.save_pretrained(complete)
-        if not folder.is_dir():
-            complete.rename(folder)
+    parts = (model, tokenizer)
+    publish_folder(folder, lambda empty: [p.save_pretrained(empty) for p in parts], replace=False)

@@ -43,7 +43,7 @@ def cut_vocabulary(source: Path, size: int, folder: Path) -> list[int]:
             settings["added_tokens_decoder"] = {str(place[int(i)]): t for i, t in added.items()}
             path.write_text(json.dumps(settings, ensure_ascii=False))
 
-    publish_folder(folder, write)
+    publish_folder(folder, write, replace=False)
     return kept
 
 

@@ -64,10 +64,15 @@ def run_experiment(
 
 
 def train_missing(pool: ProcessPoolExecutor, runs: Iterable[Run], title: str) -> None:
-    """Run what is missing, in the order of `by_rounds`."""
+    """Run what is missing, in the order of `by_rounds`; the first that fails ends the others."""
     futures = [pool.submit(train, run) for run in by_rounds(runs) if not run.finished]
-    for done in tqdm(as_completed(futures), total=len(futures), desc=title, disable=not futures):
-        done.result()
+    done = tqdm(as_completed(futures), total=len(futures), desc=title, disable=not futures)
+    try:
+        for future in done:
+            future.result()
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def by_rounds(runs: Iterable[Run]) -> list[Run]:
