@@ -1,6 +1,5 @@
 """Direct preference optimisation: the policy as its own reward model, trained offline."""
 
-import copy
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -59,20 +58,24 @@ def train_dpo(
 ) -> Iterator[float]:
     """Train `model` in place on preferences, without sampling; yields the loss of each update.
 
-    The reference is the model as it was given. Raises `ValueError` for no pairs.
+    The reference is the model as it was given: its log-probabilities are computed once. Raises `ValueError` for no pairs.
     """
     if not pairs:
         raise ValueError("DPO needs at least one preference")
-    reference = copy.deepcopy(model).requires_grad_(False)
+    parts = [pairs[i : i + batch] for i in range(0, len(pairs), batch)]
+    with torch.no_grad():
+        chosen_ref, rejected_ref = torch.cat([pair_logprobs(model, p) for p in parts], dim=1)
     optimizer = AdamW(model.parameters(), lr, weight_decay=0.0)
-    for part in shuffled_batches(pairs, batch, epochs, seed):
-        answers = [p.chosen for p in part] + [p.rejected for p in part]
-        now = answer_logprobs(model, answers)
-        with torch.no_grad():
-            before = answer_logprobs(reference, answers)
-        n = len(part)
-        loss = dpo_loss(now[:n], now[n:], before[:n], before[n:], beta)
+    for some in shuffled_batches(range(len(pairs)), batch, epochs, seed):
+        chosen, rejected = pair_logprobs(model, [pairs[i] for i in some])
+        loss = dpo_loss(chosen, rejected, chosen_ref[some], rejected_ref[some], beta)
         yield descend(model, optimizer, loss)
+
+
+def pair_logprobs(model: PreTrainedModel, pairs: Sequence[Preference]) -> Float[Tensor, "2 N"]:
+    """log π(y | x) of the chosen answers and of the rejected ones, with gradient."""
+    both = [p.chosen for p in pairs] + [p.rejected for p in pairs]
+    return answer_logprobs(model, both).reshape(2, -1)
 
 
 def answer_logprobs(

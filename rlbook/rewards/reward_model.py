@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from torch.optim import AdamW
@@ -39,16 +39,21 @@ class RewardModel(nn.Module):
 
     def forward(self, answers: Sequence[Answer | Rollout]) -> Float[Tensor, " N"]:
         """Scores of completions, each after its prompt."""
-        ids, mask = padded(answers, self.head.weight.device)
+        return self.read(*padded(answers, self.head.weight.device))
+
+    def read(self, ids: Int[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, " N"]:
+        """Scores of prompts and completions; `mask` is True on the completions' tokens."""
         hidden = self.trunk(ids, use_cache=False).last_hidden_state
         last = mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
         return cast(Tensor, self.head(hidden[torch.arange(len(ids)), last]).squeeze(-1))
 
     @torch.no_grad()
     def scores(self, answers: Sequence[Answer | Rollout]) -> Float[Tensor, " N"]:
-        """The same without gradient, a slice at a time."""
-        parts = [self(answers[i : i + AT_ONCE]) for i in range(0, len(answers), AT_ONCE)]
-        return torch.cat(parts)
+        """The same without gradient, a slice at a time; an answer given twice is read once."""
+        both = torch.cat(padded(answers, self.head.weight.device), dim=1)
+        rows, place = both.unique(dim=0, return_inverse=True)
+        slices = (part.chunk(2, dim=1) for part in rows.split(AT_ONCE))
+        return torch.cat([self.read(ids, mask.bool()) for ids, mask in slices])[place]
 
 
 @dataclass(frozen=True)

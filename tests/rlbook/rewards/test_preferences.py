@@ -88,6 +88,19 @@ def test_the_score_is_read_at_the_answers_last_token(policy):
         assert score.item() == pytest.approx((model.head.weight[0] @ last).item(), abs=1e-4)
 
 
+def test_an_answer_that_is_given_twice_is_read_once(policy, monkeypatch):
+    model, read = RewardModel(policy[0]), []
+    torch.nn.init.normal_(model.head.weight)
+    one, other = Answer([1, 9, 10], [11, 12, 2]), Answer([1, 9, 10], [11, 2])
+    apart = torch.cat([model.scores([answer]) for answer in (one, other, one, one)])
+    score = model.read
+    monkeypatch.setattr(
+        model, "read", lambda ids, mask: (read.append(len(ids)), score(ids, mask))[1]
+    )
+    torch.testing.assert_close(model.scores([one, other, one, one]), apart, atol=1e-4, rtol=1e-4)
+    assert read == [2] and apart[0] != apart[1]
+
+
 def test_a_new_reward_model_gives_nothing_and_leaves_the_policy_alone(policy):
     before = copy.deepcopy(policy[0].state_dict())
     model = RewardModel(policy[0])
