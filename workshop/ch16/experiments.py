@@ -23,7 +23,7 @@ TURNWISE = replace(RLOO, advantage=token_credit)
 RATES = (4e-4, 8e-4)
 SETTINGS = {
     "guess": {"prompts": 8, "turn_tokens": 4, "max_new_tokens": 24, "steps": 40},
-    "walk": {"prompts": 8, "turn_tokens": 2, "max_new_tokens": 24, "steps": 40},
+    "walk": {"prompts": 8, "turn_tokens": 2, "max_new_tokens": 50, "steps": 60},
 }
 BY_TURN = "paid by turn"
 
