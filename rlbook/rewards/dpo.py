@@ -58,7 +58,8 @@ def train_dpo(
 ) -> Iterator[float]:
     """Train `model` in place on preferences, without sampling; yields the loss of each update.
 
-    The reference is the model as it was given: its log-probabilities are computed once. Raises `ValueError` for no pairs.
+    The reference is the model as it was given: its log-probabilities are computed once.
+    Raises `ValueError` for no pairs.
     """
     if not pairs:
         raise ValueError("DPO needs at least one preference")
