@@ -25,7 +25,7 @@ NOTE = (
     "correction for the number of claims and, where learning rates were chosen, with them chosen "
     "again. *Rate open*: with rates chosen again the sign may turn. –: not asked."
 )
-NUMBER = r"[-+]?[\d.]+(?:e[-+]\d+)?"
+NUMBER = r"[-+]?\d*\.?\d+(?:e[-+]\d+)?"
 AGAIN = ("again_mean", "again_low", "again_high")
 NAMED = re.compile(r"\{(?:(control|detectable): )?([^|{}]+?) \| ([^|{}]+?)\}")
 OF_THE_PAGE = re.compile(r"\{(\w+)\}")

@@ -10,10 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from workshop.shared.scorecard import NAMED, scored
+from workshop.shared.scorecard import NAMED, NUMBER, scored
 
 Notebook = Mapping[str, Any]
-NUMBER = r"[-+]?\d*\.?\d+"
 INTERVAL = re.compile(rf"({NUMBER})\s*\[({NUMBER}),\s*({NUMBER})\]")
 SPELT = re.compile(rf"([-+]?\d*\.\d+)[^\d\[\]]{{1,60}}?(?:\(|interval )({NUMBER}) to ({NUMBER})")
 COLUMNS = re.compile(rf"(?<![\w.\[])({NUMBER})\s+({NUMBER})\s+({NUMBER})(?![\w.,\]])")

@@ -1,7 +1,7 @@
-"""The ladder: every row that trains, on one budget in two worlds; a chapter adds its rungs."""
+"""The ladder: every row that trains, on one budget in two worlds."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -14,33 +14,15 @@ from rlbook.training import RunConfig
 from rlbook.viz.style import FAINT, INK, METHOD_COLOURS, MUTED
 from workshop.shared.evidence.tables import check_table, load_results
 
-__all__ = ["RUNGS", "WORLDS", "batches_made", "ladder", "prompts_asked", "rungs"]
+__all__ = ["RUNGS", "WORLDS", "batches_made", "ladder", "prompts_asked"]
 
-RUNGS = {
-    "02": ("REINFORCE", "REINFORCE, batch mean", "REINFORCE, moving average"),
-    "03": ("PPO",),
-    "05": ("GRPO", "GRPO, no σ"),
-    "06": ("RLOO", "ReMax", "REINFORCE++", "OPO"),
-    "07": ("Dr. GRPO",),
-    "08": ("DAPO",),
-    "09": ("CISPO", "GSPO"),
-    "10": ("MaxRL",),
-    "11": ("DPPO", "DPPO, KL"),
-    "12": ("LitePPO", "GPG"),
-    "16": ("ScaleRL",),
-}
+RUNGS = (
+    *("REINFORCE", "REINFORCE, batch mean", "REINFORCE, moving average", "PPO"),
+    *("GRPO", "GRPO, no σ", "RLOO", "ReMax", "REINFORCE++", "OPO", "Dr. GRPO", "DAPO"),
+    *("CISPO", "GSPO", "MaxRL", "DPPO", "DPPO, KL", "LitePPO", "GPG"),
+)  # as chapters 02 to 12 tell of them
 WORLDS = {"sums": "Sums: care is asked for", "habits": "Habits: a belief has to change"}
 NEW = METHOD_COLOURS["grpo"]
-
-
-def rungs(chapter: str) -> list[str]:
-    """The rows that a reader of this chapter knows, in the order in which they came.
-
-    Raises `ValueError` for a chapter that adds none.
-    """
-    if chapter not in RUNGS:
-        raise ValueError(f"chapter {chapter} adds no rung; these do: {', '.join(RUNGS)}")
-    return [row for known, rows in RUNGS.items() if known <= chapter for row in rows]
 
 
 def batches_made(world: str) -> pd.Series:
@@ -57,23 +39,22 @@ def prompts_asked(world: str) -> pd.Series:
     return pd.Series({row: cut.get("prompts", default) for row, cut in stated.items()})
 
 
-def ladder(chapter: str, title: str) -> Figure:
-    """Held-out pass@1 of the rows known by a chapter, its own in colour, in two worlds.
+def ladder(title: str, own: Collection[str]) -> Figure:
+    """Held-out pass@1 of the rows of chapters 02 to 12, `own` in colour, in two worlds.
 
     A dot is the mean of ten runs at the row's own best rate, the line its 95 % interval; beside it
     stand the batches that the row made and the prompts in each. Source: the experiments
     `ladder_sums` and `ladder_habits`.
     """
-    rows, own = rungs(chapter), RUNGS[chapter]
-    fig, axes = plt.subplots(1, 2, figsize=(9.4, 1.3 + 0.2 * len(rows)), sharey=True)
+    fig, axes = plt.subplots(1, 2, figsize=(9.4, 1.3 + 0.2 * len(RUNGS)), sharey=True)
     for ax, (world, name) in zip(axes, WORLDS.items(), strict=True):
-        draw_rungs(ax, load_results(f"ladder_{world}_eval"), rows, own)
+        draw_rungs(ax, load_results(f"ladder_{world}_eval"), own)
         base = load_results(f"ladder_{world}_start")["pass@1"].mean()
         ax.axvline(base, color=MUTED, lw=1, ls=(0, (4, 3)))
         ax.set(xlabel="pass@1 after 2,560 answers")
         ax.set_title(name, fontsize=10, pad=12)
-        write_beside(ax, 1.07, "batches", batches_made(world)[rows].map("{:.0f}".format))
-    write_beside(axes[1], 1.25, "prompts", prompts_asked("habits")[rows])
+        write_beside(ax, 1.07, "batches", batches_made(world)[[*RUNGS]].map("{:.0f}".format))
+    write_beside(axes[1], 1.25, "prompts", prompts_asked("habits")[[*RUNGS]])
     fig.suptitle(title, x=0.01, ha="left", weight="bold")
     return fig
 
@@ -87,14 +68,14 @@ def write_beside(ax: Axes, x: float, name: str, values: Iterable[object]) -> Non
         )  # fmt: skip
 
 
-def draw_rungs(ax: Axes, ends: pd.DataFrame, rows: list[str], own: tuple[str, ...]) -> None:
+def draw_rungs(ax: Axes, ends: pd.DataFrame, own: Collection[str]) -> None:
     """A row per rung: mean and interval over its seeds."""
-    for place, row in enumerate(rows):
+    for place, row in enumerate(RUNGS):
         found = t_interval(ends.loc[ends.arm == row, "pass@1"].to_numpy())
         ink = NEW if row in own else INK
         ax.axhline(place, color=FAINT, lw=0.6, zorder=0)
         ax.plot([found.low, found.high], [place] * 2, color=ink, lw=2 if row in own else 1.2)
         ax.plot(found.mean, place, "o", color=ink, ms=6 if row in own else 4)
-    ax.set_yticks(range(len(rows)), rows, fontsize=9)
-    ax.set(ylim=(len(rows) - 0.5, -0.5))
+    ax.set_yticks(range(len(RUNGS)), RUNGS, fontsize=9)
+    ax.set(ylim=(len(RUNGS) - 0.5, -0.5))
     ax.grid(visible=False)
