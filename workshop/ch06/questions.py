@@ -136,6 +136,11 @@ QUESTIONS = Questions(
     ),
     Question(
         claim="more prompts are worth more than siblings",
+        row={
+            "pressing": "habits, 128 × 1 for 16 × 8: "
+            "{128 prompts once for 16 eight times | habits, the ladder}",
+            "control": "sums: {128 prompts once for 16 eight times | plain sums, the ladder}",
+        },
         told=many_prompts,
     ),
 )

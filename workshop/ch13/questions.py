@@ -30,7 +30,7 @@ from workshop.ch13.experiments import (
     self_certain,
     spurious,
 )
-from workshop.ch13.real_model import REAL_SUMS
+from workshop.ch13.real_model import REAL_MODEL
 from workshop.shared.design import Experiment
 from workshop.shared.evidence import family_rates, short
 from workshop.shared.experiments import FEW
@@ -375,6 +375,6 @@ QUESTIONS = Questions(
     ),
     Question(
         claim="a pretrained model learns sums from nothing but a verdict",
-        experiments=REAL_SUMS,
+        experiments=REAL_MODEL,
     ),
 )

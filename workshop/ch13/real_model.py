@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ SMOLLM2: dict[str, Any] = {
     "trainable_layers": 15,
 }
 RATES = (1.5e-5, 3e-5)
+WORDS_RATE = (2.5e-5,)
 LABEL_FREE = "rlbook.rewards.label_free"
 HELD_OUT, CURVE, EVERY = 64, 32, 10  # problems at the end and on the way, steps between these
 SHOWN = 8  # held-out problems whose first answer is kept as text
@@ -48,7 +49,37 @@ def sums_in_steps() -> FewShotTask:
 
 def shows_steps(rollout: Rollout) -> bool:
     """Whether an answer writes more than a number."""
-    return "+" in rollout.text
+    return "+" in rollout.text or "=" in rollout.text
+
+
+THINGS = ("books", "cards", "balls", "stones", "plants", "keys", "boxes", "eggs")
+PEOPLE = ("Tom", "Mary", "John", "David", "Paul", "James", "Mark", "Peter")
+
+
+def word_problem(rng: random.Random, level: int) -> Example:
+    """A question of a line or two, and its two steps: `4 * 6 = 24. 11 + 24 = 35.`"""
+    who, things = rng.choice(PEOPLE), rng.choice(THINGS)
+    a, b, n, m = rng.randint(5, 30), rng.randint(5, 30), rng.randint(2, 6), rng.randint(2, 6)
+    asked = f"How many {things} does {who} have now?"
+    if level == 1:
+        told = f"{who} has {a} {things} and buys {n} bags with {m} {things} in each."
+        worked, answer = f"{n} * {m} = {n * m}. {a} + {n * m} = {a + n * m}.", a + n * m
+    elif level == 2:
+        m += 2
+        lost = rng.randint(2, n * m - 2)
+        told = f"{who} has {n} bags with {m} {things} in each and gives {lost} {things} away."
+        worked, answer = f"{n} * {m} = {n * m}. {n * m} - {lost} = {n * m - lost}.", n * m - lost
+    else:
+        lost = rng.randint(3, a + b - 3)
+        told = f"{who} has {a} {things}, finds {b} more and then gives {lost} away."
+        worked, answer = f"{a} + {b} = {a + b}. {a + b} - {lost} = {a + b - lost}.", a + b - lost
+    return Example(f"{told} {asked}", worked, str(answer))
+
+
+def word_problems() -> FewShotTask:
+    """Word problems of two steps, three kinds, with nothing worked out before them."""
+    line = "Q: {question}\nA: {worked}"
+    return FewShotTask("word_problems", word_problem, (1, 2, 3), shots=(), line=line)
 
 
 SETTINGS: dict[str, Any] = SMOLLM2 | {
@@ -113,6 +144,22 @@ def thinking() -> Iterator[Arm]:
     after = replace(without_idle(RLOO), name="rloo_after_sft")
     how = settings | {"levels": (IN_STEPS,), "lr": RATES[0]}
     yield arm("all in steps, after SFT", after, **how)
+    yield arm("all in steps, SFT alone", after, **how | {"steps": 1})
+
+
+def words() -> Iterator[Arm]:
+    """What RL adds to a light SFT on worked answers, with a verifier and with a null reward."""
+    settings = SETTINGS | {
+        "task": "workshop.ch13.real_model:word_problems",
+        "prompts": 12,
+        "group_size": 12,
+        "max_new_tokens": 30,
+        "minibatches": 1,
+    }
+    yield vary(arm("SFT alone", RLOO, steps=1, **settings), lr=WORDS_RATE)
+    for label, reward in (("RLOO", None), ("format only", f"{LABEL_FREE}:format_only")):
+        one = arm(label, without_idle(RLOO), reward=reward, steps=120, **settings)
+        yield vary(one, lr=WORDS_RATE)
 
 
 def without_idle(method: Method) -> Method:
@@ -137,13 +184,22 @@ def on_sums(config: RunConfig) -> Trainer:
     """The trainer of an arm; the start is an arm of one step that learns nothing."""
     trainer = (Start if config.steps == 1 else Timed)(config)
     if config.method.name == "rloo_after_sft":
-        imitate(trainer, answers=192)
+        imitate(trainer, answers=192, levels=(IN_STEPS,))
     return trainer
 
 
-def imitate(trainer: Trainer, answers: int, epochs: int = 2) -> None:
+def on_words(config: RunConfig) -> Trainer:
+    """The same behind a light SFT on worked answers, of which all arms begin."""
+    trainer = (Start if config.steps == 1 else Timed)(config)
+    imitate(trainer, answers=192)
+    return trainer
+
+
+def imitate(
+    trainer: Trainer, answers: int, levels: tuple[int, ...] | None = None, epochs: int = 2
+) -> None:
     """Teach the trainer's policy so many worked answers, made from a seed that no step draws."""
-    problems = trainer.task.sample(derive_seed(0, "worked"), answers, (IN_STEPS,))
+    problems = trainer.task.sample(derive_seed(0, "worked"), answers, levels)
     worked = [
         Answer(prompt, trainer.tokenizer(f" {problem.meta['worked']}\n").input_ids)
         for problem in problems
@@ -171,10 +227,11 @@ def of_level(rollouts: Sequence[Rollout], level: int) -> list[Rollout]:
 
 def on_the_way(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, float]:
     """How many answers show steps; every ten steps also held-out pass@1 of each level."""
-    columns = {f"steps_{k}": mean(map(shows_steps, of_level(rollouts, k))) for k in LEVELS}
+    levels = trainer.task.levels
+    columns = {f"steps_{k}": mean(map(shows_steps, of_level(rollouts, k))) for k in levels}
     if trainer.step % EVERY == 0:
         asked = answers(trainer, CURVE, 4, 1.0)
-        for level in LEVELS:
+        for level in levels:
             some = of_level(asked, level)
             columns[f"heldout_{level}"] = mean(r.correct for r in some)
             columns[f"heldout_steps_{level}"] = mean(map(shows_steps, some))
@@ -186,7 +243,7 @@ def at_the_end(trainer: Trainer) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, temperature, n in (("", 1.0, 8), ("half_", 0.5, 4), ("greedy_", 0.0, 1)):
         asked = answers(trainer, HELD_OUT, n, temperature)
-        for level in LEVELS:
+        for level in trainer.task.levels:
             some = of_level(asked, level)
             right = right_counts(some)
             row[f"{name}pass@1_{level}"] = float(right.mean() / n)
@@ -204,29 +261,34 @@ def at_the_end(trainer: Trainer) -> dict[str, Any]:
 
 
 def asked(
-    question: str, arms: Iterator[Arm], seeds: tuple[int, ...], planned: bool = False
+    question: str,
+    arms: Iterator[Arm],
+    seeds: tuple[int, ...],
+    world: Callable[[RunConfig], Trainer] = on_sums,
+    levels: tuple[int, ...] = LEVELS,
+    planned: bool = False,
 ) -> Experiment:
-    """An experiment on these sums; `planned`: its runs are still to come."""
+    """An experiment with this model; `planned`: its runs are still to come."""
+    by_level = ("accuracy_level", "steps", "heldout", "heldout_steps")
     return Experiment(
         question,
         tuple(arms),
         chosen_by=None,
         seeds=seeds,
-        world=on_sums,
+        world=world,
         planned=planned,
         measure=at_the_end,
         watch=on_the_way,
         evaluation={"prompts": HELD_OUT, "n": 4, "ks": (1, 4)},
         columns=(
-            *("accuracy", "accuracy_level_1", "accuracy_level_2", "reward", "format_ok"),
-            *("length", "entropy", "grad_norm", "clip_fraction", "mismatch", "mismatch_max"),
-            *("completions", "updates", "steps_1", "steps_2"),
-            *(f"{name}_{k}" for name in ("heldout", "heldout_steps") for k in LEVELS),
+            *("accuracy", "reward", "format_ok", "length", "entropy", "grad_norm"),
+            *("clip_fraction", "mismatch", "mismatch_max", "completions", "updates"),
+            *(f"{name}_{level}" for name in by_level for level in levels),
         ),
     )
 
 
-REAL_SUMS: dict[str, Experiment] = {
+REAL_MODEL: dict[str, Experiment] = {
     "real_sums": asked(
         "Which verdicts of the small worlds hold for a pretrained model that learns sums?",
         sums(),
@@ -247,6 +309,14 @@ REAL_SUMS: dict[str, Experiment] = {
         "... and which of those on trust regions, where answers are four batches old?",
         off_policy(),
         seeds=(0, 1, 2, 3, 4),
+        planned=True,
+    ),
+    "real_words": asked(
+        "What does RL add to a light SFT where an answer needs two steps in words?",
+        words(),
+        seeds=(0,),
+        world=on_words,
+        levels=(1, 2, 3),
         planned=True,
     ),
 }
