@@ -1,5 +1,5 @@
 """A verifier and a trainer that cost nothing, and runs of them with a generator of `fleet`, in a
-time of their own: how busy the machine is changes nothing."""
+time of their own: how busy the machine is changes nothing. What brings it weights, by a clock."""
 
 import asyncio
 import sys
@@ -8,8 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
+import torch
 from fleet import Client, Generator, engine_of, pushed, tokenizer_of_sums
 
 from rlbook.durable import write_json
@@ -20,6 +22,7 @@ from rlbook.scale.launch.processes import Command, start_here
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.scale.rollout.orchestrator import Orchestrator
+from rlbook.scale.train import weight_sync
 from rlbook.tasks import get_task, held_out_problems
 
 
@@ -272,3 +275,41 @@ def make_run(tmp_path, monkeypatch):
 @pytest.fixture
 def fake_verifiers():
     return FakeVerifiers()
+
+
+class Rank:
+    """The only one, in this process."""
+
+    first, device, count = True, torch.device("cpu"), 1
+
+    def alive(self):
+        """Nobody asks."""
+
+    def collect(self, value):
+        return [value]
+
+    def share(self, value=None):
+        return value
+
+
+@pytest.fixture
+def make_sync(tmp_path, monkeypatch):
+    """Makes a `WeightSync` of `parameters` weights for generators; `now` is the clock it reads."""
+    made = []
+
+    def make(*generators, parameters=1, **generate):
+        policy = torch.nn.ParameterDict({"weight": torch.zeros(1).expand(parameters)})
+        policy.config = SimpleNamespace(vocab_size=29)
+        learner = SimpleNamespace(parallel=Rank(), policy=policy, step=0)
+        config = ScaleConfig(run=str(tmp_path), **{"generate": generate} if generate else {})
+        clients = [Client(one, timeout=config.generate.timeout) for one in generators]
+        monkeypatch.setattr(weight_sync, "clients_of", lambda config, layout: clients)
+        monkeypatch.setattr(weight_sync, "monotonic", clock := Clock())
+        clock.now = 0.0
+        made.append(sync := weight_sync.WeightSync(config, Layout(tmp_path), learner))
+        sync.now, sync.transport.send = clock, AsyncMock(wraps=sync.transport.send)
+        return sync
+
+    yield make
+    for sync in made:
+        sync.close()

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
+from fleet import Client, Generator
 
 from rlbook.policy import set_threads
 from rlbook.scale.config import ScaleConfig
@@ -88,22 +88,6 @@ def largest_unit(learner):
 
 
 @dataclass
-class Client:
-    """A generator's control routes."""
-
-    url: str = "http://127.0.0.1:1"
-    name: str = "generator0"
-    asked: list = field(default_factory=list)
-    read: list = field(default_factory=list)
-
-    async def transfer(self, step, **information):
-        self.asked.append(step.partition("_")[0])
-
-    async def reload(self, folder):
-        self.read = sorted(Path(folder).glob("*.safetensors"))
-
-
-@dataclass
 class Engine:
     """vLLM's sender, as far as a source sees it: every tensor once, on the device, as announced."""
 
@@ -146,25 +130,30 @@ def pretended_vllm(marks, engines):
     return patch.dict(sys.modules, above | {m.__name__: m for m in (package, engine)})
 
 
+async def send(transport, learner, client):
+    async with client.new_weights(learner.step, clear_cache=True):
+        await transport.send(client, fresh=True)
+
+
 def push(transport, learner, client):
-    """What `WeightSync.deliver` does for one generator, without its routes."""
+    """What `WeightSync.deliver` does for one generator, which is not probed."""
     if not transport.ranks.first:
         return transport.follow()
     transport.prepare(learner.step)
     transport.expect([client])
-    asyncio.run(transport.send(client, fresh=True))
+    asyncio.run(send(transport, learner, client))
     transport.ranks.share(False)
 
 
 def push_files(learner, root, ranks, found):
-    """By files: what a generator would read, beside the weights."""
-    client = Client()
+    """By files: what a generator reads, beside the weights."""
+    generator = Generator()
     transport = FileTransport(learner.settings, Layout(root), ranks, learner.policy)
-    push(transport, learner, client)
+    push(transport, learner, Client(generator))
     ours = weights_of(learner)
     if ranks.first:
-        sent = {n: t for file in client.read for n, t in load_file(file).items()}
-        found["files wrong"] = [n for n, w in ours.items() if not torch.equal(sent[n], w.to(DTYPE))]
+        read = generator.read
+        found["files wrong"] = [n for n, w in ours.items() if not torch.equal(read[n], w.to(DTYPE))]
 
 
 def budget_of(learner, transport):
@@ -224,13 +213,13 @@ def on_the_gpu(ranks, root, changes, before_loading=lambda folder: None):
             found["file push planned"] = budget_of(learner, "file").push_memory
         found["push planned"] = budget_of(learner, "nccl").push_memory
         transport = NCCLTransport(learner.settings, Layout(root), ranks, learner.policy)
-        client = Client()
+        generator = Generator()
         with marks.meter():
             held = marks.bytes()
-            attempt(found, "push", lambda: push(transport, learner, client))
+            attempt(found, "push", lambda: push(transport, learner, Client(generator)))
             found |= {"push peak": marks.peak - held, "left by push": marks.bytes() - held}
         ours = weights_of(learner)
-        found |= {"unit": largest_unit(learner), "step": learner.step, "asked": client.asked}
+        found |= {"unit": largest_unit(learner), "step": learner.step, "asked": generator.routes}
     if ranks.first:
         got = engines[-1]
         pairs = ((n, got.received.get(n, torch.empty(0)), w) for n, w in ours.items())

@@ -171,6 +171,7 @@ class Generator:
 
     def load_weights(self, tensors, version):
         assert self.paused and tensors, "weights are sent to a generator that writes"
+        self.read = tensors
 
     # Its wire
 

@@ -8,12 +8,11 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from fleet import Generator, Reply, engine_of, tokenizer_of_sums
 
 from rlbook.durable import read_json, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.config import EvaluationSet, ScaleConfig
-from rlbook.scale.generate.client import HTTPEngine
-from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout import batches
 from rlbook.scale.rollout.batches import Counters
@@ -24,6 +23,7 @@ from rlbook.scale.rollout.evaluate import (
     evaluation_row,
     named_set,
 )
+from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.scale.train import trainer
 from rlbook.scale.train.trainer import ScaleTrainer
 from rlbook.scale.train.weight_sync import WeightSync
@@ -42,7 +42,7 @@ def group(*correct, versions=(20, 20), number=0):
     ]
 
 
-# Two generators, a trainer and an evaluator, reduced to who has which weights
+# Two generators, a trainer reduced to its versions, and an evaluator
 
 
 @dataclass
@@ -51,6 +51,7 @@ class World:
     who lacks weights. An answer takes its time, and is lost with the generator that writes it."""
 
     layout: Layout
+    verifiers: object
     rng: Random = field(default_factory=Random)
     updates: int = 9
     every: int = 3
@@ -59,19 +60,28 @@ class World:
     saved: int = 0
     reached: int = 0
     pushes: list = field(default_factory=list)
-    asked: list = field(default_factory=list)
 
     def __post_init__(self):
-        self.weights = {"one": 0, "two": 0}
-        self.lives = {"one": 0, "two": 0}
+        how = {"right": lambda text: 1.0, "seconds": lambda rng: self.rng.choice([0.01, 0.3])}
+        self.generators = {name: Generator(name, 0, **how) for name in ("one", "two")}
 
     @property
     def rows(self):
         return read_jsonl(self.layout.log("eval"))
 
     def evaluator(self):
-        asker = Asker(HTTPEngine([Generator(self, name) for name in self.weights]))
-        return Evaluator(self.layout, self.sets, self.every, asker, places=2)
+        engine = engine_of(*self.generators.values())
+        sampler = GroupSampler(engine, tokenizer_of_sums(), self.verifiers, ScaleConfig())
+        return Evaluator(self.layout, self.sets, self.every, sampler, places=2)
+
+    async def evaluate(self):
+        """As an orchestrator does, which looks for versions all the time."""
+        evaluator = self.evaluator()
+        looking = asyncio.create_task(evaluator.engine.watch())
+        try:
+            await evaluator.run()
+        finally:
+            looking.cancel()
 
     async def train(self):
         """The trainer's loop, from its newest checkpoint; a push takes a moment."""
@@ -106,59 +116,23 @@ class World:
     step = property(lambda self: self.trained)
 
     def behind(self):
-        lacking = [name for name, own in self.weights.items() if own is None or own < self.trained]
-        return [SimpleNamespace(name=name) for name in lacking]
+        held = [(one, one.weights) for one in self.generators.values()]
+        return [one for one, own in held if own is None or own < self.trained]
 
     def run(self, found):
         return found
 
     def push(self, due):
-        for client in due:
-            self.weights[client.name] = self.trained
-            self.pushes.append((client.name, self.trained))
-
-    def kill(self, name):
-        self.weights[name] = None
-        self.lives[name] += 1
-
-
-@dataclass(frozen=True)
-class Generator:
-    world: World = field(hash=False)
-    name: str
-
-    @property
-    def held(self):
-        return self.world.weights[self.name]
-
-    async def version(self):
-        return self.held
-
-
-@dataclass
-class Asker:
-    """Asks a generator as `GroupSampler` does: the versions at the start and at the end write."""
-
-    engine: HTTPEngine
-
-    async def sample(self, problem, number, n):
-        ((one, first),) = self.engine.versions.items() or ((None, None),)
-        if one is None:
-            raise GenerationFailed("no generator has weights")
-        world, name = one.world, one.name
-        world.asked.append((name, problem.id, n))
-        life = world.lives[name]
-        await asyncio.sleep(world.rng.choice([0.01, 0.3]))
-        if world.lives[name] != life:
-            raise GenerationFailed("killed")
-        return group(*[True] * n, versions=(first, world.weights[name]), number=number)
+        for generator in due:
+            generator.weights = self.trained
+            self.pushes.append((generator.name, self.trained))
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
+def world(tmp_path, monkeypatch, fake_verifiers):
     monkeypatch.setattr("rlbook.durable.sync_to_disk", lambda path: None)
     monkeypatch.setattr(trainer, "has_batch", lambda layout, version: True)
-    return World(Layout(tmp_path))
+    return World(Layout(tmp_path), fake_verifiers)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -166,14 +140,14 @@ def test_every_row_is_by_one_version_and_nobody_waits_for_ever(world, own_time, 
     world.rng = rng = Random(seed)
 
     async def faults():
-        starts = {"trainer": world.train, "evaluator": lambda: world.evaluator().run()}
+        starts = {"trainer": world.train, "evaluator": world.evaluate}
         tasks = {name: asyncio.create_task(start()) for name, start in starts.items()}
         for _ in range(15):
             await asyncio.sleep(rng.choice([0.02, 0.2, 0.5]))
             victim = rng.choice(["one", "two", "trainer", "evaluator"])
-            if victim in world.weights:
+            if victim in world.generators:
                 if not tasks["trainer"].done():  # afterwards nobody is left to give it weights
-                    world.kill(victim)
+                    world.generators[victim].restart()
             elif not tasks[victim].done():
                 tasks[victim].cancel()
                 await asyncio.wait([tasks[victim]])
@@ -195,7 +169,7 @@ def test_the_other_generators_go_on_with_newer_weights(world, own_time):
     pinned = set()
 
     async def story():
-        evaluating = asyncio.create_task(world.evaluator().run())
+        evaluating = asyncio.create_task(world.evaluate())
         while not world.layout.pinned.exists():
             await asyncio.sleep(0.01)
         pinned.add(read_json(world.layout.pinned))
@@ -209,49 +183,40 @@ def test_the_other_generators_go_on_with_newer_weights(world, own_time):
     world.sets = (ProblemSet(SumsTask(), PROBLEMS * 20, samples=1),)
     own_time(story)
     assert {name for name, _ in world.pushes} == {"one", "two"}  # once it is free, it gets them too
-    assert world.weights == {"one": world.updates, "two": world.updates}
+    assert {one.weights for one in world.generators.values()} == {world.updates}
 
 
 def test_a_question_that_is_never_answered_ends_its_evaluation(world, own_time, capsys):
-    times = []
+    times = set()
 
-    @dataclass
-    class Never(Asker):
-        async def sample(self, problem, number, n):
-            times.append(asyncio.get_running_loop().time())
-            raise GenerationFailed("time limit")
+    async def fails(asked):
+        if asked.route == "generate":
+            times.add(asyncio.get_running_loop().time())
+            return Reply(500, b"no")
 
-    async def story():
-        evaluator = world.evaluator()
-        evaluator.sampler = Never(evaluator.engine)
-        write_json(world.layout.status, {"version": 0, "done": True})
-        await evaluator.run()
-
+    for generator in world.generators.values():
+        generator.trouble = fails
     world.sets = (ProblemSet(SumsTask(), PROBLEMS[:1], samples=1),)
-    own_time(story)
+    write_json(world.layout.status, {"version": 0, "done": True})
+    own_time(world.evaluate)
     assert world.rows == [] and not world.layout.pinned.exists()
-    assert "the evaluation of version 0 is given up: time limit" in capsys.readouterr().out
-    assert len(times) == ATTEMPTS and times == sorted(set(times))  # a moment lies between
+    assert "the evaluation of version 0 is given up: http://one" in capsys.readouterr().out
+    assert len(times) == ATTEMPTS  # a moment lies between
 
 
 def test_a_question_that_fails_a_few_times_costs_no_row(world, own_time):
-    failures = iter(range(1, ATTEMPTS))
+    failures = iter(range(2 * ATTEMPTS - 1))  # a request is made twice
 
-    @dataclass
-    class Flaky(Asker):
-        async def sample(self, problem, number, n):
-            if next(failures, None):
-                raise GenerationFailed("HTTP 500")
-            return await super().sample(problem, number, n)
+    async def fails(asked):
+        if asked.route == "generate" and asked.prompt == PROBLEMS[0].prompt:
+            return next((Reply(500, b"no") for _ in failures), None)
 
-    async def story():
-        evaluator = world.evaluator()
-        evaluator.sampler = Flaky(evaluator.engine)
-        write_json(world.layout.status, {"version": 0, "done": True})
-        await evaluator.run()
-
-    own_time(story)
+    for generator in world.generators.values():
+        generator.trouble = fails
+    write_json(world.layout.status, {"version": 0, "done": True})
+    own_time(world.evaluate)
     assert [row["step"] for row in world.rows] == [0]
+    assert next(failures, None) is None
 
 
 def test_what_a_dead_evaluator_pinned_is_free_again(world):
@@ -285,12 +250,14 @@ def test_when_an_evaluation_is_due(world, last, version, done, due):
 def test_every_set_has_a_row_of_its_own(world, own_time):
     world.sets = (OWN, ProblemSet(SumsTask(), PROBLEMS[:1], samples=4, name="hard", ks=(1, 4)))
     write_json(world.layout.status, {"version": 0, "done": True})
-    own_time(lambda: world.evaluator().run())
+    own_time(world.evaluate)
     own, hard = world.rows
     assert (own["problems"], own["samples"], "set" in own) == (3, 1, False)
     assert (hard["set"], hard["problems"], hard["samples"]) == ("hard", 1, 4)
     assert hard["pass@4"] == 1.0 and "pass@2" not in hard
-    assert sorted(n for _, _, n in world.asked) == [1, 1, 1, 4]
+    asked = [one for generator in world.generators.values() for one in generator.asked]
+    prompts = Counter(one.prompt for one in asked if one.route == "generate")
+    assert prompts == {"0+1=?": 1 + 4, "1+1=?": 1, "2+1=?": 1}
 
 
 # Rows

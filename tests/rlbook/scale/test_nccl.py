@@ -8,18 +8,19 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fleet import Client, Generator
 
 from rlbook.durable import read_json
 from rlbook.policy import load_policy
 from rlbook.scale.batch_log import write_batch
 from rlbook.scale.config import ScaleConfig, dump_config
-from rlbook.scale.generate.protocol import GenerationFailed
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import ENTRY_VARIABLE
 from rlbook.scale.train import weights
@@ -28,26 +29,6 @@ from rlbook.tasks import Problem
 from rlbook.training import Rollout
 
 PROGRAM = Path(__file__).with_name("hanging_push.py")
-
-
-@dataclass
-class Peer:
-    """A generator whose transfer route fails, or answers."""
-
-    broken: bool = False
-    absent: bool = False
-    url: str = "http://127.0.0.1:1"
-    name: str = "generator0"
-    asked: list = field(default_factory=list)
-    closed: list = field(default_factory=list)
-
-    async def transfer(self, step, **information):
-        if step.startswith("shutdown"):
-            return self.closed.append(self.url)
-        await asyncio.sleep(0)
-        self.asked.append((step, information))
-        if self.broken:
-            raise GenerationFailed("HTTP 500")
 
 
 class Ended(BaseException):
@@ -86,52 +67,72 @@ def transport(tmp_path, monkeypatch):
     return made
 
 
-def push(transport, *peers, fresh=()):
+CLOSE = "shutdown_weight_transfer_engine"
+
+
+def clients_of(count):
+    return [Client(Generator(f"generator{number}")) for number in range(count)]
+
+
+def asked(client, route):
+    """The bodies of such requests to its generator."""
+    return client.fleet[0].bodies(route)
+
+
+def push(transport, *clients, fresh=(), absent=()):
     """What `WeightSync` does for each that is due."""
 
-    async def one(peer):
-        if peer.absent:
-            return transport.leave(peer)
-        await transport.send(peer, peer in fresh)
+    async def one(client):
+        if client in absent:
+            return transport.leave(client)
+        await transport.send(client, client in fresh)
 
     async def all_of_them():
-        transport.expect(peers)
-        await asyncio.gather(*map(one, peers))
+        transport.expect(clients)
+        await asyncio.gather(*map(one, clients))
 
     return all_of_them()
 
 
+def update(tensors, routes):
+    """As vLLM makes it."""
+    routes.start_weight_update()
+    for name, _ in tensors:
+        routes.update_weights({"names": [name]})
+    routes.finish_weight_update()
+
+
 def test_a_transfer_that_succeeds_uses_the_group_again(transport):
-    peer, told = Peer(), []
+    client, told = Client(Generator()), []
     transport.ranks.share = told.append
-    transport.work = lambda routes: [routes.update_weights({"names": [n]}) for n, _ in transport]
+    transport.work = partial(update, transport)
 
     async def run():
-        await push(transport, peer, fresh=[peer])
-        await push(transport, peer)
+        await push(transport, client, fresh=[client])
+        await push(transport, client)
 
     asyncio.run(run())
-    names = transport.policy.state_dict()
-    asked = [("update_weights", {"update_info": {"names": [name]}}) for name in names]
-    assert peer.asked == 2 * asked
+    updates = [{"update_info": {"names": [name]}} for name in transport.policy.state_dict()]
+    assert asked(client, "update_weights") == 2 * updates and len(asked(client, CLOSE)) == 1
     assert told == [True, True]  # the other ranks: gather along, once per transfer
 
 
 def test_the_group_of_a_generator_that_is_started_again_is_closed_at_both_ends(transport):
     """It has another address then."""
     transport.work = lambda routes: None
-    first, again = Peer(), Peer(url="http://127.0.0.1:2")
+    first, again = clients_of(2)
+    again.name = first.name
 
     async def run():
-        for peer, fresh in ((first, True), (first, False), (again, True)):
-            await push(transport, peer, fresh=[peer] * fresh)
+        for client, fresh in ((first, True), (first, False), (again, True)):
+            await push(transport, client, fresh=[client] * fresh)
             groups.append(transport.engine)
 
     groups = []
     asyncio.run(run())
     assert [one.ended for one in groups] == [True, True, False]
     assert groups[0] is groups[1]
-    assert (len(first.closed), len(again.closed)) == (1, 1)
+    assert len(asked(first, CLOSE)) == len(asked(again, CLOSE)) == 1
 
 
 def test_no_gather_runs_on_the_stream_of_whoever_asks_for_the_weights(monkeypatch):
@@ -179,34 +180,36 @@ def test_no_gather_runs_on_the_stream_of_whoever_asks_for_the_weights(monkeypatc
 
 def test_a_peer_that_refuses_ends_the_rank_though_its_kernel_waits(transport):
     """vLLM's engine asks beside the kernel, which would wait for ever."""
-    blocked, asked = threading.Event(), threading.Event()
+    blocked, refused = threading.Event(), threading.Event()
+    client = Client(Generator(fails={"update_weights": 500}))
 
     def transfer(routes):
         def ask():
             with suppress(Ended):
                 routes.update_weights({})
-            asked.set()
+            refused.set()
 
         threading.Thread(target=ask).start()
         assert blocked.wait(60)
 
     async def run():
         transport.work = transfer
-        sending = asyncio.create_task(push(transport, Peer(broken=True)))
-        assert await asyncio.to_thread(asked.wait, 60)
+        sending = asyncio.create_task(push(transport, client))
+        assert await asyncio.to_thread(refused.wait, 60)
         blocked.set()
         await sending
 
     asyncio.run(run())
-    assert transport.ended == [("http://127.0.0.1:1", "HTTP 500")]
+    ((url, reason),) = transport.ended
+    assert url == client.url and "HTTP 500: update_weights failed" in reason
 
 
 def test_a_transfer_that_fails_ends_the_rank(transport):
     """The other ranks are in the middle of a pass over the weights."""
     transport.work = lambda routes: 1 / 0
     with pytest.raises(Ended):
-        asyncio.run(push(transport, Peer()))
-    assert transport.ended == [("http://127.0.0.1:1", "division by zero")]
+        asyncio.run(push(transport, Client(Generator())))
+    assert transport.ended == [("http://generator0", "division by zero")]
 
 
 def test_a_transfer_that_takes_too_long_ends_the_rank(transport):
@@ -216,7 +219,7 @@ def test_a_transfer_that_takes_too_long_ends_the_rank(transport):
     async def run():
         try:
             async with asyncio.timeout(0.1):
-                await push(transport, Peer())
+                await push(transport, Client(Generator()))
         finally:
             blocked.set()
 
@@ -225,65 +228,63 @@ def test_a_transfer_that_takes_too_long_ends_the_rank(transport):
     assert len(transport.ended) == 1
 
 
-def fleet(count):
-    return [Peer(url=f"http://127.0.0.1:{n}", name=f"generator{n}") for n in range(count)]
-
-
 def test_all_generators_make_one_group_and_the_weights_are_gathered_once(transport):
     """vLLM gives the first worker rank 1, whoever it asks; here each generator has two."""
-    told, peers, sizes = [], fleet(3), []
+    clients, told, sizes = clients_of(3), [], []
     transport.ranks.share, transport.width = told.append, 2
 
-    def meet(routes, generators):
-        sizes.append(generators)
+    def meet(routes, count):
+        sizes.append(count)
         routes.init_weight_transfer_engine({"rank_offset": 1, "world_size": 7})
         return Engine(routes, transport.work)
 
     transport.meet = meet
-    transport.work = lambda routes: [routes.update_weights({"names": [n]}) for n, _ in transport]
+    transport.work = partial(update, transport)
 
     async def run():
-        await push(transport, *peers[::-1], fresh=peers)
-        await push(transport, *peers)
+        await push(transport, *clients[::-1], fresh=clients)
+        await push(transport, *clients)
 
     asyncio.run(run())
     assert sizes == [3] and told == [True, True]
-    offsets = [peer.asked[0][1]["init_info"]["rank_offset"] for peer in peers]
-    assert offsets == [1, 3, 5]
-    assert all(peer.asked[1:] == peers[0].asked[1:] and len(peer.asked) > 2 for peer in peers)
+    meetings = [info for one in clients for info in asked(one, "init_weight_transfer_engine")]
+    assert [info["init_info"]["rank_offset"] for info in meetings] == [1, 3, 5]
+    sent = [asked(one, "update_weights") for one in clients]
+    assert sent == 3 * sent[:1] and len(sent[0]) == 2 * len(transport.policy.state_dict())
 
 
 def test_nobody_waits_for_a_generator_that_cannot_be_paused(transport):
     """It has no part in the group; the next transfer makes one that it has a part in."""
-    peers, groups = fleet(3), []
-    transport.work = lambda routes: routes.start_weight_update()
+    clients, groups = clients_of(3), []
+    transport.work = partial(update, ())
 
     async def run():
-        for peers[1].absent in (False, True, True, False):
-            await push(transport, *peers)
+        for absent in (), clients[1:2], clients[1:2], ():
+            await push(transport, *clients, absent=absent)
             groups.append(transport.engine)
 
     asyncio.run(run())
-    assert [len(peer.asked) for peer in peers] == [4, 2, 4]
+    assert [len(asked(one, "start_weight_update")) for one in clients] == [4, 2, 4]
     assert groups[1] is groups[2] and len(set(map(id, groups))) == 3
     assert [one.ended for one in groups] == [True, True, True, False]
-    assert [len(peer.closed) for peer in peers] == [3, 2, 3]
+    assert [len(asked(one, CLOSE)) for one in clients] == [3, 2, 3]
 
 
 def test_a_generator_that_gives_up_before_the_weights_go_holds_up_nobody(transport):
-    first, second = fleet(2)
-    transport.work = lambda routes: routes.start_weight_update()
+    first, second = clients_of(2)
+    transport.work = partial(update, ())
 
     async def run():
         transport.expect([first, second])
         waiting = asyncio.create_task(transport.send(first, fresh=False))
         await asyncio.sleep(0)
-        assert not first.asked
+        assert not first.fleet[0].asked
         transport.leave(second)
         await waiting
 
     asyncio.run(run())
-    assert len(first.asked) == 1 and not second.asked and transport.ended == []
+    assert len(asked(first, "start_weight_update")) == 1 and not second.fleet[0].asked
+    assert transport.ended == []
 
 
 def prepared_run(root):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from rlbook.durable import CHECKSUMS, checksums, write_json
+from rlbook.scale.generate.protocol import TRANSFER
 from rlbook.scale.train.parallel import Ranks
 
 PROGRAM = Path(__file__).with_name("cycle_program.py")
@@ -41,7 +42,8 @@ def check(found):
 def check_sender(found):
     """What rank 0 alone can know: a generator got everything."""
     assert found["sent wrong"] == found["sent elsewhere"] == found["files wrong"] == []
-    assert found["asked"] == ["shutdown", "init", "start", "update", "finish"]  # an old group ends
+    update = ["pause", "update_weight_version", *TRANSFER, "update_weight_version", "resume"]
+    assert found["asked"] == update  # the transfer first ends a group that there might be
 
 
 @pytest.mark.parametrize(

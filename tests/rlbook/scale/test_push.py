@@ -2,221 +2,124 @@
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager, nullcontext
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
-import torch
+from fleet import Generator
 
 from rlbook.durable import write_json
-from rlbook.policy import Completion
-from rlbook.scale.config import ScaleConfig
-from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
 from rlbook.scale.layout import Layout
+from rlbook.scale.process import TOKEN_VARIABLE
 from rlbook.scale.train import weight_sync
-from rlbook.scale.train.weight_sync import WeightSync, WrongWeights
-
-
-class FakeClient:
-    """A generator: `weights` None is a fresh process. `broken` names the calls that fail."""
-
-    def __init__(self, url, weights=None, alive=True, broken=(), hangs=()):
-        self.url = self.name = url
-        self.weights, self.alive = weights, alive
-        self.broken, self.hangs, self.calls = set(broken), set(hangs), []
-        self.paused, self.beats = False, 0
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *error):
-        pass
-
-    def look_up(self):
-        """It is where it was."""
-
-    def heartbeat(self):
-        self.beats += 1
-
-    async def called(self, name):
-        self.calls.append(name)
-        if name in self.hangs:
-            await asyncio.sleep(3600)
-        if name in self.broken:
-            raise GenerationFailed(f"{self.url}: {name} failed")
-
-    async def version(self):
-        await self.called("version")
-        return self.weights if self.alive else None
-
-    async def healthy(self):
-        return self.alive
-
-    async def name_weights(self, version):
-        self.weights = version
-
-    async def resume(self):
-        await self.called("resume")
-        self.paused = False
-
-    async def complete_at(self, version, prompt, n, **how):
-        await self.called("probe")
-        return [Completion([5], [-3.0], "length", versions=[version])]
-
-    @asynccontextmanager
-    async def new_weights(self, version, clear_cache):
-        self.paused, self.cleared = True, clear_cache
-        await self.called("start")
-        self.weights = None
-        yield
-        self.weights, self.paused = version, False
-
-
-class FakeTransport:
-    adapter = False
-
-    def __init__(self, *arguments):
-        self.sent = []
-
-    def prepare(self, version):
-        """Nothing has to be done."""
-
-    def expect(self, clients):
-        """Whoever is there is sent to."""
-
-    def leave(self, client):
-        """Nobody waits for it."""
-
-    async def send(self, client, fresh):
-        self.sent.append((client.url, fresh))
-        await client.called("send")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def fleet(tmp_path, monkeypatch):
-    made = []
-
-    def make(*clients, parameters=0, **generate):
-        ranks = SimpleNamespace(first=True, alive=lambda: None)
-        weights = [torch.empty(parameters, device="meta")]
-        policy = SimpleNamespace(config=SimpleNamespace(vocab_size=29), parameters=lambda: weights)
-        learner = SimpleNamespace(parallel=ranks, policy=policy, step=0)
-        monkeypatch.setattr(weight_sync, "clients_of", lambda config, layout: list(clients))
-        monkeypatch.setattr(weight_sync, "monotonic", clock := Clock())
-        config = ScaleConfig(run=str(tmp_path), **{"generate": generate} if generate else {})
-        sync = WeightSync(config, Layout(tmp_path), learner)
-        sync.now = clock
-        made.append(sync)
-        return sync
-
-    monkeypatch.setattr(weight_sync, "TRANSPORTS", {"file": FakeTransport})
-    yield make
-    for sync in made:
-        sync.close()
+from rlbook.scale.train.weight_sync import WrongWeights
 
 
 def behind(sync, version):
     sync.learner.step, sync.asked = version, None
-    return [client.url for client in sync.due] if sync.is_due() else []
+    return [client.name for client in sync.due] if sync.is_due() else []
 
 
 def round_(sync, version):
     """One look and one push, as the trainer does it; returns who was probed."""
-    return list(sync.runner.run(sync.push())) if behind(sync, version) else []
+    if not behind(sync, version):
+        return []
+    return [url.removeprefix("http://") for url in sync.runner.run(sync.push())]
+
+
+def judge(sync, probed, **gaps):
+    """What the probes show, which are right unless it is said."""
+    found = dict.fromkeys(probed, 0.0) | gaps
+    sync.runner.run(sync.judge({f"http://{name}": gap for name, gap in found.items()}))
 
 
 def judged(sync, version, **gaps):
-    """A look, a push, and what the probes of it show; they are right unless it is said."""
-    probed = round_(sync, version)
-    sync.runner.run(sync.judge(dict.fromkeys(probed, 0.0) | gaps))
+    """A look, a push, and what the probes of it show."""
+    judge(sync, probed := round_(sync, version), **gaps)
     return probed
 
 
-def test_only_those_who_lack_the_weights_get_them(fleet):
-    old, level, ahead, new = map(FakeClient, "olan", (3, 5, 7, None))
-    dead = FakeClient("dead", alive=False)
-    generators = fleet(old, level, ahead, new, dead)
-    assert behind(generators, 5) == ["o", "n"]
-    round_(generators, 5)
-    assert [c.weights for c in (old, level, ahead, new)] == [5, 5, 7, 5]
-    assert "start" not in level.calls + ahead.calls + dead.calls
-    assert behind(generators, 5) == []
+def sent(sync):
+    """To whom weights were sent, and whether it was to a fresh one."""
+    return [(client.name, fresh) for (client, fresh), _ in sync.transport.send.await_args_list]
 
 
-def test_a_process_is_probed_once(fleet):
-    client = FakeClient("a")
-    generators = fleet(client)
-    assert judged(generators, 0) == ["a"]
-    assert judged(generators, 1) == []
-    client.weights = None  # started again: the same address, the weights it came with
-    assert judged(generators, 1) == ["a"]
-    assert generators.transport.sent == [("a", True), ("a", False), ("a", True)]
+def test_only_those_who_lack_the_weights_get_them(make_sync):
+    old, level, ahead, new = map(Generator, "olan", (3, 5, 7, None))
+    dead = Generator("dead", dead=True)
+    sync = make_sync(old, level, ahead, new, dead)
+    assert behind(sync, 5) == ["o", "n"]
+    round_(sync, 5)
+    assert [one.weights for one in (old, level, ahead, new)] == [5, 5, 7, 5]
+    assert "pause" not in level.routes + ahead.routes + dead.routes
+    assert behind(sync, 5) == []
 
 
-def test_a_trainer_that_starts_again_probes_and_reconnects(fleet):
+def test_a_process_is_probed_once(make_sync):
+    sync = make_sync(generator := Generator("a"))
+    assert judged(sync, 0) == ["a"]
+    assert judged(sync, 1) == []
+    generator.restart()  # the same address, the weights it came with
+    assert judged(sync, 1) == ["a"]
+    assert sent(sync) == [("a", True), ("a", False), ("a", True)]
+
+
+def test_a_trainer_that_starts_again_probes_and_reconnects(make_sync):
     """Generators keep their weights over its death; its connections are gone."""
-    generators = fleet(FakeClient("a", 4))
-    assert round_(generators, 4) == []
-    assert round_(generators, 5) == ["a"]
-    assert generators.transport.sent == [("a", True)]
+    sync = make_sync(Generator("a", 4))
+    assert round_(sync, 4) == []
+    assert round_(sync, 5) == ["a"]
+    assert sent(sync) == [("a", True)]
 
 
-@pytest.mark.parametrize("call", ["start", "send", "probe"])
-def test_a_failing_generator_is_named_and_holds_up_nobody(call, fleet):
-    bad, good = FakeClient("bad", 0, broken=[call]), FakeClient("good", 0)
-    generators = fleet(bad, good)
-    with pytest.warns(RuntimeWarning, match=f"generator bad: version 1 .*{call} failed"):
-        assert judged(generators, 1) == ["good"]
+@pytest.mark.parametrize("call", ["pause", "collective_rpc", "generate"])
+def test_a_failing_generator_is_named_and_holds_up_nobody(call, make_sync):
+    bad, good = Generator("bad", 0, fails={call: 500}), Generator("good", 0)
+    sync = make_sync(bad, good)
+    with pytest.warns(RuntimeWarning, match=f"generator http://bad: version 1 .*{call} failed"):
+        assert judged(sync, 1) == ["good"]
     assert good.weights == 1
-    bad.broken.clear()
-    assert behind(generators, 2) == ["good"]  # not at once
-    generators.now.now = 1.5
-    assert judged(generators, 2) == ["bad"]
+    bad.fails = {}
+    assert behind(sync, 2) == ["good"]  # not at once
+    sync.now.now = 1.5
+    assert judged(sync, 2) == ["bad"]
     assert bad.weights == good.weights == 2
 
 
-def test_tries_get_rarer_and_start_over_after_a_success(fleet):
-    client = FakeClient("bad", broken=["send"])
-    generators, tries = fleet(client), []
+def test_tries_get_rarer_and_start_over_after_a_success(make_sync):
+    generator = Generator("bad", fails={"collective_rpc": 500})
+    sync, tries = make_sync(generator), []
     with pytest.warns(RuntimeWarning):
         for second in range(200):
-            generators.now.now = float(second)
-            if behind(generators, 1):
+            sync.now.now = float(second)
+            if behind(sync, 1):
                 tries.append(second)
-                generators.runner.run(generators.push())
+                sync.runner.run(sync.push())
     assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183]  # doubled up to a minute
-    client.broken.clear()
-    generators.now.now = 300.0
-    judged(generators, 1)
-    client.broken.add("send")
+    fails, generator.fails = generator.fails, {}
+    sync.now.now = 300.0
+    judged(sync, 1)
+    generator.fails = fails
     with pytest.warns(RuntimeWarning):
-        round_(generators, 2)
-    generators.now.now = 301.0
-    assert behind(generators, 2) == ["bad"]
+        round_(sync, 2)
+    sync.now.now = 301.0
+    assert behind(sync, 2) == ["bad"]
 
 
-def test_a_silent_generator_costs_its_time_limit_once(fleet, monkeypatch):
+def test_a_silent_generator_costs_its_time_limit_once(make_sync, monkeypatch):
     monkeypatch.setattr(weight_sync, "SILENCE", 0.05)
-    silent, good = FakeClient("silent", 0, hangs=["version"]), FakeClient("good", 0)
-    generators = fleet(silent, good)
+    silent, good = Generator("silent", 0, hangs={"weight_info"}), Generator("good", 0)
+    sync = make_sync(silent, good)
     with pytest.warns(RuntimeWarning, match=r"silent: no answer within 0\.05 s"):
-        assert behind(generators, 1) == ["good"]
-    assert behind(generators, 1) == ["good"]
-    assert silent.calls == ["version"] * 2  # by the greeting, and by one look
+        assert behind(sync, 1) == ["good"]
+    assert behind(sync, 1) == ["good"]
+    assert [one.route for one in silent.asked] == ["weight_info"] * 2  # the greeting, and one look
 
 
-def test_a_push_that_hangs_is_given_up(fleet):
-    stuck, good = FakeClient("stuck", 0, hangs=["send"]), FakeClient("good", 0)
-    generators = fleet(stuck, good, timeout=0.1)
+def test_a_push_that_hangs_is_given_up(make_sync):
+    stuck, good = Generator("stuck", 0, hangs={"collective_rpc"}), Generator("good", 0)
+    sync = make_sync(stuck, good, timeout=0.1)
     with pytest.warns(RuntimeWarning, match="stuck: version 1 is not delivered: time limit"):
-        round_(generators, 1)
+        round_(sync, 1)
     assert good.weights == 1
     assert stuck.weights is None  # counts as fresh: it gets everything again
 
@@ -225,130 +128,123 @@ def test_a_push_that_hangs_is_given_up(fleet):
     ("slowest", "billions", "limit"),
     [(0, 0, 60), (2, 0, 60), (20, 0, 200), (500, 0, 600), (0, 8.2, 246), (30, 8.2, 300)],
 )
-def test_the_limit_follows_what_pushes_take(slowest, billions, limit, fleet, monkeypatch, tmp_path):
+def test_the_limit_follows_what_pushes_take(slowest, billions, limit, make_sync, tmp_path):
     """Also the first after a restart; before any, it is five times what is planned.
 
     A push of 8.2 billion weights in float32 at 2 GB/s, gathered, written, read: 49 s.
     """
-    limits = []
-    monkeypatch.setattr(
-        weight_sync.asyncio, "timeout", lambda seconds: (limits.append(seconds), nullcontext())[1]
-    )
     write_json(Layout(tmp_path).status, {"version": 0, "slowest_push": slowest})
-    generators = fleet(FakeClient("a", 0), parameters=int(billions * 1e9), timeout=600.0)
-    round_(generators, 1)
-    assert limits[-1] == pytest.approx(limit)
+    sync = make_sync(parameters=int(billions * 1e9), timeout=600.0)
+    assert sync.limit == pytest.approx(limit)
 
 
-def test_what_cannot_be_prepared_is_a_failed_push_of_everybody_who_goes_on(fleet):
-    clients = [FakeClient("a", 0), FakeClient("b", 0)]
-    generators = fleet(*clients)
+def test_what_cannot_be_prepared_is_a_failed_push_of_everybody_who_goes_on(make_sync, monkeypatch):
+    generators = [Generator("a", 0), Generator("b", 0)]
+    sync = make_sync(*generators)
 
-    def full(version):
+    def full(tensors, folder):
         raise OSError(28, "No space left on device")
 
-    generators.transport.prepare = full
+    monkeypatch.setattr(sync.transport, "write", full)
     with pytest.warns(RuntimeWarning, match="version 1 is not delivered: .*No space") as warned:
-        assert round_(generators, 1) == []
-    assert len(warned) == 2 and [c.weights for c in clients] == [0, 0]
-    assert not any(client.paused for client in clients)
-    assert behind(generators, 1) == []  # not at once
+        assert round_(sync, 1) == []
+    assert len(warned) == 2 and [one.weights for one in generators] == [0, 0]
+    assert not any(one.paused for one in generators)
+    assert behind(sync, 1) == []  # not at once
 
 
-def test_a_refused_question_is_named_not_raised(fleet):
-    class Closed(FakeClient):
-        async def version(self):
-            raise RequestRefused("HTTP 401: Unauthorized")
-
-    with pytest.warns(RuntimeWarning, match="generator a: HTTP 401"):
-        assert behind(fleet(Closed("a")), 0) == []
+def test_a_refused_question_is_named_not_raised(make_sync, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "which the trainer does not know")
+    with pytest.warns(RuntimeWarning, match="generator http://a: .*HTTP 401"):
+        assert behind(make_sync(Generator("a")), 0) == []
 
 
-def test_generators_left_paused_go_on_when_the_trainer_is_back(fleet):
-    paused, fresh, dead = FakeClient("p", 3), FakeClient("f"), FakeClient("d", alive=False)
-    paused.paused = True
-    fleet(paused, fresh, dead)
+def test_generators_left_paused_go_on_when_the_trainer_is_back(make_sync):
+    paused, fresh, dead = Generator("p", 3), Generator("f"), Generator("d", dead=True)
+    paused.server.paused = True
+    make_sync(paused, fresh, dead)
     assert not paused.paused
-    assert "resume" not in fresh.calls + dead.calls
+    assert "resume" not in fresh.routes + dead.routes
 
 
-@pytest.mark.parametrize("kv", ["clear", "keep"])
-def test_the_cache_is_cleared_as_configured(kv, fleet):
-    client = FakeClient("a", 0)
-    round_(fleet(client, kv=kv), 1)
-    assert client.cleared is (kv == "clear")
+@pytest.mark.parametrize(("kv", "cleared"), [("clear", "true"), ("keep", "false")])
+def test_the_cache_is_cleared_as_configured(kv, cleared, make_sync):
+    generator = Generator("a", 0)
+    round_(make_sync(generator, kv=kv), 1)
+    assert f"/pause?mode=keep&clear_cache={cleared}" in [one.path for one in generator.asked]
 
 
-def test_a_generator_that_computes_with_other_weights_is_asked_by_nobody(fleet):
+def test_a_generator_that_computes_with_other_weights_is_asked_by_nobody(make_sync):
     """The others write on; it is tried again with growing pauses, and is back once it is right."""
-    bad, good = FakeClient("bad"), FakeClient("good")
-    generators = fleet(bad, good)
-    with pytest.warns(RuntimeWarning, match=r"generator bad: .* not those of the weights .*0\.5"):
-        judged(generators, 1, bad=0.5, good=5e-4)
+    bad, good = Generator("bad"), Generator("good")
+    sync = make_sync(bad, good)
+    with pytest.warns(RuntimeWarning, match=r"http://bad: .* not those of the weights .*0\.5"):
+        judged(sync, 1, bad=0.5, good=5e-4)
     assert (bad.weights, good.weights) == (None, 1)
-    assert behind(generators, 1) == []  # not at once
-    generators.now.now = 2.0
-    with pytest.warns(RuntimeWarning, match="generator bad"):
-        judged(generators, 1, bad=float("nan"))
-    generators.now.now = 3.5
-    assert behind(generators, 1) == []  # the pause has grown
-    generators.now.now = 10.0
-    judged(generators, 2)
+    assert behind(sync, 1) == []  # not at once
+    sync.now.now = 2.0
+    with pytest.warns(RuntimeWarning, match="generator http://bad"):
+        judged(sync, 1, bad=float("nan"))
+    sync.now.now = 3.5
+    assert behind(sync, 1) == []  # the pause has grown
+    sync.now.now = 10.0
+    judged(sync, 2)
     assert (bad.weights, good.weights) == (2, 2)
-    generators.now.now = 11.0
-    assert behind(generators, 2) == [] and generators.verified == {"bad", "good"}
+    sync.now.now = 11.0
+    assert behind(sync, 2) == [] and sync.verified == {bad.url, good.url}
 
 
-def test_one_that_cannot_be_told_is_not_taken_for_right(fleet):
-    class Deaf(FakeClient):
-        async def name_weights(self, version):
-            raise GenerationFailed("gone")
-
-    deaf = Deaf("deaf")
-    generators = fleet(deaf)
+def test_one_that_cannot_be_told_is_not_taken_for_right(make_sync):
+    sync = make_sync(deaf := Generator("deaf"))
+    probed = round_(sync, 1)
+    deaf.fails = {"update_weight_version": 500}
     with pytest.warns(RuntimeWarning):
-        judged(generators, 1, deaf=0.5)
-    generators.now.now = 2.0
-    assert deaf.weights == 1 and behind(generators, 1) == ["deaf"]
+        judge(sync, probed, deaf=0.5)
+    sync.now.now = 2.0
+    assert deaf.weights == 1 and behind(sync, 1) == ["deaf"]
 
 
-def test_a_run_ends_once_every_generator_was_wrong_again_and_again(fleet):
+def test_a_run_ends_once_every_generator_was_wrong_again_and_again(make_sync):
     """As long as one of them is right, or was wrong only now and then, it goes on."""
-    generators = fleet(FakeClient("a"), FakeClient("b"))
-    generators.ranks.share = lambda value: value
+    one, other = Generator("a"), Generator("b")
+    sync = make_sync(one, other)
 
     def deliver(**gaps):
-        generators.now.now += 100.0
-        generators.gaps = lambda probes: gaps
-        assert behind(generators, 1)
-        generators.deliver()
+        sync.now.now += 100.0
+        sync.gaps = lambda probes: {f"http://{name}": gap for name, gap in gaps.items()}
+        assert behind(sync, 1)
+        sync.deliver()
 
     with pytest.warns(RuntimeWarning):
         for _ in range(weight_sync.MOST_WRONG - 1):
             deliver(a=0.5, b=0.5)
         deliver(a=0.5, b=0.0)
         deliver(a=0.5)
-        generators.clients[1].weights = None  # started again, and wrong since
+        other.restart()  # and is wrong since
         for _ in range(weight_sync.MOST_WRONG - 1):
             deliver(a=0.5, b=0.5)
-        with pytest.raises(WrongWeights, match=r"a, b: no generator .* check model\.policy"):
+        with pytest.raises(WrongWeights, match=r"a, http://b: no generator .* check model\.policy"):
             deliver(a=0.5, b=0.5)
 
 
-def test_life_is_shown_for_a_generator_while_it_is_sent_weights(fleet, monkeypatch):
+def test_life_is_shown_for_a_generator_while_it_is_sent_weights(make_sync, monkeypatch):
     """Its engine answers nobody meanwhile, however long that takes."""
     monkeypatch.setattr(weight_sync, "HEARTBEAT_SECONDS", 0.01)
-    slow, other = FakeClient("slow", 0), FakeClient("other", 5)
-    generators, own = fleet(slow, other), Counter()
-    generators.ranks.alive = lambda: own.update(["beats"])
+    slow, beats = Generator("slow", 0), Counter()
+    sync = make_sync(slow, Generator("other", 5))
+    sync.ranks.alive = lambda: beats.update(["own"])
+    for client in sync.clients:
+        client.heartbeat = partial(beats.update, [client.name])
 
-    async def send(client, fresh):
-        while client.beats < 5:
+    async def long(asked):
+        while asked.route == "collective_rpc" and beats["slow"] < 10:
             await asyncio.sleep(0.001)
 
-    generators.transport.send = send
-    round_(generators, 5)
-    assert slow.weights == 5 and not other.beats and own["beats"] >= 5
-    seen = slow.beats
-    generators.runner.run(asyncio.sleep(0.05))
-    assert slow.beats == seen
+    slow.trouble = long
+    assert behind(sync, 5) == ["slow"]
+    looked = beats["other"]
+    sync.runner.run(sync.push())
+    assert slow.weights == 5 and beats["other"] == looked and beats["own"] >= 5
+    seen = beats["slow"]
+    sync.runner.run(asyncio.sleep(0.05))
+    assert beats["slow"] == seen

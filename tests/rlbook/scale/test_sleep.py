@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from aiohttp import web
+from fleet import RUN, Generator
 
 from rlbook.policy import load_policy, logprobs
 from rlbook.policy.continuous import ContinuousSampler
@@ -13,15 +14,15 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate import vllm_adapter
 from rlbook.scale.generate.builtin_server import make_app
 from rlbook.scale.generate.client import GeneratorClient
+from rlbook.scale.generate.protocol import weight_label
 from rlbook.scale.generate.vllm_server import ROUTES
-from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import Budget, Prompts
 from rlbook.scale.plan.choose import chosen
 from rlbook.scale.plan.fit import too_large
-from rlbook.scale.train.weight_sync import WeightSync
 from rlbook.scaling.shape import described_shape
 
 TURNS = {"colocated": True, "max_staleness": 0, "sleep": True}
+WOKEN = ["wake_up", "resume"]  # as a trainer greets it too
 SEVEN_B = {
     **{"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584},
     **{"intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28},
@@ -29,35 +30,12 @@ SEVEN_B = {
 }
 
 
-class Rank:
-    """The only one, in this process."""
-
-    first, device, count = True, torch.device("cpu"), 1
-
-    def alive(self):
-        """Nobody asks."""
-
-    def collect(self, value):
-        return [value]
-
-    def share(self, value=None):
-        return value
-
-
 @pytest.fixture
 def served():
-    """A built-in server and what it is asked, route by route."""
+    """A built-in server, and what writes in it."""
     model, _ = load_policy()
-    asked = []
-
-    @web.middleware
-    async def note(request, handler):
-        asked.append(request.path)
-        return await handler(request)
-
-    app = make_app(sampler := ContinuousSampler(model, 3, slots=4))
-    app.middlewares.insert(0, note)
-    return SimpleNamespace(app=app, sampler=sampler, model=model, asked=asked)
+    sampler = ContinuousSampler(model, 3, slots=4)
+    return SimpleNamespace(app=make_app(sampler), sampler=sampler, model=model)
 
 
 async def client_of(served):
@@ -96,77 +74,38 @@ def test_what_was_being_written_goes_on_after_the_update(served):
         torch.testing.assert_close(torch.tensor(one.logps), said.detach(), rtol=0, atol=1e-4)
 
 
-def sync_of(tmp_path, client, **generate):
-    (tmp_path / "run_id").write_text("cafe")
-    config = ScaleConfig(run=str(tmp_path), generate={"engine": "builtin", **generate})
-    weight = torch.zeros(2)
-    policy = SimpleNamespace(parameters=lambda: [weight], modules=list, named_modules=list)
-    learner = SimpleNamespace(parallel=Rank(), policy=policy, step=0)
-    sync = WeightSync(config, Layout(tmp_path), learner)
-    sync.clients = [client]
-    return sync
-
-
-def told(monkeypatch, **acts):
-    for name in ("sleep", "wake"):
-        monkeypatch.setattr(GeneratorClient, name, acts.get(name, getattr(Recorded, name)))
-
-
-class Recorded:
-    name, url = "generator0", "here"
-
-    def __init__(self):
-        self.told = []
-
-    def heartbeat(self):
-        """It is heard."""
-
-    async def version(self):
-        return 3
-
-    async def sleep(self):
-        self.told.append("sleep")
-
-    async def wake(self):
-        self.told.append("wake")
-
-
-def test_it_sleeps_for_the_update_and_wakes_whatever_becomes_of_that(tmp_path, monkeypatch):
-    sync = sync_of(tmp_path, recorded := Recorded(), **TURNS)
-    told(monkeypatch)
+def test_it_sleeps_for_the_update_and_wakes_whatever_becomes_of_that(make_sync):
+    sync = make_sync(generator := Generator(weights=3), **TURNS)
     with sync.asleep():
-        recorded.told.append("update")
+        assert generator.routes == [*WOKEN, "sleep"] and generator.paused
     with pytest.raises(FloatingPointError), sync.asleep():
         raise FloatingPointError
-    assert recorded.told == ["sleep", "update", "wake", "sleep", "wake"]
+    assert generator.routes == [*WOKEN, "sleep", *WOKEN, "sleep", *WOKEN]
+    assert not generator.paused
 
 
-def test_one_whose_update_was_broken_is_not_woken_for_it_would_go_on(tmp_path, monkeypatch):
-    sync = sync_of(tmp_path, recorded := Recorded(), **TURNS)
-    told(monkeypatch)
-    recorded.version = lambda: asyncio.sleep(0)  # None
+def test_one_whose_update_was_broken_is_not_woken_for_it_would_go_on(make_sync):
+    broken = Generator()
+    broken.label = weight_label(RUN, None)
+    with make_sync(broken, **TURNS).asleep():
+        pass
+    assert broken.asked and broken.routes == []
+
+
+def test_without_the_setting_nobody_is_asked(make_sync):
+    sync = make_sync(generator := Generator(weights=3))
+    greeting = len(generator.asked)
     with sync.asleep():
-        recorded.told.append("update")
-    assert recorded.told == ["update"]
+        pass
+    assert len(generator.asked) == greeting
 
 
-def test_without_the_setting_nobody_is_asked(tmp_path, monkeypatch):
-    sync = sync_of(tmp_path, recorded := Recorded())
-    told(monkeypatch)
-    with sync.asleep():
-        recorded.told.append("update")
-    assert recorded.told == ["update"]
-
-
-def test_one_that_cannot_sleep_is_named_and_the_update_is_made(tmp_path, monkeypatch):
-    async def never(client):
-        raise TimeoutError
-
-    sync = sync_of(tmp_path, recorded := Recorded(), **TURNS)
-    told(monkeypatch, sleep=never)
-    with pytest.warns(RuntimeWarning, match="here: time limit"), sync.asleep():
-        recorded.told.append("update")
-    assert recorded.told == ["update", "wake"]
+def test_one_that_cannot_sleep_is_named_and_the_update_is_made(make_sync):
+    generator, updates = Generator(weights=3, hangs={"sleep"}), []
+    sync = make_sync(generator, **TURNS, timeout=0.1)
+    with pytest.warns(RuntimeWarning, match="http://generator0: time limit"), sync.asleep():
+        updates.append(generator.routes[-1])
+    assert updates == ["sleep"] and generator.routes == [*WOKEN, "sleep", *WOKEN]
 
 
 def test_vllm_is_told_and_its_routes_are_open(monkeypatch):
