@@ -49,8 +49,7 @@ def logprobs(
     `fp32_head` logits are float32 whatever the model's dtype (ScaleRL, arXiv:2510.13786).
     Raises `ValueError` for mismatched shapes, a mask on column 0, or temperature ≤ 0.
     """
-    hidden, targets, which = _before_each_target(model, ids, mask, temperature)
-    head = _head_of(model, hidden, temperature, fp32_head)
+    head, targets, which = _predictions(model, ids, mask, temperature, fp32_head)
     logp, _ = _ChunkedHead.apply(*head, targets, chunk, False)  # type: ignore[no-untyped-call]
     return _scatter(take(logp, which), mask)
 
@@ -70,8 +69,7 @@ def token_stats(
     The entropy carries a gradient only if `entropy_grad` asks for it (an entropy bonus). With
     `topk_ids` also the log-probabilities of those tokens, without gradient (see `topk_logprobs`).
     """
-    hidden, targets, which = _before_each_target(model, ids, mask, temperature)
-    head = _head_of(model, hidden, temperature, fp32_head)
+    head, targets, which = _predictions(model, ids, mask, temperature, fp32_head)
     logp, entropy = _ChunkedHead.apply(*head, targets, chunk, True)  # type: ignore[no-untyped-call]
     entropy = entropy if entropy_grad else entropy.detach()
     topk = None
@@ -92,8 +90,7 @@ def topk_logprobs(
     chunk: int | None = None,
 ) -> tuple[Int[Tensor, "N T K"], Float[Tensor, "N T K"]]:
     """The `topk_tokens` before each masked position, and their log-probabilities."""
-    hidden, targets, which = _before_each_target(model, ids, mask, temperature)
-    head, parts = _head_of(model, hidden, temperature, fp32_head), []
+    (head, targets, which), parts = _predictions(model, ids, mask, temperature, fp32_head), []
     for rows, logp in _distributions(head, chunk):
         listed = topk_tokens(logp, targets[rows], k)
         parts.append((listed, listed_logps(logp, listed)))
@@ -308,10 +305,14 @@ def compiled_or_not(function: Callable[..., Any], compiled: bool) -> Callable[..
     return torch.compile(lambda first, *others: function(first.clone(), *others), dynamic=True)
 
 
-def _before_each_target(
-    model: PreTrainedModel, ids: Int[Tensor, "N T"], mask: Bool[Tensor, "N T"], temperature: float
-) -> tuple[Float[Tensor, "U D"], Int[Tensor, " U"], Int[Tensor, " M"]]:
-    """Hidden states from which masked tokens are predicted, those tokens, and whose each one is.
+def _predictions(
+    model: PreTrainedModel,
+    ids: Int[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+    temperature: float,
+    fp32_head: bool,
+) -> tuple[_Head, Int[Tensor, " U"], Int[Tensor, " M"]]:
+    """The head over states from which masked tokens are predicted, those tokens, and whose each is.
 
     Equal tokens after one state are one prediction; `which` (M,) names that of each masked token.
     """
@@ -331,7 +332,8 @@ def _before_each_target(
     choices = int(ids.max()) + 1
     pair = node[:, :-1][mask[:, 1:]] * choices + ids[mask]
     predicted, which = pair.unique(return_inverse=True)
-    return take(hidden, predicted // choices), predicted % choices, which
+    head = _head_of(model, take(hidden, predicted // choices), temperature, fp32_head)
+    return head, predicted % choices, which
 
 
 def _head_of(

@@ -57,7 +57,7 @@ class BatchBuilder:
         rollouts = usable(rollouts)
         batch, method = collate(rollouts).to(self.config.model.device), self.method
         old = self.old_logprobs(batch, fresh)
-        reference = None if self.reference is None else self.reference_logprobs(batch)
+        reference = self.reference_logprobs(batch)
         values = None
         if self.critic is not None:
             (values,) = self.parallel.over(Critic.forward, self.critic, batch, self.limit)
@@ -90,11 +90,12 @@ class BatchBuilder:
             return batch.logp_sampler
         return self.logprobs(batch, self.model)
 
-    def reference_logprobs(self, batch: SampledBatch) -> Float[Tensor, "N T"]:
-        """log π_ref; of a policy with an adapter that is its base."""
-        model = self.reference or self.model
-        with without_adapter(model) if model is self.model else nullcontext():
-            return self.logprobs(batch, model)
+    def reference_logprobs(self, batch: SampledBatch) -> Float[Tensor, "N T"] | None:
+        """log π_ref, where there is a reference; of a policy with an adapter that is its base."""
+        if self.reference is None:
+            return None
+        with without_adapter(self.model) if self.reference is self.model else nullcontext():
+            return self.logprobs(batch, self.reference)
 
     def estimates(
         self,

@@ -1,5 +1,6 @@
 """One optimizer update: the same function in a notebook and on a cluster."""
 
+import math
 import warnings
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -179,13 +180,13 @@ def apply_gradients(
     The norm of sharded gradients is the same on every rank, so all of them skip or none.
     """
     norm = norm_of(p.grad for p in model.parameters() if p.grad is not None)
-    if not torch.isfinite(full_tensor(norm)):
+    if not math.isfinite(length := float(full_tensor(norm))):
         warnings.warn(f"update skipped: {describe_non_finite(model)}", RuntimeWarning, stacklevel=2)
         optimizer.zero_grad(set_to_none=True)
         return float("nan"), 1
     nn.utils.clip_grads_with_norm_(model.parameters(), max_grad_norm, norm)
     optimizer.step()
-    return float(full_tensor(norm)), 0
+    return length, 0
 
 
 def norm_of(gradients: Iterable[Tensor]) -> Tensor:

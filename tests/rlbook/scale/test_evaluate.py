@@ -219,6 +219,20 @@ def test_a_question_that_fails_a_few_times_costs_no_row(world, own_time):
     assert next(failures, None) is None
 
 
+def test_an_evaluation_whose_generator_dies_is_made_elsewhere(world, own_time, capsys):
+    one = world.generators["one"]
+
+    async def dies(asked):
+        if asked.route == "generate":
+            one.restart()
+
+    one.trouble = dies
+    write_json(world.layout.status, {"version": 0, "done": True})
+    own_time(world.evaluate)
+    assert [row["step"] for row in world.rows] == [0]
+    assert "the evaluation of version 0 starts again" in capsys.readouterr().out
+
+
 def test_what_a_dead_evaluator_pinned_is_free_again(world):
     write_json(world.layout.pinned, "one")
     world.evaluator()

@@ -231,7 +231,7 @@ def test_life_is_shown_for_a_generator_while_it_is_sent_weights(make_sync, monke
     """Its engine answers nobody meanwhile, however long that takes."""
     monkeypatch.setattr(weight_sync, "HEARTBEAT_SECONDS", 0.01)
     slow, beats = Generator("slow", 0), Counter()
-    sync = make_sync(slow, Generator("other", 5))
+    sync = make_sync(slow, Generator("other", 5), timeout=10.0)
     sync.ranks.alive = lambda: beats.update(["own"])
     for client in sync.clients:
         client.heartbeat = partial(beats.update, [client.name])
