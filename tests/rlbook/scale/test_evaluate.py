@@ -178,6 +178,7 @@ def test_the_other_generators_go_on_with_newer_weights(world, own_time):
             assert world.layout.pinned.exists()
             await asyncio.sleep(0.01)
         assert not pinned & {name for name, _ in world.pushes}
+        assert pinned == {one.name for one in world.generators.values() if one.bodies("generate")}
         await asyncio.gather(evaluating, training)
 
     world.sets = (ProblemSet(SumsTask(), PROBLEMS * 20, samples=1),)

@@ -118,21 +118,21 @@ def test_a_transfer_that_succeeds_uses_the_group_again(transport):
 
 
 def test_the_group_of_a_generator_that_is_started_again_is_closed_at_both_ends(transport):
-    """It has another address then."""
+    """It has another address then, or the same."""
     transport.work = lambda routes: None
     first, again = clients_of(2)
     again.name = first.name
 
     async def run():
-        for client, fresh in ((first, True), (first, False), (again, True)):
+        for client, fresh in ((first, True), (first, False), (again, True), (again, True)):
             await push(transport, client, fresh=[client] * fresh)
             groups.append(transport.engine)
 
     groups = []
     asyncio.run(run())
-    assert [one.ended for one in groups] == [True, True, False]
+    assert [one.ended for one in groups] == [True, True, True, False]
     assert groups[0] is groups[1]
-    assert len(asked(first, CLOSE)) == len(asked(again, CLOSE)) == 1
+    assert (len(asked(first, CLOSE)), len(asked(again, CLOSE))) == (1, 2)
 
 
 def test_no_gather_runs_on_the_stream_of_whoever_asks_for_the_weights(monkeypatch):
