@@ -47,6 +47,11 @@ KEYS: dict[str, Key] = {
     "the same place, in the group": GROUP,
     "the same place, in the batch": BATCH,
 }
+NETWORKS = {
+    "game": "turns_guess",
+    "walk, one rule": "turns_one_rule",
+    "walk with doors": "turns_doors",
+}
 OF_THE_POLICY, OF_THE_WORLD = 0.3, -0.3  # tints too pale for a mark below the text
 
 
@@ -332,11 +337,24 @@ def walks(runs: pd.DataFrame) -> pd.DataFrame:
 def leads(runs: pd.DataFrame, against: str = "outcome") -> pd.DataFrame:
     """Each arm less `against`, paired by seed: the chance to arrive, averaged over the run."""
     way = runs[runs.step > 0].groupby(["episodes", "world", "lr", "seed", "arm"])["arrived"].mean()
-    table = way.unstack("arm")
+    return minus(way, against)
+
+
+def networks(against: str = "outcome") -> pd.DataFrame:
+    """The same of a small network after its run: the share of held-out episodes that succeed."""
+    ends = pd.concat(
+        load_results(f"{name}_eval").assign(world=world) for world, name in NETWORKS.items()
+    )
+    return minus(ends.set_index(["world", "lr", "seed", "arm"])["pass@1"], against)
+
+
+def minus(ends: pd.Series, against: str) -> pd.DataFrame:
+    """Each arm less `against`, with its interval over seeds; `ends` has them last in its index."""
+    table = ends.unstack("arm")
+    places = table.index.names[:-1]
     rows = {}
-    for place, of_place in table.groupby(level=["episodes", "world", "lr"]):
+    for place, of_place in table.groupby(level=places, sort=False):
         for arm in table.columns.drop(against):
-            found = t_interval(of_place[arm] - of_place[against])
+            found = t_interval((of_place[arm] - of_place[against]).dropna())
             rows[(*place, arm)] = {"mean": found.mean, "low": found.low, "high": found.high}
-    found = pd.DataFrame(rows).T
-    return found.rename_axis(["episodes", "world", "lr", f"minus {against}"])
+    return pd.DataFrame(rows).T.rename_axis([*places, f"minus {against}"])
