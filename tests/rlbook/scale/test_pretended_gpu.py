@@ -29,7 +29,7 @@ def check(found):
     assert found["loaded elsewhere"] == found["moments elsewhere"] == []
     assert found["durable"] and found["step"] == 2 * program.BATCHES
     # Fused and foreach AdamW round differently; a lost moment is a thousand times as much.
-    assert found["gap"] < 2e-5
+    assert found["gap"] < 5e-4
     for name in ("save peak", "left by push"):  # a push gathers a buffer, as planned below
         assert found[name] <= found["unit"] + SMALL, name
     for name in ("push", "file push"):
