@@ -1,6 +1,8 @@
 """`rlbook scale --dry-run`: what a run needs, what speaks against it, and what this machine has."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +30,13 @@ from rlbook.training.pool import training_problems
 from rlbook.training.rewards import get_reward
 
 SAME_SIZE = 0.97  # of the memory planned with: makers' gigabytes differ
+COMPILE = """
+import sys, torch
+try:
+    torch.compile(lambda x: x.sin().cos())(torch.ones(3, device=sys.argv[1]))
+except Exception as error:
+    sys.exit(str(error).splitlines()[0])
+"""
 
 
 def dry_run(config: ScaleConfig) -> str:
@@ -135,6 +144,7 @@ def amiss(budget: Budget) -> Iterator[tuple[str, str]]:
             yield name, f"{free / GB:.1f} GB free, the run needs {needed / GB:.3g}: {fix}"
     for name, look in {
         "GPUs": lambda: check_machine(config),
+        "compiler": lambda: check_compiler(config),
         "run folder": lambda: check_folder(there),
         "generators": lambda: run_commands(config, Layout(folder)),
         "task": lambda: problems_of(config),
@@ -164,6 +174,26 @@ def check_machine(config: ScaleConfig) -> None:
         raise ValueError(
             f"the GPUs here have {size:.0f} GB, and the run is planned for {planned:g}: set "
             f"budget.gpu_memory_gb to {size:.0f} and look at the plan with --dry-run"
+        )
+
+
+def check_compiler(config: ScaleConfig) -> None:
+    """Raises `ValueError` if a part of the policy is to be compiled, and nothing can be here.
+
+    A process of its own tries it: on a GPU this one would keep some memory. Of several machines
+    none is asked, for the launcher's need not be one that trains.
+    """
+    parts = ("compile_layers", "compile_head")
+    wanted = [f"train.{part}" for part in parts if getattr(config.train, part)]
+    if not wanted or config.launch.engine == "ray":
+        return
+    argv = [sys.executable, "-c", COMPILE, config.model.device]
+    tried = subprocess.run(argv, capture_output=True, text=True)
+    if tried.returncode:
+        reason = tried.stderr.strip().splitlines()[-1]
+        raise ValueError(
+            f"{' and '.join(wanted)}: torch.compile does not work here ({reason}): install a C++ "
+            "compiler such as g++, or set it to false"
         )
 
 

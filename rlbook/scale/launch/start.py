@@ -14,7 +14,7 @@ from rlbook.scale.batch_log import log_end, prune
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.vllm_adapter import chosen_engine
 from rlbook.scale.launch.commands import run_commands
-from rlbook.scale.launch.dry_run import check_machine, check_start
+from rlbook.scale.launch.dry_run import check_compiler, check_machine, check_start
 from rlbook.scale.launch.processes import Start, preload, start_here
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, say
 from rlbook.scale.layout import Layout, open_run
@@ -81,6 +81,7 @@ def launch(
         config = config.replace(generate={"token": secrets.token_urlsafe(24)})
     layout = Layout(config.folder)
     check_machine(config)
+    check_compiler(config)
     if config.launch.engine == "local":
         preload()  # while all else is looked at
     commands = run_commands(config, layout, check_start(config))

@@ -14,6 +14,7 @@ from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate import vllm_adapter
 from rlbook.scale.launch import dry_run as machine
 from rlbook.scale.launch.dry_run import dry_run, measure_shape
+from rlbook.scale.launch.start import launch
 from rlbook.scale.plan.budget import Budget, Prompts
 
 Usage = namedtuple("Usage", "total used free")
@@ -54,6 +55,21 @@ def test_too_little_room_is_said_with_both_sizes(looked_at, monkeypatch):
     found = looked_at()
     for subject in ("disk", "host memory"):
         assert "0.0 GB free, the run needs" in found[subject]
+
+
+def test_without_a_compiler_nothing_is_begun_that_needs_one(looked_at, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))  # of earlier ones
+    compiled = {"run": str(tmp_path / "run"), "train": {"compile_head": True}}
+    with pytest.raises(
+        ValueError, match=r"train\.compile_head: .* install a C\+\+ compiler .*false"
+    ):
+        launch(ScaleConfig(**compiled))
+    assert not (tmp_path / "run").exists()
+    both = {"compile_layers": True, "compile_head": True}
+    assert "train.compile_layers and train.compile_head: " in looked_at(train=both)["compiler"]
+    assert "compiler" not in looked_at()
+    assert "compiler" not in looked_at(train=both, launch={"engine": "ray"})
 
 
 def test_a_folder_that_cannot_lock(looked_at, monkeypatch):

@@ -1,24 +1,28 @@
 """How work is shared out, on one rank; what several ranks do together is in test_ranks."""
 
 import copy
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlbook.objectives import METHODS
 from rlbook.paths import data_dir
-from rlbook.policy import logprobs
+from rlbook.policy import load_policy, logprobs
 from rlbook.policy.logprobs import compiled_or_not
 from rlbook.scale.config import TrainConfig
 from rlbook.scale.train.parallel import Ranks, shard
 from rlbook.training import TrainBatch, train_step
 from rlbook.training.parallel import LOCAL
 
+PROGRAM = Path(__file__).with_name("compile_program.py")
 TINY = LlamaConfig.from_pretrained(data_dir() / "tiny-sums")
 
 
@@ -113,6 +117,23 @@ def test_compiling_changes_nothing(part, compiler, ranks, batch):
     assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
     torch.testing.assert_close(weights(compiled), weights(plain), rtol=0, atol=1e-5)
     assert (weights(plain) - weights(fresh_policy())).abs().max() > 1e-3
+
+
+@pytest.mark.slow
+def test_compiling_on_shards_and_copies_changes_nothing(compiler, run_ranks, tmp_path):
+    """Layers and head, on four ranks, of which every two hold a copy."""
+    run_ranks(PROGRAM, tmp_path, tmp_path, count=4)
+    plain, compiled = (load_file(tmp_path / f"{n}.safetensors") for n in ("plain", "compiled"))
+    assert plain.keys() == compiled.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(compiled[name], tensor, rtol=0, atol=1e-5)
+    start = load_policy()[0].state_dict()
+    assert any((plain[name] - start[name]).abs().max() > 1e-2 for name in start)
+    for rank in range(4):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert found["plain"]["graphs"] == 0 < found["compiled"]["graphs"]
+        norms = [found[name]["grad_norm"] for name in ("compiled", "plain")]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
 def test_scores_are_those_of_the_weights_after_the_last_update(ranks, batch):
