@@ -139,7 +139,7 @@ def server_options(
         options["weight-transfer-config"] = json.dumps({"backend": "nccl"})
     if config.train.fp32_head and generate.dtype != "float32":
         options["hf-overrides"] = json.dumps({"head_dtype": "float32"})
-    if config.model.device == "cpu":
+    if config.model.device == "cpu":  # which knows no sleep mode: /sleep pauses, and frees nothing
         return options | {
             "distributed-executor-backend": "uni",
             "enforce-eager": True,

