@@ -18,6 +18,11 @@ def read_jsonl(path: Path) -> list[Row]:
     return parse_rows(read_lines(path))
 
 
+def last_row(path: Path) -> Row:
+    """The last complete row of a run log; empty if there is none."""
+    return (parse_rows(read_lines(path)[-2:]) or [{}])[-1]
+
+
 def line_of(row: Row) -> str:
     """A row as a line of JSON; what is not finite becomes null."""
     finite = {

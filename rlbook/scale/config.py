@@ -6,11 +6,13 @@ from random import Random
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
+from transformers import PreTrainedTokenizerBase
 
 from rlbook.objectives import REQUIREMENTS
 from rlbook.training import config as training
 from rlbook.training.config import RunConfig, Section
 from rlbook.training.config import dump_config as dump_config
+from rlbook.training.episodes import Episode, cut_short
 
 NOT_HERE = {  # what a method may need and not get, and why
     "critic": "it would be a second sharded model in every update, checkpoint and budget",
@@ -40,9 +42,13 @@ class Interruption(Section):
         """Tokens of the shortest and of the longest thought."""
         return self.after if isinstance(self.after, tuple) else (self.after, self.after)
 
-    def limits(self, n: int, random: Random) -> list[int]:
-        """Tokens of thought for each of `n` completions."""
-        return [random.randint(*self.bounds) for _ in range(n)]
+    def episodes(
+        self, tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int], n: int, seed: int
+    ) -> list[Episode]:
+        """`n` answers to a prompt, each with a limit of its own to its thought."""
+        random, tail = Random(seed), (self.text, self.answer_tokens)
+        limits = [random.randint(*self.bounds) for _ in range(n)]
+        return [cut_short(tokenizer, prompt_ids, limit, *tail) for limit in limits]
 
 
 class GenerateConfig(Section):

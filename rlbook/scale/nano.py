@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from itertools import count, pairwise
-from random import Random
 
 import aiohttp
 from safetensors.torch import save_file
@@ -39,7 +38,7 @@ from rlbook.training import Rollout
 from rlbook.training.chat import Dialect, encode
 from rlbook.training.checkpoint import save_policy
 from rlbook.training.config import derive_seed
-from rlbook.training.episodes import Ask, Episode, Limits, Turns, asked, cut_short, dialogue
+from rlbook.training.episodes import Ask, Episode, Limits, Turns, asked, dialogue
 from rlbook.training.filter import select_groups
 from rlbook.training.judge import judged, rollouts_of, rollouts_of_turns, stop_of, take_verdict
 from rlbook.training.metrics import rollout_metrics
@@ -230,11 +229,8 @@ class Pipeline:
         tokenizer, n = self.learner.tokenizer, self.config.rollout.group_size
         prompt = encode(tokenizer, problem, self.config.model.chat)
         if cut := self.config.generate.interruption:
-            limits = cut.limits(n, Random(derive_seed(self.config.seed, "interruption", ticket)))
-            turns = await self.together(
-                cut_short(tokenizer, prompt, thought, cut.text, cut.answer_tokens)
-                for thought in limits
-            )
+            luck = derive_seed(self.config.seed, "interruption", ticket)
+            turns = await self.together(cut.episodes(tokenizer, prompt, n, luck))
             written = [one.completion() for one in turns]
         else:
             written = await self.generator.complete(prompt, n)

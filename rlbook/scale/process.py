@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -21,6 +22,7 @@ LOCALHOST = "127.0.0.1"
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 LIBC = ctypes.CDLL(None)
 POLL_SECONDS = 0.5
+LOOK_SECONDS = 0.05  # between two looks at what is waited for
 HEARTBEAT_SECONDS = 1.0
 
 
@@ -102,6 +104,14 @@ def exit_when_orphaned(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(POLL_SECONDS)
     os._exit(1)
+
+
+def waited(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether it comes to hold within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    return holds
 
 
 def own_host() -> str:

@@ -35,7 +35,7 @@ from rlbook.scale.launch.processes import (
     meeting,
     visit,
 )
-from rlbook.scale.process import HOST_VARIABLE, free_port
+from rlbook.scale.process import HOST_VARIABLE, free_port, waited
 
 PLACED_WITHIN = 600.0  # seconds for machines to join
 SHARED_WITHIN = 60.0  # seconds for a file to be seen by all machines
@@ -76,19 +76,19 @@ class Host:
 
     def enter_folder(self) -> None:
         """Be where the launcher is. Raises `NotShared` if that is another folder here."""
-        deadline = time.monotonic() + self.patience
-        while True:
+
+        def entered() -> bool:
             with suppress(OSError):
                 os.chdir(self.folder)
-                if self.config.read_text() == self.text:
-                    return
-            if time.monotonic() > deadline:
-                raise NotShared(
-                    f"node {ray.util.get_node_ip_address()} does not see {self.config} as the "
-                    f"launcher wrote it, or has no folder {self.folder}: the run folder has to be "
-                    "on a file system that all nodes share, and the launcher's folder on all nodes"
-                )
-            time.sleep(0.5)
+                return self.config.read_text() == self.text
+            return False
+
+        if not waited(entered, self.patience):
+            raise NotShared(
+                f"node {ray.util.get_node_ip_address()} does not see {self.config} as the launcher "
+                f"wrote it, or has no folder {self.folder}: the run folder has to be on a file "
+                "system that all nodes share, and the launcher's folder on all nodes"
+            )
 
     def send_signal(self, number: int) -> None:
         """To its process, if that has been started."""

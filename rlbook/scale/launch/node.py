@@ -25,6 +25,7 @@ from huggingface_hub import snapshot_download
 import rlbook
 from rlbook.durable import checksum
 from rlbook.policy.loading import policy_source
+from rlbook.scale.process import waited
 from rlbook.scale.train.parallel import join_process_group
 
 PACKAGES = "torch transformers tokenizers safetensors numpy peft pydantic aiohttp ray vllm"
@@ -111,25 +112,17 @@ def gpus(device: str) -> dict[str, str] | None:
 
 def leave_word(scratch: Path, name: str) -> None:
     """Write a file into the folder that the launcher has made."""
-    if not waited(scratch.is_dir):
+    if not waited(scratch.is_dir, SEEN_WITHIN):
         raise OSError(f"what the launcher has made in {scratch.parent} is not there")
     (scratch / name).write_text(name)
 
 
 def words_seen(scratch: Path, count: int) -> str:
     """Wait for the files of all processes."""
-    if not waited(lambda: len([*scratch.iterdir()]) >= count):
+    if not waited(lambda: len([*scratch.iterdir()]) >= count, SEEN_WITHIN):
         seen = len([*scratch.iterdir()])
         raise OSError(f"only {seen} of {count} nodes' files are seen in {scratch.parent}")
     return "shared"
-
-
-def waited(condition: Callable[[], bool]) -> bool:
-    """Whether it comes to hold while a file should be seen."""
-    deadline = time.monotonic() + SEEN_WITHIN
-    while not (holds := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds
 
 
 def clock() -> list[float]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rlbook.durable import damage, held, read_json, write_json
-from rlbook.jsonl import parse_rows, read_lines
+from rlbook.jsonl import last_row
 from rlbook.scale.batch_log import log_end, prune
 from rlbook.scale.config import ScaleConfig
 from rlbook.scale.generate.vllm_adapter import chosen_engine
@@ -156,9 +156,9 @@ class ProgressLine:
             return
         live = sys.stderr.isatty()
         self.due = now + (TERMINAL_SECONDS if live else FILE_SECONDS)
-        row, left = self.last_row("metrics"), None
+        row, left = last_row(self.layout.log("metrics")), None
         if row:
-            row = self.last_row("rollouts") | row
+            row = last_row(self.layout.log("rollouts")) | row
             since, start = self.first = self.first or (now, row["step"])
             if row["step"] > start:  # extrapolated from the updates of this launcher
                 left = (now - since) / (row["step"] - start) * (self.steps - row["step"])
@@ -166,10 +166,6 @@ class ProgressLine:
         if row.get("step", 0) >= self.steps:
             line += f" · {' and '.join(supervisor.finishing())} finishing"
         print(f"\r\x1b[K{line}" if live else f"{line}\n", end="", file=sys.stderr, flush=True)
-
-    def last_row(self, log: str) -> dict:
-        """The last complete row of a log; empty if there is none."""
-        return next(iter(parse_rows(read_lines(self.layout.log(log))[-2:])[::-1]), {})
 
 
 def status_line(row: dict, steps: int, deaths: int, seconds_left: float | None) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 from rlbook.durable import write_json
-from rlbook.jsonl import parse_rows, read_lines
+from rlbook.jsonl import last_row
 from rlbook.scale.config import LaunchConfig
 from rlbook.scale.launch.processes import LOST, Command, Process, Start, describe_exit, start_here
 from rlbook.scale.layout import Layout
@@ -230,8 +230,7 @@ class Supervisor:
 
     def update(self) -> int:
         """The update that is being made: the one after the trainer's last row."""
-        last = parse_rows(read_lines(self.layout.log("metrics"))[-2:])[-1:]
-        return 1 + sum(int(row["step"]) for row in last)
+        return 1 + int(last_row(self.layout.log("metrics")).get("step", 0))
 
     def finishing(self) -> list[str]:
         """Names of those who still have to finish by themselves."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbook.durable import read_json, write_json
 from rlbook.evaluation import summary
-from rlbook.jsonl import read_jsonl
+from rlbook.jsonl import last_row
 from rlbook.scale.config import EvaluationSet, ScaleConfig
 from rlbook.scale.generate.protocol import GenerationFailed, pause_after
 from rlbook.scale.layout import Layout
@@ -61,8 +61,8 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         self.engine = self.sampler.engine
-        done = [row["step"] for row in read_jsonl(self.layout.log("eval"))]
-        self.last = max(done, default=-1)  # version of the newest evaluation
+        newest = last_row(self.layout.log("eval"))
+        self.last = newest.get("step", -1)  # version of the newest evaluation
         self.log = RunLog(self.layout.root, resume_step=float("inf"), name="eval")
         self.layout.pinned.unlink(missing_ok=True)
 

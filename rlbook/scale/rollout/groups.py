@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from random import Random
 
 from transformers import PreTrainedTokenizerBase
 
@@ -20,7 +19,7 @@ from rlbook.tasks.sandbox.bounded import BoundedWorker
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import Dialect, encode
 from rlbook.training.config import derive_seed
-from rlbook.training.episodes import Ask, Limits, asked, cut_short, dialogue
+from rlbook.training.episodes import Ask, Limits, asked, dialogue
 from rlbook.training.judge import rollouts_of, rollouts_of_turns, stop_of, take_verdict
 from rlbook.training.rewards import give_rewards, rewards_of
 
@@ -129,11 +128,8 @@ class GroupSampler:
             if world := environment(name):
                 return await self.played(world, name, problem, group, n, usual, max_new_tokens)
             if (cut := self.config.generate.interruption) and not max_new_tokens:
-                limits = cut.limits(n, Random(derive_seed(self.config.seed, "interruption", group)))
-                episodes = [
-                    cut_short(self.tokenizer, prompt, thought, cut.text, cut.answer_tokens)
-                    for thought in limits
-                ]
+                luck = derive_seed(self.config.seed, "interruption", group)
+                episodes = cut.episodes(self.tokenizer, prompt, n, luck)
                 turns = await all_of(asked(self.asker(usual), one) for one in episodes)
                 written = [one.completion() for one in turns]
             else:

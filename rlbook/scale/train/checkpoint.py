@@ -35,7 +35,7 @@ from rlbook.policy.adapters import adapter_weights, save_adapter
 from rlbook.scale.batch_log import prune
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.parallel import Ranks
-from rlbook.scale.train.weights import own_weights
+from rlbook.scale.train.weights import whole_tensors
 from rlbook.training.checkpoint import complete_steps, point_latest, read_state, save_description
 
 POLL_SECONDS = 0.02
@@ -63,8 +63,9 @@ class Checkpoints:
         self.step, (model, tokenizer) = state["step"], policy
         rows, places = own_tensors(model, optimizer, self.ranks)
         once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-        whole, adapter = own_weights(model, torch.float32, self.ranks.alive), adapter_weights(model)
-        kept = adapter.keys() or once
+        adapter = adapter_weights(model)
+        kept, alive = adapter.keys() or once, self.ranks.alive
+        whole = whole_tensors(model, torch.float32, bool(adapter), alive)
         weights = {name: to_host(t) for name, t in whole if self.ranks.first and name in kept}
 
         def write(partial: Path) -> dict[str, str]:

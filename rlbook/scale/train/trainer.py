@@ -22,7 +22,7 @@ from rlbook.scale.batch_log import has_batch, log_end, read_batch, saved_state
 from rlbook.scale.config import ScaleConfig, load_config
 from rlbook.scale.layout import Layout
 from rlbook.scale.plan.budget import adapter_of
-from rlbook.scale.process import Heartbeat, die_with_parent
+from rlbook.scale.process import Heartbeat, die_with_parent, waited
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
 from rlbook.scale.train.weight_sync import WeightSync
@@ -87,9 +87,7 @@ class ScaleTrainer:
 
     def train(self) -> None:
         """The updates of one batch, which every rank reads for itself."""
-        deadline = time.monotonic() + FILE_SYSTEM_SECONDS
-        while not has_batch(self.layout, self.version) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+        waited(lambda: has_batch(self.layout, self.version), FILE_SYSTEM_SECONDS)
         with self.timed("train"):
             rollouts, self.orchestrator = read_batch(self.layout, self.version)
             with self.weight_sync.asleep():

@@ -50,9 +50,7 @@ class Transport:
 
     def tensors(self, alive: Callable[[], None] = lambda: None) -> Iterator[tuple[str, Tensor]]:
         """What generators lack: all weights, or the adapter's."""
-        if self.adapter:
-            return own_weights(self.policy, torch.float32, alive)
-        return whole_tensors(self.policy, self.dtype, alive)
+        return whole_tensors(self.policy, self.dtype, self.adapter, alive)
 
     def prepare(self, version: int) -> None:
         """What can be done once for a version, while generators still write."""
@@ -236,26 +234,19 @@ def end_rank(clients: Sequence[GeneratorClient], error: BaseException) -> NoRetu
 
 
 def whole_tensors(
-    policy: PreTrainedModel, dtype: torch.dtype, alive: Callable[[], None] = lambda: None
+    policy: PreTrainedModel,
+    dtype: torch.dtype,
+    adapter: bool = False,
+    alive: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[str, Tensor]]:
     """All tensors, whole, one after the other, under their Hugging Face names; collective.
 
-    They travel in the generators' dtype already, adapters merged. A tied head comes with a name of
-    its own: vLLM on a CPU packs the head's weights and would keep the old ones otherwise.
+    They travel in the generators' dtype already, adapters merged; or the `adapter` alone, in its
+    own, under peft's names. A tied head comes with a name of its own: vLLM on a CPU packs the
+    head's weights and would keep the old ones otherwise.
     """
-    for name, tensor in plain_weights(policy, dtype, full_tensor):
-        alive()
-        yield name, tensor.contiguous()
-
-
-def own_weights(
-    policy: PreTrainedModel, dtype: torch.dtype, alive: Callable[[], None] = lambda: None
-) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of the policy's adapter alone, whole, or, where it has none, `whole_tensors`."""
-    adapter = adapter_weights(policy)
-    if not adapter:
-        yield from whole_tensors(policy, dtype, alive)
-    for name, tensor in adapter.items():
+    alone = adapter_weights(policy).items()
+    for name, tensor in alone if adapter else plain_weights(policy, dtype, full_tensor):
         alive()
         yield name, full_tensor(tensor.detach()).contiguous()
 

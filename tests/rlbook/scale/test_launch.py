@@ -18,7 +18,6 @@ from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.processes import LOST, Command, describe_exit
 from rlbook.scale.launch.start import (
-    ProgressLine,
     check_machine,
     launch,
     remedy,
@@ -515,15 +514,6 @@ def test_the_progress_line():
     assert status_line({"step": 3}, 40, 2, None) == "update 3/40 · 2 deaths"
     shown = [duration(s) for s in (5, 119, 121, 3_600, 7_200, 200_000)]
     assert shown == ["5 s", "119 s", "2 min", "60 min", "2.0 h", "2.3 days"]
-
-
-def test_the_last_complete_row(layout):
-    layout.root.mkdir()
-    progress = ProgressLine(layout, 3)
-    assert progress.last_row("metrics") == {}
-    rows = json.dumps({"step": 1}) + "\n" + json.dumps({"step": 2}) + "\n" + '{"step": 3'
-    layout.log("metrics").write_text(rows)
-    assert progress.last_row("metrics") == {"step": 2}
 
 
 def test_what_cannot_start_is_said_before_anything_is_written(layout, monkeypatch):

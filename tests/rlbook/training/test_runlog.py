@@ -1,7 +1,7 @@
 import json
 import math
 
-from rlbook.jsonl import read_jsonl
+from rlbook.jsonl import last_row, read_jsonl
 from rlbook.training import RunLog, write_csv
 
 
@@ -18,6 +18,14 @@ def test_run_log_survives_a_killed_run(tmp_path):
     resumed.close()
     assert [row["reward"] for row in read_jsonl(log.path)] == [0.5, 1.0, 9.0]
     assert (tmp_path / "metrics.csv").read_text().splitlines()[-1] == "3,9.0"
+
+
+def test_the_last_row_is_the_last_that_was_written_whole(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    assert last_row(log) == {}
+    for text, step in (("", None), ('{"st', None), ('{"step": 1}\n{"step": 2}\n{"step": 3', 2)):
+        log.write_text(text)
+        assert last_row(log).get("step") == step
 
 
 def test_a_number_that_is_none_is_null_in_every_line_and_nan_again(tmp_path):
