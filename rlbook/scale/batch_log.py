@@ -108,6 +108,6 @@ def end_log(layout: Layout, step: int, reason: str, failed: bool = False) -> Non
     write_json(layout.batches / "END", {"version": step, "reason": reason, "failed": failed})
 
 
-def log_end(layout: Layout) -> dict | None:
-    """What `end_log` announced: {"version", "reason", "failed"}; None if nothing."""
-    return read_json(layout.batches / "END")
+def log_end(layout: Layout) -> dict:
+    """What `end_log` announced: {"version", "reason", "failed"}; empty if nothing."""
+    return read_json(layout.batches / "END", {})

@@ -132,6 +132,11 @@ class TrainConfig(Section):
     compile_head: bool = Field(False, description="compile the pass over logits; not measured yet")
     accumulate: bool = Field(False, description="for slow links: sum gradients once an update")
 
+    @property
+    def compiled(self) -> list[str]:
+        """The settings that have something compiled."""
+        return [name for name in ("compile_layers", "compile_head") if getattr(self, name)]
+
 
 class LaunchConfig(Section):
     """Where processes run, and how long a run bears their deaths."""

@@ -45,7 +45,7 @@ RESUMABLE = (
 
 
 class Layout:
-    """Paths inside one run folder."""
+    """Paths inside one run folder, and how far the run has come."""
 
     def __init__(self, root: Path):
         self.root = self.checkpoints = root  # checkpoints as for `rlbook train`
@@ -74,6 +74,10 @@ class Layout:
     def version(self, version: int) -> Path:
         """Weights of one version."""
         return self.weights / f"v{version:06d}"
+
+    def trained(self) -> int:
+        """The version that the trainer has made, as it says itself; 0 before it says so."""
+        return read_json(self.status, {}).get("version", 0)
 
 
 def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:

@@ -67,7 +67,7 @@ def bad_end(layout: Layout, updates: int) -> Iterator[str]:
     """What is wrong with the run's last status, if anything."""
     status = read_json(layout.status, {})
     if not status.get("done") or status["version"] != updates:
-        why = (log_end(layout) or {}).get("reason")
+        why = log_end(layout).get("reason")
         yield f"the run ends with status {status}" + (f": {why}" if why else "")
 
 

@@ -183,8 +183,7 @@ def check_compiler(config: ScaleConfig) -> None:
     A process of its own tries it: on a GPU this one would keep some memory. Of several machines
     none is asked, for the launcher's need not be one that trains.
     """
-    parts = ("compile_layers", "compile_head")
-    wanted = [f"train.{part}" for part in parts if getattr(config.train, part)]
+    wanted = [f"train.{name}" for name in config.train.compiled]
     if not wanted or config.launch.engine == "ray":
         return
     argv = [sys.executable, "-c", COMPILE, config.model.device]

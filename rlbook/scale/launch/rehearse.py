@@ -12,7 +12,7 @@ from textwrap import indent
 import yaml
 from pandas import DataFrame
 
-from rlbook.durable import read_json, replace_text
+from rlbook.durable import replace_text
 from rlbook.jsonl import read_jsonl
 from rlbook.scale.batch_log import published, read_batch
 from rlbook.scale.config import ScaleConfig
@@ -103,7 +103,7 @@ class Killer:
         self.version, self.since, self.lost = 0, 0.0, 0.0
 
     def __call__(self, supervisor: Supervisor) -> None:
-        version = read_json(self.layout.status, {}).get("version", 0)
+        version = self.layout.trained()
         if version and not self.killed:
             self.version, self.since = version, time.monotonic()
         if version <= self.version:

@@ -39,13 +39,12 @@ def scale(config: ScaleConfig, resume: bool = False, rollback: int | None = None
         status = launch(config, resume, rollback)
     except (TooManyDeaths, Interrupted) as error:
         died = isinstance(error, TooManyDeaths)
-        update = read_json(layout.status, {}).get("version", 0)
         say(
-            f"{error if died else ''}\nstopped at update {update} of {config.steps}; go on with "
-            f"`rlbook scale {layout.config} --resume{remedy(error, config)}`"
+            f"{error if died else ''}\nstopped at update {layout.trained()} of {config.steps}; "
+            f"go on with `rlbook scale {layout.config} --resume{remedy(error, config)}`"
         )
         return 1 if died else 130
-    end = log_end(layout) or {}
+    end = log_end(layout)
     failed, why = end.get("failed", False), f" ({end['reason']})" if end else ""
     say(f"{'stopped' if failed else 'done'}: {status['version']} steps{why} in {layout.root}")
     return int(failed)

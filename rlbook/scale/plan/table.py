@@ -52,10 +52,8 @@ def time_of_an_update(budget: Budget) -> Iterator[Row]:
     yield "seconds per update", f"{budget.step_seconds:.3g}  {speed}"
     yield "  training", f"{budget.update_seconds:.3g}  {training}"
     if budget.config.model.device == "cuda":
-        names = ("compile_layers", "compile_head")
-        on = [name for name in names if getattr(budget.config.train, name)]
-        gain = f"what {' and '.join(names)} gain is not measured"
-        yield "  compiled", f"{' and '.join(on) or 'nothing'}; {gain}"
+        on = " and ".join(budget.config.train.compiled) or "nothing"
+        yield "  compiled", f"{on}; what compile_layers and compile_head gain is not measured"
     if budget.ranks > 1:
         within, between = (f"{size / GB:,.3g} GB" for size in budget.traffic)
         copies = f", {between} between {budget.ranks // budget.shards} copies of the weights"

@@ -84,7 +84,7 @@ class Batches:
         self.layout, self.config, self.pool, self.counters = layout, config, pool, counters
         self.method, self.label = config.method, labeller(task)
         step, state = newest_state(layout)
-        last = (log_end(layout) or {}).get("version", config.steps)
+        last = log_end(layout).get("version", config.steps)
         prompts, generate = config.rollout.prompts, config.generate
         bound, late, target = generate.max_staleness, generate.late, generate.target_staleness
         self.pacing = Pacing(prompts, bound, late, step, min(last, config.steps), target)

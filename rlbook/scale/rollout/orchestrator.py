@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from rlbook.durable import read_json
 from rlbook.policy import load_tokenizer
 from rlbook.scale.config import load_config
 from rlbook.scale.generate.client import HTTPEngine, clients_of
@@ -68,8 +67,7 @@ class Orchestrator:
                 )
                 for task in done:
                     task.result()  # or its error
-                trained = read_json(self.layout.status, {}).get("version", 0)
-                for ticket in self.batches.publish_due(trained):
+                for ticket in self.batches.publish_due(self.layout.trained()):
                     if ticket in self.asked:  # no batch can take it any more
                         self.asked.pop(ticket).cancel()
                 if reason := self.batches.end_if_stuck(idle=not self.asked):

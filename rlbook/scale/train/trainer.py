@@ -44,7 +44,7 @@ class ScaleTrainer:
         self.learner.load()
         self.checkpoints = self.learner.checkpoints
         self.orchestrator = saved_state(layout) or {}  # its state after the last batch trained
-        self.reached = read_json(layout.status, {}).get("version", 0)  # before a restart
+        self.reached = layout.trained()  # before a restart
         self.weight_sync = WeightSync(config, layout, self.learner)
         self.seconds: dict[str, float] = defaultdict(float)  # since the last update, by what for
         self.lap = time.perf_counter()
@@ -71,7 +71,7 @@ class ScaleTrainer:
         last version is delivered only once no generator is pinned, which none may be that sleeps.
         """
         self.heartbeat()
-        last = (log_end(self.layout) or {}).get("version", math.inf)
+        last = log_end(self.layout).get("version", math.inf)
         ended = self.version >= min(self.config.steps, last)
         due = ended or self.checkpoints.failed or self.version % self.config.checkpoint.every == 0
         if due and self.checkpoints.step != self.version:

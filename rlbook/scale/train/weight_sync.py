@@ -191,6 +191,8 @@ class WeightSync:
             start = monotonic()
             try:
                 async with asyncio.timeout(self.limit):
+                    if self.config.generate.sleep and await client.version() is not None:
+                        await client.wake()  # or it would load them into memory that it has not
                     async with client.new_weights(version, self.config.generate.kv == "clear"):
                         await self.transport.send(client, fresh)
                     written = await self.probe(client) if probed else []

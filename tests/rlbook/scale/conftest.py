@@ -124,7 +124,7 @@ class FakeTrainer:
             if batch_log.has_batch(self.layout, version):
                 version = await self.update(version)
             else:
-                last = (batch_log.log_end(self.layout) or {}).get("version", self.steps)
+                last = batch_log.log_end(self.layout).get("version", self.steps)
                 end = version == min(last, self.steps)
                 await asyncio.sleep(0.002)
         await self.push(version)

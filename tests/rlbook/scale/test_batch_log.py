@@ -129,7 +129,7 @@ def test_a_crash_while_writing_publishes_nothing(layout, monkeypatch):
 
 
 def test_the_end_is_announced_with_a_reason(layout):
-    assert batch_log.log_end(layout) is None
+    assert batch_log.log_end(layout) == {}
     batch_log.end_log(layout, 7, "all problems are retired")
     assert batch_log.log_end(layout) == {
         "version": 7,

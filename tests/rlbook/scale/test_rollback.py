@@ -39,7 +39,7 @@ def layout(tmp_path):
 def test_the_run_is_as_it_was_after_that_update(layout):
     roll_back(layout, 4)
     assert (layout.checkpoints / LATEST).read_text() == "step_000004\n"
-    assert batch_log.published(layout) == [2, 3] and batch_log.log_end(layout) is None
+    assert batch_log.published(layout) == [2, 3] and batch_log.log_end(layout) == {}
     assert batch_log.newest_state(layout)[0] == 4
     assert (layout.checkpoints / "step_000006.undone/model.safetensors").is_file()
     for name in ("metrics", "eval"):

@@ -100,6 +100,18 @@ def test_without_the_setting_nobody_is_asked(make_sync):
     assert len(generator.asked) == greeting
 
 
+def test_who_may_still_sleep_is_woken_before_it_is_sent_weights(make_sync):
+    """Not one that has none of this run: it would go on with what it has of them."""
+    behind, fresh = Generator("a", 0), Generator("b", None)
+    sync = make_sync(behind, fresh, **TURNS)
+    behind.routes.clear(), fresh.routes.clear()
+    sync.learner.step, sync.asked = 1, None
+    assert sync.is_due()
+    sync.runner.run(sync.push())
+    assert behind.routes.index("wake_up") < behind.routes.index("pause")
+    assert "wake_up" not in fresh.routes and behind.weights == fresh.weights == 1
+
+
 def test_one_that_cannot_sleep_is_named_and_the_update_is_made(make_sync):
     generator, updates = Generator(weights=3, hangs={"sleep"}), []
     sync = make_sync(generator, **TURNS, timeout=0.1)
