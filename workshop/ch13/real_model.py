@@ -11,7 +11,7 @@ import pandas as pd
 from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.grouping import mean
 from rlbook.objectives import METHODS, Method, PromptFilter, RatioClip
-from rlbook.stats import pass_at_k, t_interval
+from rlbook.stats import Interval, pass_at_k, t_interval
 from rlbook.tasks import Example, FewShotTask
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
 from rlbook.training.chat import encode
@@ -354,3 +354,29 @@ def eight_answers(evaluations: pd.DataFrame, arms: Sequence[str]) -> pd.DataFram
     asked = [str(text).partition(" = ")[0] for text in shown[arms[0]]]
     answers = {arm: [str(text).partition(" = ")[2] for text in shown[arm]] for arm in arms}
     return pd.DataFrame(answers, index=pd.Index(asked, name="asked"))
+
+
+def by_rate(evaluations: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A column of every run: a row per arm, a column per learning rate and seed."""
+    return evaluations.pivot_table(
+        index="arm", columns=["lr", "seed"], values=column, sort=False
+    ).sort_index(axis=1)
+
+
+def in_words(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Right at one try at temperatures 1, ½ and 0, and any of four and eight; the mean of kinds."""
+    columns = {
+        "T = 1": r"^pass@1_\d",
+        "T = ½": r"^half_pass@1_\d",
+        "greedy": r"^greedy_pass@1_\d",
+        "any of 4": r"^pass@4_\d",
+        "any of 8": r"^pass@8_\d",
+    }
+    runs = evaluations.set_index("arm")
+    return pd.DataFrame({name: runs.filter(regex=of).mean(axis=1) for name, of in columns.items()})
+
+
+def gain(evaluations: pd.DataFrame, arm: str, against: str) -> Interval:
+    """Right at one try, one run minus another, over their common held-out problems."""
+    right = evaluations.set_index("arm").filter(regex=r"^right_\d").astype(float) / 8
+    return t_interval((right.loc[arm] - right.loc[against]).to_numpy())
