@@ -340,15 +340,15 @@ def leads(runs: pd.DataFrame, against: str = "outcome") -> pd.DataFrame:
     return minus(way, against)
 
 
-def networks(against: str = "outcome") -> pd.DataFrame:
-    """The same of a small network after its run: the share of held-out episodes that succeed."""
+def network_ends() -> pd.Series:
+    """Of every run of a small network the share of held-out episodes that succeed at its end."""
     ends = pd.concat(
         load_results(f"{name}_eval").assign(world=world) for world, name in NETWORKS.items()
     )
-    return minus(ends.set_index(["world", "lr", "seed", "arm"])["pass@1"], against)
+    return ends.set_index(["world", "lr", "seed", "arm"])["pass@1"]
 
 
-def minus(ends: pd.Series, against: str) -> pd.DataFrame:
+def minus(ends: pd.Series, against: str = "outcome") -> pd.DataFrame:
     """Each arm less `against`, with its interval over seeds; `ends` has them last in its index."""
     table = ends.unstack("arm")
     places = table.index.names[:-1]

@@ -1,12 +1,30 @@
 """Chapter 16: its questions, each with what is run, claimed, printed and asked of it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
-from workshop.ch16.experiments import in_world
+from workshop.ch16.experiments import BY_TURN, RATES, in_world
 from workshop.shared.question import Question
 from workshop.shared.scorecard import Questions
+from workshop.shared.told import Told
+from workshop.shared.verdict import Claim
+
+AGAINST_OUTCOME = {
+    "GiGPO": "equal places of a group (GiGPO) for outcome credit",
+    "place in the batch": "equal places of a batch for outcome credit",
+    "priced": "prices of places for outcome credit",
+    BY_TURN: "pay by turn for outcome credit",
+}
+
+
+def by_place(told: Told) -> Iterator[Claim]:
+    """A network's walk with doors; one rule for all cells is the control."""
+    for arm, text in AGAINST_OUTCOME.items():
+        yield told(text, "walk with doors, a network", "turns_doors", arm, "outcome", lr=RATES[0],
+                   control="turns_one_rule")  # fmt: skip
+
 
 QUESTIONS = Questions(
     Question(
@@ -60,9 +78,14 @@ QUESTIONS = Questions(
     Question(
         claim="GiGPO, which compares a group's equal places, goes a part of that way",
         row={
-            "pressing": "walk with doors: {gigpo_doors} of arrivals",
-            "control": "one rule for all cells: {gigpo_one}",
+            "pressing": "walk with doors: {gigpo_doors} of arrivals; a network: "
+            "{equal places of a group (GiGPO) for outcome credit | "
+            "walk with doors, a network, lr 4e-4}",
+            "control": "one rule for all cells: {gigpo_one}; a network: {control: "
+            "equal places of a group (GiGPO) for outcome credit | "
+            "walk with doors, a network, lr 4e-4}",
         },
+        told=by_place,
     ),
     Question(
         claim="places can be priced by the batch, if the batch has visitors (minus outcome)",
