@@ -302,13 +302,13 @@ REAL_MODEL: dict[str, Experiment] = {
     "real_more_sums": asked(
         "... for the other rows, and at twice the rate?",
         more_sums(),
-        seeds=(0, 1, 2, 3, 4),
+        seeds=(0, 1, 2),
         planned=True,
     ),
     "real_off_policy": asked(
         "... and which of those on trust regions, where answers are four batches old?",
         off_policy(),
-        seeds=(0, 1, 2, 3, 4),
+        seeds=(0, 1, 2),
         planned=True,
     ),
     "real_words": asked(
@@ -317,7 +317,6 @@ REAL_MODEL: dict[str, Experiment] = {
         seeds=(0,),
         world=on_words,
         levels=(1, 2, 3),
-        planned=True,
     ),
 }
 
