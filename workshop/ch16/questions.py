@@ -39,7 +39,6 @@ QUESTIONS = Questions(
                 "workshop.ch16.worlds:guess",
                 "workshop.ch16.worlds:guess_paid",
                 "guess",
-                planned=True,
             ),
         },
     ),
@@ -91,7 +90,9 @@ QUESTIONS = Questions(
         claim="places can be priced by the batch, if the batch has visitors (minus outcome)",
         row={
             "exact": "a lone visitor's own return is the price: its turn gets 0",
-            "pressing": "doors, 64 episodes a batch: {priced_64}; 16 episodes: {priced_16}",
+            "pressing": "doors, 64 episodes a batch: {priced_64}; 16 episodes: {priced_16}; "
+            "a network, 64: {prices of places for outcome credit | "
+            "walk with doors, a network, lr 4e-4}",
         },
     ),
     Question(
