@@ -40,14 +40,11 @@ def read_json(path: Path, default: Any = None) -> Any:
         return default
 
 
-def publish_folder(
-    final: Path, write: Callable[[Path], object], durable: bool = True, replace: bool = True
-) -> Path:
+def publish_folder(final: Path, write: Callable[[Path], object], durable: bool = True) -> Path:
     """Let `write` fill a scratch folder, make it durable, then give it its final name.
 
     A folder under its final name is complete, whenever the writer was killed; if it is `durable`,
-    also if the machine lost power. Without `replace` the first of several writers wins, and nothing
-    is taken from a process that already reads its folder.
+    also if the machine lost power.
     """
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -56,17 +53,28 @@ def publish_folder(
         write(partial)
         for path in (*partial.rglob("*"), partial) if durable else ():
             sync_to_disk(path)
-        if replace:
-            shutil.rmtree(final, ignore_errors=True)
-        try:
-            os.replace(partial, final)
-        except OSError:
-            if replace or not final.is_dir():
-                raise
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(partial, final)
         if durable:
             sync_to_disk(final.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    return final
+
+
+def publish_once(final: Path, write: Callable[[Path], object]) -> Path:
+    """The same for a folder that several processes may make alike: the first of them wins.
+
+    Nothing is taken from a process that already reads the folder.
+    """
+    own = publish_folder(final.with_name(f".{final.name}.{os.getpid()}.made"), write)
+    try:
+        os.replace(own, final)
+    except OSError:
+        if not final.is_dir():
+            raise
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
     return final
 
 

@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from rlbook.durable import publish_folder
+from rlbook.durable import publish_once
 from rlbook.paths import data_dir
 from rlbook.policy.adapters import CONFIG as ADAPTER
 from rlbook.policy.adapters import merge_stored
@@ -288,4 +288,4 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict())
     parts = (model, tokenizer)
-    publish_folder(folder, lambda empty: [p.save_pretrained(empty) for p in parts], replace=False)
+    publish_once(folder, lambda empty: [part.save_pretrained(empty) for part in parts])

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from rlbook.durable import publish_folder
+from rlbook.durable import publish_once
 
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -43,7 +43,7 @@ def cut_vocabulary(source: Path, size: int, folder: Path) -> list[int]:
             settings["added_tokens_decoder"] = {str(place[int(i)]): t for i, t in added.items()}
             path.write_text(json.dumps(settings, ensure_ascii=False))
 
-    publish_folder(folder, write, replace=False)
+    publish_once(folder, write)
     return kept
 
 

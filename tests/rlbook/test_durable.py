@@ -4,7 +4,15 @@ import os
 
 import pytest
 
-from rlbook.durable import CHECKSUMS, checksums, damage, publish_folder, read_json, write_json
+from rlbook.durable import (
+    CHECKSUMS,
+    checksums,
+    damage,
+    publish_folder,
+    publish_once,
+    read_json,
+    write_json,
+)
 
 
 @pytest.mark.parametrize("left", ["", '{"version": 1', "\0" * 16])
@@ -49,7 +57,7 @@ def test_every_file_is_looked_at_by_one_of_those_who_look_together(tmp_path):
     assert [damage(tmp_path, part, 2) for part in range(2)] == [f"no {CHECKSUMS}"] * 2
 
 
-def test_of_two_writers_that_do_not_replace_the_first_wins(tmp_path):
+def test_of_two_writers_of_the_same_the_first_wins(tmp_path):
     final = tmp_path / "model"
     reader = {}
 
@@ -59,9 +67,9 @@ def test_of_two_writers_that_do_not_replace_the_first_wins(tmp_path):
         (final / "a").write_text("first")
         reader["file"] = (final / "a").open()
 
-    publish_folder(final, late, replace=False)
+    publish_once(final, late)
     assert reader["file"].read() == (final / "a").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     with pytest.raises(OSError):  # a file of that name is no folder that another writer made
         (tmp_path / "file").write_text("")
-        publish_folder(tmp_path / "file", lambda empty: None, replace=False)
+        publish_once(tmp_path / "file", lambda empty: None)

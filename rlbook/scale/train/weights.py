@@ -245,10 +245,10 @@ def whole_tensors(
     own, under peft's names. A tied head comes with a name of its own: vLLM on a CPU packs the
     head's weights and would keep the old ones otherwise.
     """
-    alone = adapter_weights(policy).items()
-    for name, tensor in alone if adapter else plain_weights(policy, dtype, full_tensor):
+    own = ((name, full_tensor(part)) for name, part in adapter_weights(policy).items())
+    for name, tensor in own if adapter else plain_weights(policy, dtype, full_tensor):
         alive()
-        yield name, full_tensor(tensor.detach()).contiguous()
+        yield name, tensor.detach().contiguous()
 
 
 def gathered_first(
