@@ -22,14 +22,14 @@ REFERENCE = {"name": "grpo", "kl": {"kind": "k3", "beta": 0.05}}
 HALF = {"train": {"dtype": "bfloat16", "activation_checkpointing": True}}
 
 
-def check(found):
-    """The findings of one rank."""
+def check(found, gap=2e-5):
+    """The findings of one rank; bfloat16 rounds more coarsely than the default `gap`."""
     stages = ("update", "save", "load", "resumed update", "file push", "push")
     assert {stage: found[stage] for stage in stages if stage in found} == {}
     assert found["loaded elsewhere"] == found["moments elsewhere"] == []
     assert found["durable"] and found["step"] == 2 * program.BATCHES
     # Fused and foreach AdamW round differently; a lost moment is a thousand times as much.
-    assert found["gap"] < 5e-4
+    assert found["gap"] < gap
     for name in ("save peak", "left by push"):  # a push gathers a buffer, as planned below
         assert found[name] <= found["unit"] + SMALL, name
     for name in ("push", "file push"):
@@ -60,7 +60,7 @@ def test_the_whole_cycle_on_one_rank(changes, tmp_path):
         found = program.cycle(Ranks(), tmp_path, changes)
     finally:
         dist.destroy_process_group()
-    check(found)
+    check(found, gap=5e-4 if changes is HALF else 2e-5)
     check_sender(found)
 
 
