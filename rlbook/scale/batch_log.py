@@ -10,6 +10,7 @@ import json
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rlbook.durable import CHECKSUMS, checksums, damage, publish_folder, read_json, write_json
@@ -44,9 +45,10 @@ def read_batch(layout: Layout, step: int) -> tuple[list[Rollout], dict]:
     Raises `FileNotFoundError` if it is not published, or pruned already, and `DamagedBatch`.
     """
     folder = layout.batch(step)
-    if not folder.is_dir():
+    found = damage(folder)
+    if not has_batch(layout, step):  # also if it was pruned while its files were looked at
         raise FileNotFoundError(f"no batch {step} in {layout.batches}, but {published(layout)}")
-    if found := damage(folder):
+    if found:
         raise DamagedBatch(
             f"{folder} is damaged ({found}): restore it, or forget it and what came after with "
             "`rlbook scale <run folder> --rollback <step of a checkpoint>`"
@@ -76,11 +78,8 @@ def newest_state(layout: Layout) -> tuple[int, dict | None]:
     """
     state = None
     if steps := published(layout):
-        try:
+        with suppress(FileNotFoundError):  # it is being pruned right now
             _, state = read_batch(layout, steps[-1])
-        except (DamagedBatch, FileNotFoundError):
-            if has_batch(layout, steps[-1]):  # else it is being pruned right now
-                raise
     state = state or saved_state(layout)
     return (state["step"] + 1, state) if state else (0, None)
 

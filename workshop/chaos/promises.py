@@ -169,9 +169,9 @@ def played_again(
     turns: list[list[int]] = [[] for _ in range(rollout.turn_count)]
     for token, turn, put in zip(rollout.token_ids, rollout.turns, forced, strict=True):
         turns[turn] += [] if put else [token]
+    ends = {*dialect.stop, tokenizer.eos_token_id}
     said = iter(
-        Completion(ids, [0.0] * len(ids), "stop" if ids[-1] in dialect.stop else "length")
-        for ids in turns
+        Completion(ids, [0.0] * len(ids), "stop" if ids[-1] in ends else "length") for ids in turns
     )
     luck = derive_seed(config.seed, "world", rollout.group, seat)
     session, asked = world.begin(rollout.problem, luck), config.rollout

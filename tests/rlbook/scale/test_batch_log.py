@@ -3,6 +3,7 @@ import random
 
 import pytest
 
+from rlbook.durable import damage
 from rlbook.scale import batch_log
 from rlbook.scale.layout import Layout
 from rlbook.tasks import Problem
@@ -90,6 +91,19 @@ def test_the_log_knows_what_it_holds(layout):
     assert batch_log.published(layout) == [2, 10]
     with pytest.raises(FileNotFoundError, match=r"no batch 1 in .*\[2, 10\]"):
         batch_log.read_batch(layout, 1)
+
+
+def test_a_batch_that_is_pruned_while_it_is_read_is_gone_not_damaged(layout, monkeypatch):
+    batch_log.write_batch(layout, 0, ROLLOUTS, {"step": 0})
+
+    def pruned_meanwhile(folder):
+        batch_log.prune(layout, 1)
+        return damage(folder)
+
+    monkeypatch.setattr(batch_log, "damage", pruned_meanwhile)
+    with pytest.raises(FileNotFoundError, match="no batch 0"):
+        batch_log.read_batch(layout, 0)
+    assert batch_log.newest_state(layout) == (0, None)
 
 
 def test_a_published_batch_is_never_replaced(layout):

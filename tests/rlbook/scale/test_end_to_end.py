@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
 from rlbook.durable import read_json
 from rlbook.jsonl import read_jsonl
-from rlbook.scale.batch_log import has_batch, read_batch
+from rlbook.scale.batch_log import read_batch
 from rlbook.scale.config import load_config
 from rlbook.scale.generate.vllm_adapter import vllm_python
 from rlbook.scale.launch.start import launch
@@ -55,7 +56,7 @@ def batches_of(process, layout, steps):
     batches = {}
     while process.poll() is None and len(batches) < steps:
         for step in set(range(steps)) - set(batches):
-            if has_batch(layout, step):
+            with suppress(FileNotFoundError):  # not there yet, or cleared away while it was read
                 batches[step], _ = read_batch(layout, step)
         time.sleep(0.05)
     return batches

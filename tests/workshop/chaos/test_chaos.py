@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from rlbook.durable import checksums, damage, read_json, write_json
 from rlbook.paths import data_dir
-from rlbook.policy import Sampler, load_policy
+from rlbook.policy import Completion, Sampler, load_policy, load_tokenizer
 from rlbook.scale.batch_log import DamagedBatch, end_log, read_batch, write_batch
-from rlbook.scale.config import LaunchConfig, ScaleConfig
+from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.processes import Command
 from rlbook.scale.launch.supervisor import Supervisor
 from rlbook.scale.layout import Layout
@@ -28,11 +28,15 @@ from rlbook.scale.process import LAUNCHER
 from rlbook.scale.train.learner import ShardedLearner
 from rlbook.scale.train.parallel import Ranks
 from rlbook.tasks import get_task
+from rlbook.training.chat import Dialect
+from rlbook.training.episodes import Limits, dialogue, written
+from rlbook.training.judge import rollouts_of_turns
 from rlbook.training.rollouts import collect_rollouts
+from workshop.ch16.worlds import Guessing
 from workshop.chaos import faults
 from workshop.chaos.__main__ import parse
 from workshop.chaos.faults import Scene
-from workshop.chaos.promises import broken_promises
+from workshop.chaos.promises import broken_promises, played_again
 from workshop.chaos.report import PROMISES, ledger, markdown, report, seconds_lost
 from workshop.chaos.run import Chaos, Struck
 from workshop.chaos.series import costs, summary
@@ -101,6 +105,31 @@ def test_a_world_that_dies_costs_its_group_a_turn_and_the_run_nothing(tmp_path, 
     assert list(broken_promises(chaos.layout, chaos.kept, chaos.config)) == []
     states = [read_batch(chaos.kept, step)[1]["statistics"] for step in range(12)]
     assert list(tmp_path.glob("met-*")) and sum(s["world_failures"] for s in states) > 0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [("<eos>", "stop"), ("1 ;", "stop"), ("<eos>", "stop")],  # no guess, a guess, none again
+        [("9 <eos>", "stop"), ("1 2 1 2", "length")],  # as many tokens as a turn may have
+        [("9 9 ;", "stop"), ("9 9 9 <eos>", "stop")],  # no room for a third turn
+    ],
+)
+def test_an_episode_is_played_again_whatever_ended_its_turns(said):
+    tokenizer, world = load_tokenizer("tiny"), Guessing()
+    config = load_config(CONFIG, ["rollout.turn_tokens=4", "rollout.max_new_tokens=9"])
+    (problem,) = world.sample(0, 1)
+    ids = [tokenizer.convert_tokens_to_ids(tokens.split()) for tokens, _ in said]
+    spoken = iter(
+        [Completion(own, [-1.0] * len(own), why) for own, (_, why) in zip(ids, said, strict=True)]
+    )
+    limits = Limits(9, config.rollout.max_turns, 4)
+    episode = dialogue(problem, world.begin(problem, 0), Dialect.of(tokenizer, world), limits)
+    turns = written(lambda asks: [next(spoken) for _ in asks], [episode])
+    assert next(spoken, None) is None  # all was said
+    (rollout,) = rollouts_of_turns(tokenizer, world.name, [problem], turns, 1)
+    tokens, verdict = played_again(world, config, rollout, 0)
+    assert tokens == rollout.token_ids and not verdict.correct
 
 
 CONFIGURED = ScaleConfig(
