@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
+from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -41,7 +42,7 @@ class Decoder:
         layer_types = set(getattr(model.config, "layer_types", None) or ())
         if unknown := layer_types - {"full_attention", "sliding_attention"}:
             raise ValueError(f"the sampler has no cache for layers of type {sorted(unknown)}")
-        self.model = model
+        self.model, self.cache_argument = model, cache_argument(model)
         self.layers, self.cache = empty_cache(model.config.num_hidden_layers)
 
     def fresh(self) -> "Decoder":
@@ -129,10 +130,15 @@ class Decoder:
             input_ids=ids,
             attention_mask=position >= 0,
             position_ids=position[:, begin:].clamp(min=0),
-            past_key_values=self.cache,
             use_cache=True,
+            **{self.cache_argument: self.cache},
             **more,
         )
+
+
+def cache_argument(model: nn.Module) -> str:
+    """What a model calls its cache: `cache` since transformers 5.24."""
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 class BufferedLayer(CacheLayerMixin):

@@ -5,10 +5,11 @@ from itertools import product
 import pytest
 import torch
 from scipy.stats import chisquare
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rlbook.policy import logprobs
 from rlbook.policy.continuous import ContinuousSampler
+from rlbook.policy.decoding import cache_argument
 
 EOS = 1
 PROMPTS = [[0, 3, 4], [0, 5], [0, 3, 4], [0, 7, 8, 9, 10, 2, 11], [6]]
@@ -41,7 +42,8 @@ def run(sampler):
 def teacher_forced(model, prompt, tokens, temperature=1.0, cache=None):
     """Log-probability of each token after the prompt and the tokens before it."""
     with torch.no_grad():
-        logits = model(torch.tensor([prompt + tokens]), past_key_values=cache).logits
+        behind = {cache_argument(model): cache}
+        logits = model(torch.tensor([prompt + tokens]), **behind).logits
     logp = (logits[0, len(prompt) - 1 : -1] / temperature).log_softmax(-1)
     return logp.gather(-1, torch.tensor(tokens)[:, None]).squeeze(-1)
 
@@ -186,8 +188,9 @@ def test_kept_cache_is_the_old_weights_keys_and_values_under_the_new_weights():
         boundary = completion.versions.count(0)
         if 0 < boundary < len(completion.token_ids):
             read_by_old = prompt + completion.token_ids[: boundary - 1]
+            cache = DynamicCache(config=old.config)
             with torch.no_grad():
-                cache = old(torch.tensor([read_by_old]), use_cache=True).past_key_values
+                old(torch.tensor([read_by_old]), **{cache_argument(old): cache})
             last, rest = completion.token_ids[boundary - 1], completion.token_ids[boundary:]
             expected = teacher_forced(new, [last], rest, cache=cache)
             assert_equal(completion.logps[boundary:], expected)

@@ -17,8 +17,16 @@ from transformers import (
 )
 
 from rlbook.policy import Sampler, logprobs, sample
-from rlbook.policy.decoding import Decoder, LlamaDecoder, decoder_for, fill_holes
+from rlbook.policy.decoding import (
+    Decoder,
+    LlamaDecoder,
+    cache_argument,
+    decoder_for,
+    fill_holes,
+)
 from rlbook.policy.sampler import draw
+
+pytestmark = pytest.mark.filterwarnings("error::FutureWarning")
 
 EOS = 1
 ROUNDING = 5e-5  # of logits near 7 in float32, ten times what CPUs were seen to differ by
@@ -258,6 +266,30 @@ def test_rows_go_on_in_places_of_which_few_change(going):
     assert sorted(order.tolist()) == list(range(len(parents)))
     staying = (children[: len(parents)] > 0).sum()
     assert (parents[order] == torch.arange(len(parents))).sum() == staying
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_the_cache_has_the_name_that_the_model_gives_it(make_llama, name):
+    """Transformers 5.24 renamed it, and will forget the old name."""
+    model, given = make_llama(), []
+    kind, own = type(model), cache_argument(model)
+
+    def read(self, ids, cache, more):
+        given.append(cache)
+        return kind.forward(self, ids, **{own: cache}, **more)
+
+    class Before(kind):
+        def forward(self, input_ids=None, past_key_values=None, **more):
+            return read(self, input_ids, past_key_values, more)
+
+    class Since(kind):
+        def forward(self, input_ids=None, cache=None, **more):
+            return read(self, input_ids, cache, more)
+
+    model.__class__ = {"past_key_values": Before, "cache": Since}[name]
+    decoder = Decoder(model)
+    decoder.prefill([[1, 2, 3]])
+    assert given == [decoder.cache]
 
 
 def test_the_model_is_left_as_it_was(llama):
