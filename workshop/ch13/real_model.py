@@ -1,6 +1,7 @@
 """Chapter 13: the book's verdicts, asked again of a pretrained model that was never told a sum."""
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +13,8 @@ from rlbook.evaluation import held_out_rollouts, right_counts
 from rlbook.grouping import mean
 from rlbook.objectives import METHODS, Method, PromptFilter, RatioClip
 from rlbook.stats import Interval, pass_at_k, t_interval
-from rlbook.tasks import Example, FewShotTask
+from rlbook.tasks import AnyTask, Example, FewShotTask, Problem, Reply, Session, Verdict
+from rlbook.tasks.arithmetic import value_of
 from rlbook.training import Rollout, RunConfig, Trainer, derive_seed
 from rlbook.training.chat import encode
 from rlbook.training.sft import Answer, sft
@@ -52,6 +54,8 @@ def shows_steps(rollout: Rollout) -> bool:
     return "+" in rollout.text or "=" in rollout.text
 
 
+COMPUTATION = re.compile(r"\d+ *[-+*] *\d+ *$")
+EQUATION = re.compile(r"(\d+ *[-+*] *\d+) *= *(-?\d+)")
 THINGS = ("books", "cards", "balls", "stones", "plants", "keys", "boxes", "eggs")
 PEOPLE = ("Tom", "Mary", "John", "David", "Paul", "James", "Mark", "Peter")
 
@@ -80,6 +84,47 @@ def word_problems() -> FewShotTask:
     """Word problems of two steps, three kinds, with nothing worked out before them."""
     line = "Q: {question}\nA: {worked}"
     return FewShotTask("word_problems", word_problem, (1, 2, 3), shots=(), line=line)
+
+
+class Calculated(Session):
+    """A word problem in which a calculator writes what stands behind an `=`."""
+
+    def __init__(self, problem: Problem):
+        self.problem, self.text = problem, ""
+
+    def turn(self, text: str, finished: bool = True) -> Reply:
+        self.text += text
+        computed = COMPUTATION.search(text)
+        value = value_of(computed[0].replace(" ", "")) if finished and computed else None
+        if value is None:
+            return Reply(done=True)
+        self.text += f" = {value}."
+        return Reply(f" {value}.")
+
+    def verdict(self) -> Verdict:
+        return word_problems().verify(self.problem, self.text)
+
+
+class WithCalculator:
+    """The word problems, each an episode whose turns end at an `=`, or with the line."""
+
+    name, levels = "word problems with a calculator", (1, 2, 3)
+    ends = ("\u0120=", "\u010a")  # " =" and a new line, as byte-level vocabularies spell them
+
+    def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+        return word_problems().sample(seed, n, levels)
+
+    def held_out(self, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
+        return word_problems().held_out(n, levels)
+
+    def begin(self, problem: Problem, seed: int) -> Calculated:
+        return Calculated(problem)
+
+
+def slips(rollouts: Sequence[Rollout]) -> float:
+    """Which share of the computations that answers write out is wrong."""
+    written = [found for one in rollouts for found in EQUATION.findall(one.text)]
+    return mean(value_of(asked.replace(" ", "")) != int(said) for asked, said in written)
 
 
 SETTINGS: dict[str, Any] = SMOLLM2 | {
@@ -210,7 +255,9 @@ def imitate(
     trainer.sync()
 
 
-def answers(trainer: Trainer, problems: int, n: int, temperature: float) -> list[Rollout]:
+def answers(
+    trainer: Trainer, problems: int, n: int, temperature: float, task: AnyTask | None = None
+) -> list[Rollout]:
     """Held-out answers, drawn with a seed of the run's own."""
     how: dict[str, Any] = {
         "max_new_tokens": trainer.config.rollout.max_new_tokens,
@@ -218,7 +265,7 @@ def answers(trainer: Trainer, problems: int, n: int, temperature: float) -> list
         "seed": derive_seed(trainer.config.seed, "held out", temperature),
     }
     policy = (trainer.model, trainer.tokenizer)
-    return held_out_rollouts(policy, trainer.task, problems, n, **how)
+    return held_out_rollouts(policy, task or trainer.task, problems, n, **how)
 
 
 def of_level(rollouts: Sequence[Rollout], level: int) -> list[Rollout]:
@@ -260,12 +307,28 @@ def at_the_end(trainer: Trainer) -> dict[str, Any]:
     return row
 
 
+def at_the_end_of_words(trainer: Trainer) -> dict[str, Any]:
+    """The same, how many computations are wrong, and what a calculator makes of the answers."""
+    row, calculator = at_the_end(trainer), WithCalculator()
+    for name, temperature, n in (("", 1.0, 8), ("greedy_", 0.0, 1)):
+        by_itself = answers(trainer, HELD_OUT, n, temperature)
+        helped = answers(trainer, HELD_OUT, n, temperature, calculator)
+        for level in calculator.levels:
+            row[f"{name}slips_{level}"] = slips(of_level(by_itself, level))
+            right = right_counts(of_level(helped, level))
+            row[f"{name}calculated_{level}"] = float(right.mean() / n)
+            if n == 8:
+                row |= {f"calculated_{level}_{i}": int(count) for i, count in enumerate(right)}
+    return row
+
+
 def asked(
     question: str,
     arms: Iterator[Arm],
     seeds: tuple[int, ...],
     world: Callable[[RunConfig], Trainer] = on_sums,
     levels: tuple[int, ...] = LEVELS,
+    measure: Callable[[Trainer], dict[str, Any]] = at_the_end,
     planned: bool = False,
 ) -> Experiment:
     """An experiment with this model; `planned`: its runs are still to come."""
@@ -277,7 +340,7 @@ def asked(
         seeds=seeds,
         world=world,
         planned=planned,
-        measure=at_the_end,
+        measure=measure,
         watch=on_the_way,
         evaluation={"prompts": HELD_OUT, "n": 4, "ks": (1, 4)},
         columns=(
@@ -314,9 +377,10 @@ REAL_MODEL: dict[str, Experiment] = {
     "real_words": asked(
         "What does RL add to a light SFT where an answer needs two steps in words?",
         words(),
-        seeds=(0,),
+        seeds=(0, 1, 2),
         world=on_words,
         levels=(1, 2, 3),
+        measure=at_the_end_of_words,
     ),
 }
 
