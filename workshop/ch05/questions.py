@@ -4,11 +4,21 @@ from collections.abc import Iterator
 
 from workshop.shared.question import Asked, Question
 from workshop.shared.scorecard import Questions
-from workshop.shared.told import ALL_LEVELS, OWN, SUMS, Told, rung, there
+from workshop.shared.told import (
+    ALL_LEVELS,
+    OWN,
+    SUMS,
+    Told,
+    pretrained,
+    rung,
+    there,
+    told_pretrained,
+)
 from workshop.shared.verdict import Claim
 
 HOW = (SUMS + OWN, "siblings")
 SIBLINGS = "PPO's loss, siblings"
+ON_SMOLLM2 = "GRPO for RLOO from a pretrained model"
 
 
 def a_critic(told: Told) -> Iterator[Claim]:
@@ -28,6 +38,7 @@ def sigma(told: Told) -> Iterator[Claim]:
         yield told("σ and nothing else", *habits, control="ladder_sums")
     habits = ("habits, own rates", "habits", "GRPO", "RLOO", ALL_LEVELS)
     yield told("σ brings rare rules forward", *habits, null=None)
+    yield from pretrained(told, ON_SMOLLM2, "real_sums", "GRPO", "RLOO")
 
 
 def a_penalty(told: Told) -> Iterator[Claim]:
@@ -93,6 +104,7 @@ QUESTIONS = Questions(
             "pressing": "habits, all families: {σ brings rare rules forward | habits, own rates}; "
             "σ alone, forty batches: {σ and nothing else | habits, forty batches, own rates}",
             "control": "plain sums: {σ where nothing is hard | plain sums, own rates}",
+            "pretrained": told_pretrained(ON_SMOLLM2),
             "paper": "Dr. GRPO: a bias",
         },
         told=sigma,

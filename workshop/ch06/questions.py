@@ -7,8 +7,10 @@ from rlbook.objectives import METHODS
 from workshop.shared.design import Arm, Experiment, arm, vary
 from workshop.shared.question import Asked, Question
 from workshop.shared.scorecard import Questions
-from workshop.shared.told import HABITS, OWN, SUMS, Told, rung
+from workshop.shared.told import HABITS, OWN, SUMS, Told, pretrained, rung, told_pretrained
 from workshop.shared.verdict import Claim
+
+ON_SMOLLM2 = "no baseline for RLOO from a pretrained model"
 
 
 def group_sizes() -> Iterator[Arm]:
@@ -27,6 +29,9 @@ def few_siblings(told: Told) -> Iterator[Claim]:
 def other_baselines(told: Told) -> Iterator[Claim]:
     yield from rung(told, "siblings for no baseline", "RLOO", "REINFORCE")
     yield told("no baseline leads siblings", SUMS + OWN, "methods", "reinforce", "rloo", null=None)
+    yield from pretrained(
+        told, ON_SMOLLM2, "real_more_sums", "no baseline", "RLOO", beside="real_sums"
+    )
 
 
 def greedy(told: Told) -> Iterator[Claim]:
@@ -99,6 +104,7 @@ QUESTIONS = Questions(
         row={
             "exact": "not where 0 is nearly the mean",
             "control": "no: none {none} beside siblings",
+            "pretrained": f"none {told_pretrained(ON_SMOLLM2)}",
             "paper": "yes, for rewards of a model",
         },
         told=other_baselines,

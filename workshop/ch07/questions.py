@@ -12,10 +12,11 @@ from workshop.shared.experiments import CENTRED, FEW, FIVE
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import Column
 from workshop.shared.scorecard import Questions
-from workshop.shared.told import OWN, PASS, SUMS, Told, rung
+from workshop.shared.told import OWN, PASS, SUMS, Told, pretrained, rung, told_pretrained
 from workshop.shared.verdict import Claim
 from workshop.shared.worlds import LostIsWrong, StartsLost
 
+ON_SMOLLM2 = "Dr. GRPO for GRPO from a pretrained model"
 LATE = Column("accuracy", steps=(16, 20))
 LOST = Column("length_lost", steps=(20, 20), learned=LATE)
 
@@ -81,6 +82,9 @@ def sigma(told: Told) -> Iterator[Claim]:
 
 def the_row(told: Told) -> Iterator[Claim]:
     yield from rung(told, "Dr. GRPO for GRPO", "Dr. GRPO", "GRPO", null=None)
+    yield from pretrained(
+        told, ON_SMOLLM2, "real_more_sums", "Dr. GRPO", "GRPO", beside="real_sums"
+    )
 
 
 QUESTIONS = Questions(
@@ -170,6 +174,12 @@ QUESTIONS = Questions(
     ),
     Question(
         claim="Dr. GRPO beats GRPO",
+        row={
+            "pressing": "habits: {Dr. GRPO for GRPO | habits, the ladder}",
+            "control": "plain sums: {Dr. GRPO for GRPO | plain sums, the ladder}",
+            "pretrained": told_pretrained(ON_SMOLLM2),
+            "paper": "as accurate, wrong answers shorter",
+        },
         told=the_row,
         asked=(
             Asked(

@@ -25,10 +25,12 @@ from workshop.shared.told import (
     SUMS,
     Told,
     clip_where_nothing_is_rare,
+    pretrained,
     rare,
     recorded,
     rung,
     there,
+    told_pretrained,
 )
 from workshop.shared.verdict import Claim
 from workshop.shared.worlds import Unsolvable, tight_limit
@@ -151,10 +153,14 @@ def parts_of_dapo(told: Told) -> Iterator[Claim]:
                        headline=True)  # fmt: skip
 
 
+ON_SMOLLM2 = "a wider clip from a pretrained model"
+
+
 def clip_higher(told: Told) -> Iterator[Claim]:
     higher = ("clip-higher 0.28", "clip 0.2")
     yield from clip_where_nothing_is_rare(told, "clip-higher", *higher)
     yield from rare(told, "clip-higher frees a rare token", "clip-higher on a rare rule", *higher)
+    yield from pretrained(told, ON_SMOLLM2, "real_off_policy", *higher)
 
 
 LIMITED = ("limit of 32 tokens, own rates", "tight_limit")
@@ -242,6 +248,7 @@ QUESTIONS = Questions(
             "pressing": f"half time of a rare opening {{{RARE}, lr 1e-4}}, {{{RARE}, lr 2e-4}}; "
             "a rare rule {clip-higher on a rare rule | habits, 16 minibatches, lr 1e-4}",
             "control": f"{{clip-higher where nothing is rare | {ON_SUMS}, 16 minibatches}}",
+            "pretrained": f"old tokens, at the end: {told_pretrained(ON_SMOLLM2)}",
             "paper": "a small step in a chain; Fig. 3a",
         },
         told=clip_higher,

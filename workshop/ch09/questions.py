@@ -11,10 +11,14 @@ from workshop.shared.told import (
     Told,
     clip_where_nothing_is_rare,
     masks,
+    pretrained,
     rare,
     rung,
+    told_pretrained,
 )
 from workshop.shared.verdict import Claim
+
+ON_SMOLLM2 = "a capped weight for a clip from a pretrained model"
 
 
 def sooner(told: Told) -> Iterator[Claim]:
@@ -22,6 +26,7 @@ def sooner(told: Told) -> Iterator[Claim]:
     yield from clip_where_nothing_is_rare(told, "CISPO", "CISPO", "clip 0.2")
     texts = "a clipped weight frees it sooner", "CISPO on a rare rule"
     yield from rare(told, *texts, "CISPO", "clip 0.2")
+    yield from pretrained(told, ON_SMOLLM2, "real_off_policy", "CISPO", "clip 0.2")
 
 
 def the_cap(told: Told) -> Iterator[Claim]:
@@ -59,6 +64,7 @@ QUESTIONS = Questions(
             "lr 1e-4}; the best rate is open",
             "control": "plain sums: {CISPO where nothing is rare | plain sums, own rates, "
             "16 minibatches}",
+            "pretrained": f"old tokens, at the end: {told_pretrained(ON_SMOLLM2)}",
             "paper": "MiniMax: half of DAPO's steps",
         },
         told=sooner,

@@ -11,10 +11,12 @@ from workshop.shared.experiments import FEW, on_policy
 from workshop.shared.question import Asked, Question
 from workshop.shared.runs import Column
 from workshop.shared.scorecard import Questions
-from workshop.shared.told import PASS, Told, rung, there
+from workshop.shared.told import PASS, Told, pretrained, rung, there, told_pretrained
 from workshop.shared.verdict import Claim
 from workshop.shared.worlds import HABITS
 from workshop.shared.worlds.shared_choice import OpeningTask, shared_choice
+
+ON_SMOLLM2 = "MaxRL for RLOO from a pretrained model"
 
 
 def one_choice(config: RunConfig) -> Trainer:
@@ -44,6 +46,7 @@ def first_try(told: Told) -> Iterator[Claim]:
                    headline=True)  # fmt: skip
     yield told("MaxRL on habits", "habits, own rates", "habits", "MaxRL", "RLOO", null=None,
                control=("methods", "maxrl", "rloo"))  # fmt: skip
+    yield from pretrained(told, ON_SMOLLM2, "real_more_sums", "MaxRL", "RLOO", beside="real_sums")
 
 
 def on_the_way(told: Told, text: str, level: int) -> Iterator[Claim]:
@@ -108,6 +111,7 @@ QUESTIONS = Questions(
             "{... and pays in one try | a shared opening, lr 1e-1}; habits, the same mean, own "
             "rates: {MaxRL's weight and nothing else | habits, forty batches, own rates}",
             "control": "plain sums: {control: MaxRL on habits | habits, own rates}",
+            "pretrained": told_pretrained(ON_SMOLLM2),
             "paper": "no such price reported",
         },
         told=first_try,

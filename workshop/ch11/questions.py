@@ -4,8 +4,18 @@ from collections.abc import Iterator
 
 from workshop.shared.question import Asked, Question
 from workshop.shared.scorecard import Questions
-from workshop.shared.told import Told, clip_where_nothing_is_rare, masks, rare, rung
+from workshop.shared.told import (
+    Told,
+    clip_where_nothing_is_rare,
+    masks,
+    pretrained,
+    rare,
+    rung,
+    told_pretrained,
+)
 from workshop.shared.verdict import Claim
+
+ON_SMOLLM2 = "a divergence mask for a clip from a pretrained model"
 
 
 def sampler_or_trainer(told: Told) -> Iterator[Claim]:
@@ -23,6 +33,7 @@ def rare_tokens(told: Told) -> Iterator[Claim]:
     yield from clip_where_nothing_is_rare(told, "DPPO", "DPPO", "clip 0.2")
     texts = "a divergence mask frees it as soon", "DPPO on a rare rule"
     yield from rare(told, *texts, "DPPO", "clip 0.2")
+    yield from pretrained(told, ON_SMOLLM2, "real_off_policy", "DPPO", "clip 0.2")
 
 
 QUESTIONS = Questions(
@@ -86,6 +97,7 @@ QUESTIONS = Questions(
             "is open, no region is as soon",
             "control": "plain sums: {DPPO where nothing is rare | plain sums, own rates, "
             "16 minibatches}",
+            "pretrained": f"old tokens, at the end: {told_pretrained(ON_SMOLLM2)}",
             "paper": "faster, also by accuracy",
         },
         told=rare_tokens,

@@ -138,7 +138,7 @@ SETTINGS: dict[str, Any] = SMOLLM2 | {
 
 
 def sums() -> Iterator[Arm]:
-    """One update a batch: the start, a verifier twice, and rewards without the truth."""
+    """One update a batch: the start, a verifier at both rates, and rewards without the truth."""
     settings = dict(SETTINGS)
     yield vary(arm("start", RLOO, minibatches=1, steps=1, **settings), lr=RATES[:1])
     settings |= {"minibatches": 1, "steps": 40}
@@ -149,7 +149,7 @@ def sums() -> Iterator[Arm]:
         ("GRPO", GRPO, None),
     ):
         one = arm(label, without_idle(method), reward=reward, **settings)
-        yield vary(one, lr=RATES[:1])
+        yield vary(one, lr=RATES[:1] if reward else RATES)
 
 
 def more_sums() -> Iterator[Arm]:
@@ -372,7 +372,6 @@ REAL_MODEL: dict[str, Experiment] = {
         "... and which of those on trust regions, where answers are four batches old?",
         off_policy(),
         seeds=(0, 1, 2),
-        planned=True,
     ),
     "real_words": asked(
         "What does RL add to a light SFT where an answer needs two steps in words?",
@@ -427,19 +426,24 @@ def by_rate(evaluations: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def in_words(evaluations: pd.DataFrame) -> pd.DataFrame:
-    """Right at one try at temperatures 1, ½ and 0, and any of four and eight; the mean of kinds."""
+    """Right at one try, also asked colder and by a calculator, and any of eight; the mean of kinds.
+
+    And which share of the computations that are written out at temperature 1 is wrong.
+    """
     columns = {
-        "T = 1": r"^pass@1_\d",
-        "T = ½": r"^half_pass@1_\d",
-        "greedy": r"^greedy_pass@1_\d",
-        "any of 4": r"^pass@4_\d",
-        "any of 8": r"^pass@8_\d",
+        "T = 1": r"^pass@1_\d$",
+        "T = ½": r"^half_pass@1_\d$",
+        "greedy": r"^greedy_pass@1_\d$",
+        "any of 8": r"^pass@8_\d$",
+        "wrong computations": r"^slips_\d$",
+        "T = 1, calculator": r"^calculated_\d$",
     }
-    runs = evaluations.set_index("arm")
+    runs = evaluations.groupby("arm", sort=False).mean(numeric_only=True)
     return pd.DataFrame({name: runs.filter(regex=of).mean(axis=1) for name, of in columns.items()})
 
 
-def gain(evaluations: pd.DataFrame, arm: str, against: str) -> Interval:
-    """Right at one try, one run minus another, over their common held-out problems."""
-    right = evaluations.set_index("arm").filter(regex=r"^right_\d").astype(float) / 8
+def gain(evaluations: pd.DataFrame, arm: str, against: str, column: str = "right") -> Interval:
+    """Right at one try, an arm's runs minus another's, over their common held-out problems."""
+    means = evaluations.groupby("arm").mean(numeric_only=True)
+    right = means.filter(regex=rf"^{column}_\d_") / 8
     return t_interval((right.loc[arm] - right.loc[against]).to_numpy())

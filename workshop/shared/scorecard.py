@@ -18,6 +18,7 @@ COLUMNS = {
     "exact": "exact",
     "pressing": "trained where its problem is strong",
     "control": "trained on the control",
+    "pretrained": "a pretrained model (chapter 13)",
     "paper": "paper",
 }
 NOTE = (

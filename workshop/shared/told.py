@@ -78,6 +78,20 @@ def rung(
         )  # fmt: skip
 
 
+def pretrained(
+    told: Told, text: str, experiment: str, arm: str, against: str, beside: str | None = None
+) -> Iterator[Claim]:
+    """Chapter 13's pretrained model on sums of two numbers, at both of its rates."""
+    for lr in (1.5e-5, 3e-5):
+        yield told(text, "a pretrained model", experiment, arm, against, Column("pass@1_1"), lr=lr,
+                   beside=beside, null=None, unit="pass@1", family="pretrained")  # fmt: skip
+
+
+def told_pretrained(text: str) -> str:
+    """What a scorecard's row says of that."""
+    return " and ".join(f"{{{text} | a pretrained model, lr {lr}}}" for lr in ("1.5e-5", "3e-5"))
+
+
 def there(load: Load, name: str) -> bool:
     """Whether an experiment has been run to its end."""
     try:
