@@ -417,7 +417,7 @@ def whole_run(
 
 def kill_after_an_update(layout: Layout, name: str) -> None:
     """Wait for a row of metrics, then kill a process of the run."""
-    while not layout.log("metrics").exists():
+    while not read_jsonl(layout.log("metrics")):
         time.sleep(0.1)
     os.kill(read_json(layout.processes)[name], signal.SIGKILL)
 

@@ -107,6 +107,7 @@ class Chaos:
             self.undo(everything=True)
             self.launcher.send_signal(signal.SIGTERM)
             self.launcher.wait()
+        self.keep_batches()  # the last ones may have come since the last look
         replaced = [f"batch {step} was written twice" for step in sorted(self.replaced)]
         gone_by = time.monotonic() + LAST_SECONDS
         while (left := survivors(self.layout.root, self.launchers)) and time.monotonic() < gone_by:

@@ -6,10 +6,11 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
+from threading import current_thread, main_thread
 
 from rlbook.durable import write_json
 from rlbook.jsonl import last_row
@@ -206,8 +207,9 @@ class Supervisor:
         for one in self.watched:
             due = not (one.processes or one.finished) and one.start_at <= time.monotonic()
             if due and (one.command.finishes or not done):
-                one.started, one.processes = time.monotonic(), self.start(one.command, one.logs)
-                self.record(one, "start", pid=one.processes[0].pid)
+                with stop_signals_wait():
+                    one.started, one.processes = time.monotonic(), self.start(one.command, one.logs)
+                    self.record(one, "start", pid=one.processes[0].pid)
         if self.told != (ids := self.process_ids()):
             with suppress(OSError):  # on a full disk later
                 write_json(self.layout.processes, ids)
@@ -268,3 +270,24 @@ def last_error(path: Path) -> str:
 def say(text: str) -> None:
     """A line to stderr, below a line of progress if there may be one."""
     print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def stop_signals_wait() -> Iterator[None]:
+    """Inside the block SIGINT and SIGTERM wait: a child that nobody knows yet would be left behind.
+
+    Where signals are not handled, outside the main thread, they do not reach the block anyway.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for late in came:
+        signal.raise_signal(late)

@@ -71,9 +71,11 @@ class Worlds:
         else:
             del self.failures[group]
         finally:
-            with suppress(RuntimeError, TimeoutError):
-                await self._call(Seat(place, task, problem, 0, 0), "close")
-            self._idle.put_nowait(place)
+            try:
+                with suppress(RuntimeError, TimeoutError):
+                    await self._call(Seat(place, task, problem, 0, 0), "close")
+            finally:  # also of a group that is cancelled meanwhile: the next one's `close` is later
+                self._idle.put_nowait(place)
 
     async def tell(self, say: Say) -> Reply:
         """What a session says: `rlbook.training.episodes.asked` asks it here."""

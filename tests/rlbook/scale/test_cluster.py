@@ -283,7 +283,8 @@ def test_a_run_that_loses_machines_ends_as_if_nothing_had_happened(machine, tmp_
         for step in published(layout):
             if not kept.batch(step).exists():
                 partial = kept.batches / f"partial{step}"
-                with suppress(FileNotFoundError):  # pruned at this moment
+                shutil.rmtree(partial, ignore_errors=True)
+                with suppress(OSError):  # pruned at this moment
                     shutil.copytree(layout.batch(step), partial)
                     partial.rename(kept.batch(step))
         return read_json(layout.status, {}).get("version", 0) >= version

@@ -16,6 +16,7 @@ from rlbook.jsonl import read_jsonl
 from rlbook.scale.batch_log import read_batch
 from rlbook.scale.config import load_config
 from rlbook.scale.generate.vllm_adapter import vllm_python
+from rlbook.scale.launch.processes import start_here
 from rlbook.scale.launch.start import launch
 from rlbook.scale.layout import Layout
 
@@ -115,7 +116,9 @@ def test_every_evaluation_is_by_one_version_and_names_its_set(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_generator_that_hangs_while_it_loads_is_replaced_and_the_run_goes_on(tmp_path):
+def test_a_generator_that_hangs_while_it_loads_is_replaced_and_the_run_goes_on(
+    tmp_path, monkeypatch
+):
     """Its time to load ends two seconds after the orchestrator, its witness, was first heard.
 
     All others, and the generator that replaces it, have the time that a busy machine takes.
@@ -124,20 +127,24 @@ def test_a_generator_that_hangs_while_it_loads_is_replaced_and_the_run_goes_on(t
     words = words_of(layout.root, **{"generate.engine": "builtin", "steps": 2})
     config, stopped, deadline = load_config(CONFIG, words), [], time.monotonic() + 1200
 
-    def stop_it(supervisor):
+    def start_and_stop(command, logs):
+        processes = start_here(command, logs)
+        if command.name == "generator0" and not stopped:
+            processes[0].send_signal(signal.SIGSTOP)
+            stopped.extend(processes)
+        return processes
+
+    def watch(supervisor):
         assert time.monotonic() < deadline, "the run does not go on"
         (one,) = (one for one in supervisor.watched if one.name == "generator0")
-        if not stopped:
-            stopped.extend(one.processes)
-            stopped[0].send_signal(signal.SIGSTOP)
-            assert not layout.server("generator0").exists()
         if one.processes != stopped:
             one.limits = config.launch
         elif one.limits == config.launch and math.isfinite(one.witness.heard):
             loading = one.witness.heard - one.started + 2.0
             one.limits = config.launch.model_copy(update={"loading": loading})
 
-    assert launch(config, tick=stop_it)["done"]
+    monkeypatch.setattr("rlbook.scale.launch.start.start_here", start_and_stop)
+    assert launch(config, tick=watch)["done"]
     events = read_jsonl(layout.log("events"))
     assert [row["process"] for row in events if row["event"] == "hung"] == ["generator0"]
     assert len(read_jsonl(layout.log("metrics"))) == 2

@@ -16,7 +16,7 @@ from rlbook.jsonl import read_jsonl
 from rlbook.scale.batch_log import end_log
 from rlbook.scale.config import LaunchConfig, ScaleConfig, load_config
 from rlbook.scale.launch.commands import run_commands
-from rlbook.scale.launch.processes import LOST, Command, describe_exit
+from rlbook.scale.launch.processes import LOST, Command, describe_exit, start_here
 from rlbook.scale.launch.start import (
     check_machine,
     launch,
@@ -373,7 +373,8 @@ folder, names = pathlib.Path(sys.argv[1]), ("RANK", "LOCAL_RANK", "WORLD_SIZE", 
 row = [os.environ[name] for name in names] + [os.getpid()]
 with (folder / f"rank{row[0]}").open("a") as file:
     file.write(json.dumps(row) + "\\n")
-while not all((folder / f"rank{other}").exists() for other in "01"):
+others = [folder / f"rank{other}" for other in "01"]
+while not all(path.exists() and path.read_text().endswith("\\n") for path in others):
     time.sleep(0.01)
 if row[0] == "1" and (folder / "rank1").read_text().count("\\n") == 1:
     raise RuntimeError("a GPU has fallen off the bus")
@@ -606,6 +607,20 @@ class TestEndings:
         said = capsys.readouterr().err
         assert "orchestrator died 2 times" in said and "no space left on device" in said
         assert f"go on with `rlbook scale {layout.config} --resume`" in said
+
+    def test_asked_to_stop_while_a_process_starts(self, config, layout, monkeypatch, capsys):
+        """It is known before the signal is heard, and so it is ended."""
+        server, children = script("generator0", "import time; time.sleep(600)"), []
+
+        def start(command, logs):
+            children.extend(start_here(command, logs))
+            signal.raise_signal(signal.SIGTERM)
+            return children
+
+        monkeypatch.setattr("rlbook.scale.launch.start.start_here", start)
+        assert self.run(monkeypatch, config, server) == 130
+        (started,) = events(layout, "start")
+        assert started["pid"] == children[0].pid and not alive(children[0].pid)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_asked_to_stop(self, number, config, layout, monkeypatch, capsys):

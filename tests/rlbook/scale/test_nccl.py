@@ -290,7 +290,7 @@ def test_a_generator_that_gives_up_before_the_weights_go_holds_up_nobody(transpo
 def prepared_run(root):
     """Two batches of random tokens for the tiny policy, and one generator."""
     layout, steps = Layout(root), 2
-    settings = {"optimizer": {"minibatches": 1}, "generate": {"timeout": 6.0}}
+    settings = {"optimizer": {"minibatches": 1}, "generate": {"timeout": 15.0}}
     config = ScaleConfig(run=str(root), steps=steps, **settings)
     root.mkdir()
     layout.config.write_text(dump_config(config))

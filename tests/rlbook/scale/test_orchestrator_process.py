@@ -102,8 +102,9 @@ def test_kill_9_of_the_orchestrator_loses_and_repeats_nothing(processes, layout,
             assert groups.setdefault(rollout.group, step) == step, "trained twice"
             assert all(0 <= step - version <= 2 for version in rollout.versions)
             assert rollout.forced is None or sum(rollout.forced) == 2
+        if step + 1 == STEPS:  # who is done has delivered its last version
+            label(server, STEPS)
         write_json(layout.status, {"version": step + 1, "done": step + 1 == STEPS})
-    label(server, STEPS)
     assert orchestrator.wait(timeout=600) == 0
     assert len(groups) == STEPS * PROMPTS
     rows = read_jsonl(layout.log("rollouts"))

@@ -106,10 +106,10 @@ def test_tries_get_rarer_and_start_over_after_a_success(make_sync):
 
 
 def test_a_silent_generator_costs_its_time_limit_once(make_sync, monkeypatch):
-    monkeypatch.setattr(weight_sync, "SILENCE", 0.05)
+    monkeypatch.setattr(weight_sync, "SILENCE", 1.0)
     silent, good = Generator("silent", 0, hangs={"weight_info"}), Generator("good", 0)
     sync = make_sync(silent, good)
-    with pytest.warns(RuntimeWarning, match=r"silent: no answer within 0\.05 s"):
+    with pytest.warns(RuntimeWarning, match="silent: no answer within 1 s"):
         assert behind(sync, 1) == ["good"]
     assert behind(sync, 1) == ["good"]
     assert [one.route for one in silent.asked] == ["weight_info"] * 2  # the greeting, and one look
@@ -117,7 +117,7 @@ def test_a_silent_generator_costs_its_time_limit_once(make_sync, monkeypatch):
 
 def test_a_push_that_hangs_is_given_up(make_sync):
     stuck, good = Generator("stuck", 0, hangs={"collective_rpc"}), Generator("good", 0)
-    sync = make_sync(stuck, good, timeout=0.1)
+    sync = make_sync(stuck, good, timeout=2.0)
     with pytest.warns(RuntimeWarning, match="stuck: version 1 is not delivered: time limit"):
         round_(sync, 1)
     assert good.weights == 1

@@ -114,7 +114,7 @@ def test_who_may_still_sleep_is_woken_before_it_is_sent_weights(make_sync):
 
 def test_one_that_cannot_sleep_is_named_and_the_update_is_made(make_sync):
     generator, updates = Generator(weights=3, hangs={"sleep"}), []
-    sync = make_sync(generator, **TURNS, timeout=0.1)
+    sync = make_sync(generator, **TURNS, timeout=2.0)
     with pytest.warns(RuntimeWarning, match="http://generator0: time limit"), sync.asleep():
         updates.append(generator.routes[-1])
     assert updates == ["sleep"] and generator.routes == [*WOKEN, "sleep", *WOKEN]

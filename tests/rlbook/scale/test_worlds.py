@@ -137,6 +137,28 @@ def test_a_world_that_hangs_is_ended(name, tokenizer, kind):
     assert events["world_failures"] == 1
 
 
+def test_a_group_that_is_cancelled_while_its_sessions_close_gives_its_place_back(name, tokenizer):
+    async def work(worlds):
+        closing, call = asyncio.Event(), worlds._call
+
+        async def slowly(seat, verb, **more):
+            if verb == "close" and not closing.is_set():
+                closing.set()
+                await asyncio.sleep(600)
+            return await call(seat, verb, **more)
+
+        worlds._call = slowly
+        first = asyncio.create_task(play(worlds, name, tokenizer, "well"))
+        await closing.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        return await asyncio.wait_for(play(worlds, name, tokenizer, "well"), 300)
+
+    (_, verdicts), _ = run(work, count=1)
+    assert all(verdict.correct for verdict in verdicts)
+
+
 def test_a_world_that_always_fails_is_left_out(name, tokenizer):
     async def work(worlds):
         for _ in range(PATIENCE - 1):

@@ -125,7 +125,8 @@ def test_a_run_in_one_process_is_not_repeated_unless_its_settings_change(label, 
 def test_a_run_of_real_processes_is_evaluated_and_cleared_away(tmp_path, quick):
     record = pipeline.run_arm(small("PipelineRL-1"), 0, tmp_path)
     start, end = record["rows"]
-    assert (start["seconds"], end["answers"]) == (0, 16) and end["seconds"] > 0
+    assert start["seconds"] == 0 < end["seconds"]
+    assert end["answers"] >= 16 and end["answers"] % 8 == 0  # silent batches are asked anew
     assert 0 <= end["staleness"] <= 1
     left = {path.name for path in (tmp_path / "PipelineRL-1" / "seed0").iterdir()}
     assert {"run.json", "updates.json", "metrics.jsonl"} <= left

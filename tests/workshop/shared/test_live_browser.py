@@ -59,6 +59,7 @@ def show(chromium, tmp_path):
     """Puts a figure on an offline page of its own; no error and no request comes of it."""
     errors = []
     context = chromium.new_context(offline=True)
+    context.set_default_timeout(1000 * browser.PATIENCE)
     page = context.new_page()
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda m: m.type == "error" and errors.append(m.text))
@@ -116,6 +117,7 @@ def test_a_click_or_a_key_makes_an_answer_right(show):
 
 def test_without_scripts_the_picture_stays(chromium, tmp_path):
     context = chromium.new_context(java_script_enabled=False)
+    context.set_default_timeout(1000 * browser.PATIENCE)
     page = context.new_page()
     (tmp_path / "figure.html").write_text(clip_explorer().html())
     page.goto((tmp_path / "figure.html").as_uri())

@@ -17,6 +17,7 @@ SITE = ROOT / "build/site/html"
 FIRST_VIEW = 600_000  # bytes, compressed
 WIDTHS = (390, 768, 1280)
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+sync_api.expect.set_options(timeout=1000 * browser.PATIENCE)
 
 pytestmark = [
     pytest.mark.slow,
@@ -255,14 +256,14 @@ def test_a_step_is_learned_in_the_page_and_forgotten(reader):
     learn, forget = (host.get_by_role("button", name=name) for name in ("Learn", "Forget"))
     score, judged = host.locator(".score"), re.compile("of 8 say 49, pass@1")
     for _ in range(30):
-        sync_api.expect(score).to_have_text(judged, timeout=30_000)
+        sync_api.expect(score).to_have_text(judged)
         learn.click()
         if "worth the same" not in score.inner_text():
             break
         host.locator("button[type=submit]").click()
-    sync_api.expect(score).to_have_text(re.compile("After 1 step of REINFORCE"), timeout=30_000)
+    sync_api.expect(score).to_have_text(re.compile("After 1 step of REINFORCE"))
     forget.click()
-    sync_api.expect(score).to_have_text(re.compile("^[0-9] of 8 say 49"), timeout=30_000)
+    sync_api.expect(score).to_have_text(re.compile("^[0-9] of 8 say 49"))
     sync_api.expect(forget).to_be_hidden()
 
 
@@ -275,7 +276,7 @@ def test_two_methods_train_in_the_page(reader, tmp_path):
     reader.page.keyboard.press("Enter")
     columns = host.locator(".columns section")
     for column in columns.all():
-        sync_api.expect(column.locator("dd").nth(2)).to_contain_text("nats", timeout=120_000)
+        sync_api.expect(column.locator("dd").nth(2)).to_contain_text("nats")
         sync_api.expect(column.locator("dd").first).to_contain_text("%")
         assert column.locator(".answers li:is(.good, .bad)").count() == 8
     host.get_by_role("button", name="Pause").press("Enter")
@@ -298,6 +299,7 @@ def test_nothing_on_the_front_page_shifts(reader):
 
 def test_without_scripts_a_film_is_shown(chromium, address):
     context = chromium.new_context(java_script_enabled=False)
+    context.set_default_timeout(1000 * browser.PATIENCE)
     page = context.new_page()
     page.goto(f"{address}index.html")
     assert page.locator("[data-train] circle").count() == 2 * 8 * 8
@@ -308,7 +310,7 @@ def test_readers_words_find_the_section_first(reader):
     reader.open("index.html")
     reader.page.locator(".sidebar-search").fill("why divide by std")
     first = reader.page.locator(".found a").first
-    sync_api.expect(first).to_contain_text("σ", timeout=60_000)
+    sync_api.expect(first).to_contain_text("σ")
     assert "_grpo.html#" in first.get_attribute("href")
 
 
