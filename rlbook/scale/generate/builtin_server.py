@@ -119,7 +119,12 @@ class Server:
             folder = requested_folder(await request.read())
         tensors = await asyncio.to_thread(read_folder, Path(folder))
         async with self.between_steps:
-            await asyncio.to_thread(self.sampler.load_weights, tensors, self.sampler.version)
+            load = asyncio.to_thread(self.sampler.load_weights, tensors, self.sampler.version)
+            loading = asyncio.create_task(load)
+            try:
+                await asyncio.shield(loading)
+            finally:  # also if the client hangs up: the thread goes on writing
+                await loading
         return web.json_response({"results": [None]})
 
     async def generate(self, request: web.Request) -> web.Response:

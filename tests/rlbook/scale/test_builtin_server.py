@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
@@ -20,7 +23,12 @@ from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.generate import builtin_server
 from rlbook.scale.generate.builtin_server import make_app
 from rlbook.scale.generate.client import GeneratorClient
-from rlbook.scale.generate.protocol import WEIGHTS_VARIABLE, GenerationFailed, RequestRefused
+from rlbook.scale.generate.protocol import (
+    WEIGHTS_VARIABLE,
+    GenerationFailed,
+    RequestRefused,
+    reload_request,
+)
 from rlbook.scale.process import HOST_VARIABLE, TOKEN_VARIABLE, own_host
 
 GENERATE = "/inference/v1/generate"
@@ -245,6 +253,32 @@ def test_a_failed_update_leaves_the_old_weights(tmp_path, trouble):
             assert_sampled_by(build(1), [0, 3], completion)
 
     finish(check())
+
+
+def test_nobody_else_has_the_sampler_while_weights_are_loaded_though_the_client_hung_up(tmp_path):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load_weights(tensors, version):
+        begun.set()
+        assert go_on.wait(300)
+
+    server = builtin_server.Server(SimpleNamespace(load_weights=load_weights, version=0))
+    body = json.dumps(reload_request(write_weights(build(1), tmp_path / "v1"))).encode()
+
+    async def check():
+        reloading = asyncio.create_task(
+            server.reload(SimpleNamespace(read=AsyncMock(return_value=body)))
+        )
+        assert await asyncio.to_thread(begun.wait, 300)
+        reloading.cancel()
+        await asyncio.sleep(0.01)
+        assert server.between_steps.locked()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await reloading
+        assert not server.between_steps.locked()
+
+    asyncio.run(check())
 
 
 def test_folders_outside_the_run_are_not_read(tmp_path, monkeypatch):
