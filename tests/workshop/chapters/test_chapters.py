@@ -80,8 +80,8 @@ def workshop_modules(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", NUMBERED, ids=name)
 def test_a_chapter_imports_few_files_of_the_workshop(path):
-    files = workshop_modules(path) - {"workshop.shared.solutions"}  # no reader opens it
-    assert len(files) <= (11 if path.name[:2] == "13" else 10), sorted(files)
+    files = workshop_modules(path)
+    assert len(files) <= 10, sorted(files)
 
 
 def test_exercises_have_solutions_and_numbers_of_their_own():
