@@ -145,7 +145,7 @@ class LaunchConfig(Section):
         "local", description="on this machine, or on those of the Ray cluster whose head it is"
     )
     max_deaths: int = Field(8, ge=1, description="deaths of one process in `window` that it bears")
-    max_vain: int = Field(
+    max_deaths_at_update: int = Field(
         3,
         ge=1,
         description="its deaths at one update, or before a sign of life: the last one",

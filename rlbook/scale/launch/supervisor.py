@@ -45,7 +45,7 @@ class Watched:
         self.processes: Sequence[Process] = []
         self.deaths: list[float] = []  # on the clock of its life, which stands while it hangs
         self.hung = 0.0  # seconds for which that clock has stood
-        self.vain, self.update = 0, -1  # the last deaths at one update, and which that was
+        self.no_progress, self.update = 0, -1  # the last deaths at one update, and which it was
         self.failed: list[int] = []  # ranks that ended the command by themselves
         self.start_at = self.started = 0.0
         self.finished, self.life = False, LifeSigns(layout.alive(self.name))
@@ -90,17 +90,17 @@ class Watched:
         self.deaths.append(now - self.hung)
         lived = self.life.look(now) > self.started
         if code != LOST:
-            self.vain = 1 if lived and update != self.update else self.vain + 1
+            self.no_progress = 1 if lived and update != self.update else self.no_progress + 1
             self.update = update
         recent = sum(self.deaths[-1] - death <= self.limits.window for death in self.deaths)
         self.start_at = now + min(FIRST_DELAY * 2 ** (recent - 1), LONGEST_DELAY)
-        if recent <= self.limits.max_deaths and self.vain < self.limits.max_vain:
+        if recent <= self.limits.max_deaths and self.no_progress < self.limits.max_deaths_at_update:
             return None
         ends = [f"{self.logs[rank]}:\n{last_error(self.logs[rank])}" for rank in self.failed]
         times = f"{recent} times within {self.limits.window:g} s"
-        if self.vain >= self.limits.max_vain:
+        if self.no_progress >= self.limits.max_deaths_at_update:
             when = f"at update {update}" if lived else "before it showed a sign of life"
-            times = f"{self.vain} times {when}"
+            times = f"{self.no_progress} times {when}"
         return f"{self.name} died {times}; the end of " + "\n".join(ends or map(str, self.logs))
 
     @property
@@ -152,7 +152,7 @@ class Supervisor:
     ):
         self.layout, self.limits, self.start = layout, limits, start
         self.watched = [Watched(command, layout, limits) for command in commands]
-        self.told: dict[str, int] | None = None
+        self.written_ids: dict[str, int] | None = None
 
     def __enter__(self) -> "Supervisor":
         return self
@@ -210,10 +210,10 @@ class Supervisor:
                 with stop_signals_wait():
                     one.started, one.processes = time.monotonic(), self.start(one.command, one.logs)
                     self.record(one, "start", pid=one.processes[0].pid)
-        if self.told != (ids := self.process_ids()):
+        if self.written_ids != (ids := self.process_ids()):
             with suppress(OSError):  # on a full disk later
                 write_json(self.layout.processes, ids)
-                self.told = ids
+                self.written_ids = ids
         return done
 
     def restart_or_leave_out(self, one: Watched, code: int) -> None:

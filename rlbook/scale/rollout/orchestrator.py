@@ -48,7 +48,7 @@ class Orchestrator:
         places = max(1, asked // max(one.samples for one in sets))
         self.evaluator = Evaluator(layout, sets, evaluation.every, self.sampler, places)
         self.most_asked = max(1, asked * config.generate.count // config.rollout.group_size)
-        self.asked: dict[int, asyncio.Task] = {}  # groups that are being written, by ticket
+        self.being_written: dict[int, asyncio.Task] = {}  # groups that are being written, by ticket
         self.refusals = 0  # in a row
 
     async def run(self) -> None:
@@ -61,19 +61,19 @@ class Orchestrator:
             while not evaluating.done():
                 self.heartbeat()
                 self.fill()
-                work = [*self.asked.values(), watching, evaluating]
+                work = [*self.being_written.values(), watching, evaluating]
                 done, _ = await asyncio.wait(
                     work, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED"
                 )
                 for task in done:
                     task.result()  # or its error
                 for ticket in self.batches.publish_due(self.layout.trained()):
-                    if ticket in self.asked:  # no batch can take it any more
-                        self.asked.pop(ticket).cancel()
-                if reason := self.batches.end_if_stuck(idle=not self.asked):
+                    if ticket in self.being_written:  # no batch can take it any more
+                        self.being_written.pop(ticket).cancel()
+                if reason := self.batches.end_if_stuck(idle=not self.being_written):
                     say(f"no further batches: {reason}")
         finally:
-            work = [*self.asked.values(), watching, evaluating]
+            work = [*self.being_written.values(), watching, evaluating]
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
@@ -81,10 +81,10 @@ class Orchestrator:
     def fill(self) -> None:
         """Ask for groups while servers have room and pacing lets one start."""
         versions = self.engine.versions.values()
-        while versions and len(self.asked) < self.most_asked:
+        while versions and len(self.being_written) < self.most_asked:
             if (ticket := self.batches.start(min(versions))) is None:
                 return
-            self.asked[ticket] = asyncio.create_task(self.ask(ticket))
+            self.being_written[ticket] = asyncio.create_task(self.ask(ticket))
 
     async def ask(self, ticket: int) -> None:
         """Have a group written, verified and rewarded, and hand it in; or have it asked again."""
@@ -103,7 +103,7 @@ class Orchestrator:
                 raise  # it seems to refuse all of them
             say(f"problem {problem.id} is left out: {error}")
             self.batches.give_up(ticket)
-        self.asked.pop(ticket, None)
+        self.being_written.pop(ticket, None)
 
 
 async def orchestrate(layout: Layout) -> None:

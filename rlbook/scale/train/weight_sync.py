@@ -56,7 +56,7 @@ class WeightSync:
         self.config, self.learner, self.ranks = config, learner, learner.parallel
         transport = TRANSPORTS[config.generate.transport]
         self.transport = transport(config, layout, self.ranks, learner.policy)
-        self.asked: tuple[int, str | None] | None = None
+        self.looked_for: tuple[int, str | None] | None = None
         self.ask_at = 0.0
         self.slowest = read_json(layout.status, {}).get("slowest_push", 0.0)  # before a restart
         parameters = sum(weight.numel() for weight in learner.policy.parameters())
@@ -120,9 +120,9 @@ class WeightSync:
         The generator that is `pinned` keeps what it has: an evaluation asks it.
         """
         now, question = monotonic(), (self.learner.step, pinned)
-        if question == self.asked and now < self.ask_at:
+        if question == self.looked_for and now < self.ask_at:
             return False
-        self.asked, self.ask_at = question, now + CHECK_SECONDS
+        self.looked_for, self.ask_at = question, now + CHECK_SECONDS
         self.due = [c for c in self.runner.run(self.behind()) if c.name != pinned]
         return bool(self.due)
 

@@ -69,7 +69,7 @@ def quick(monkeypatch):
 
 
 def supervise(layout, *commands, **limits):
-    bears = LaunchConfig(**{"grace": 5.0, "max_vain": 99, **limits})
+    bears = LaunchConfig(**{"grace": 5.0, "max_deaths_at_update": 99, **limits})
     return Supervisor(commands, layout, bears)
 
 
@@ -201,7 +201,7 @@ def test_every_death_says_why_at_once(layout, quick, capsys):
     failing = script("trainer", "raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')")
     with (
         pytest.raises(TooManyDeaths, match="trainer died 3 times before it showed a sign"),
-        supervise(layout, failing, max_vain=3) as supervisor,
+        supervise(layout, failing, max_deaths_at_update=3) as supervisor,
     ):
         supervisor.watch(lambda: False, seconds=0.02)
     assert supervisor.update() == 41

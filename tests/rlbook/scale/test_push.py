@@ -15,7 +15,7 @@ from rlbook.scale.train.weight_sync import WrongWeights
 
 
 def behind(sync, version):
-    sync.learner.step, sync.asked = version, None
+    sync.learner.step, sync.looked_for = version, None
     return [client.name for client in sync.due] if sync.is_due() else []
 
 

@@ -105,7 +105,7 @@ def test_who_may_still_sleep_is_woken_before_it_is_sent_weights(make_sync):
     behind, fresh = Generator("a", 0), Generator("b", None)
     sync = make_sync(behind, fresh, **TURNS)
     behind.routes.clear(), fresh.routes.clear()
-    sync.learner.step, sync.asked = 1, None
+    sync.learner.step, sync.looked_for = 1, None
     assert sync.is_due()
     sync.runner.run(sync.push())
     assert behind.routes.index("wake_up") < behind.routes.index("pause")
