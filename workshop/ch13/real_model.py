@@ -436,14 +436,15 @@ def in_words(evaluations: pd.DataFrame) -> pd.DataFrame:
         "greedy": r"^greedy_pass@1_\d$",
         "any of 8": r"^pass@8_\d$",
         "wrong computations": r"^slips_\d$",
+        "wrong, greedy": r"^greedy_slips_\d$",
         "T = 1, calculator": r"^calculated_\d$",
     }
     runs = evaluations.groupby("arm", sort=False).mean(numeric_only=True)
     return pd.DataFrame({name: runs.filter(regex=of).mean(axis=1) for name, of in columns.items()})
 
 
-def gain(evaluations: pd.DataFrame, arm: str, against: str, column: str = "right") -> Interval:
+def gain(evaluations: pd.DataFrame, arm: str, against: str) -> Interval:
     """Right at one try, an arm's runs minus another's, over their common held-out problems."""
     means = evaluations.groupby("arm").mean(numeric_only=True)
-    right = means.filter(regex=rf"^{column}_\d_") / 8
+    right = means.filter(regex=r"^right_\d_") / 8
     return t_interval((right.loc[arm] - right.loc[against]).to_numpy())
