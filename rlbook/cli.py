@@ -62,10 +62,12 @@ def train(words: Sequence[str]) -> int:
         )
     if asked.resume and saved:
         config = with_settings(start, asked.settings)
-        trainer = Trainer.resume(out, config, evaluate=evaluate_run)
+        measure = evaluate_run if config.evaluation.every else None
+        trainer = Trainer.resume(out, config, evaluate=measure)
     else:
-        start = load_config(file) if file else RunConfig()
-        trainer = Trainer(with_settings(start, asked.settings), evaluate=evaluate_run)
+        config = with_settings(load_config(file) if file else RunConfig(), asked.settings)
+        measure = evaluate_run if config.evaluation.every else None
+        trainer = Trainer(config, evaluate=measure)
     config, writers = trainer.config, None
     if reason := why_whole(trainer.model.base_model):
         print(f"Equal prefixes are computed once for each row that has them: {reason}.")

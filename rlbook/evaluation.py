@@ -20,6 +20,7 @@ from rlbook.training.batch import Rollout
 from rlbook.training.engine import Engine
 from rlbook.training.judge import labeller, stop_of
 from rlbook.training.rollouts import Sampling, collect_rollouts
+from rlbook.training.seams import check_asked
 from rlbook.training.trainer import Trainer
 
 RESAMPLES = 2_000  # a hundredth of an interval's width, in a few milliseconds
@@ -78,6 +79,7 @@ def held_out_rollouts(
     **sampling: Unpack[Sampling],
 ) -> list[Rollout]:
     """`n` completions of each of `prompts` held-out problems, by the policy or another engine."""
+    check_asked(policy, task, engine)
     problems = held_out_problems(task, prompts, levels)
     return ask(policy, task, problems, n, engine, **(Sampling(seed=HELD_OUT_SEED) | sampling))
 
@@ -92,8 +94,10 @@ def ask(
 ) -> list[Rollout]:
     """`n` judged completions of each problem; a policy that is no engine's samples by itself.
 
-    Texts in `stop`, by default the task's, end a completion.
+    Texts in `stop`, by default the task's, end a completion. Raises `ValueError` for an object that
+    is not what it stands for.
     """
+    check_asked(policy, task, engine)
     model, tokenizer = policy
     if engine is None:
         stop = stop_of(tokenizer, task, sampling.get("stop"))

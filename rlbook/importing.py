@@ -4,8 +4,12 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+NOT_THEIRS = os.path.dirname(__file__) + os.sep, "<string>"  # a dataclass's __init__
 
 
 def import_name(path: str) -> Any:
@@ -61,3 +65,17 @@ def check_call(
         raise ValueError(f"{what} is called as ({call}), and does not take that: {error}") from None
     except ValueError:
         pass  # written in C, it does not say what it takes
+
+
+@contextmanager
+def errors_of(what: str) -> Iterator[None]:
+    """An error of the reader's code becomes a `ValueError` that says whose, with file and line."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if not frame.filename.startswith(NOT_THEIRS)]
+        last = (theirs or frames)[-1]
+        raise ValueError(
+            f"{what} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        ) from error

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.objectives.process import implicit_reward_loss, implicit_rewards, prime, step_gains
 from rlbook.policy import logprobs
 from rlbook.tasks import Problem, Task
+from rlbook.tasks.base import verdict_of
 from rlbook.training import Engine, Rollout, collate
 from rlbook.training.chat import decode, text_of
 from rlbook.training.config import derive_seed
@@ -227,7 +228,7 @@ class VineCredit:
                 whole = decode(self.tokenizer, list(prefix)) + text_of(self.tokenizer, one)
                 within = len(prefix) + len(one.token_ids) <= self.limit
                 finished = within and one.finish_reason == "stop"
-                right += self.task.verify(problem, whole, finished).correct
+                right += verdict_of(self.task, problem, whole, finished).correct
             values[place] = right / self.k
         return values
 

@@ -16,7 +16,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from itertools import count, pairwise
 
 import aiohttp
@@ -34,6 +34,7 @@ from rlbook.scale.layout import Layout
 from rlbook.scale.process import published
 from rlbook.scale.rollout.staleness import Pacing
 from rlbook.tasks import Environment, Problem, Task, get_task, held_out_problems
+from rlbook.tasks.environment import final_verdict, sessions_of
 from rlbook.training import Rollout
 from rlbook.training.chat import Dialect, encode
 from rlbook.training.checkpoint import save_policy
@@ -246,15 +247,14 @@ class Pipeline:
         dialect = Dialect.of(tokenizer, world, self.config.model.chat)
         n = rollout.group_size
         luck = [derive_seed(self.config.seed, "world", ticket, i) for i in range(n)]
-        with ExitStack() as sessions:
-            begun = [sessions.enter_context(closing(world.begin(problem, seed))) for seed in luck]
-            episodes = [dialogue(problem, session, dialect, limits) for session in begun]
+        with sessions_of(world, ((problem, seed) for seed in luck)) as sessions:
+            episodes = [dialogue(problem, session, dialect, limits) for session in sessions]
             turns = await self.together(episodes)
             rollouts = rollouts_of_turns(
                 tokenizer, world.name, [problem], turns, n, first_group=ticket
             )
-            for one, session in zip(rollouts, begun, strict=True):
-                take_verdict(one, session.verdict())
+            for one, session in zip(rollouts, sessions, strict=True):
+                take_verdict(one, final_verdict(session))
         return rollouts
 
     async def together(self, episodes: Iterable[Episode]) -> list[Turns]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 
 from rlbook.importing import check_call, import_name
-from rlbook.tasks.base import HeldOut, Problem, Task, Verdict
-from rlbook.tasks.environment import AnyTask, Environment
+from rlbook.tasks.base import HeldOut, Labelled, Problem, Task, stop_texts
+from rlbook.tasks.environment import AnyTask, Environment, ends_of, tools_of
 from rlbook.tasks.habits import HabitsTask
 from rlbook.tasks.mixture import MixtureTask, read_weights
 from rlbook.tasks.sums import SumsTask
@@ -87,7 +87,12 @@ def made(name: str) -> AnyTask:
 
 
 def checked(name: str, task: object) -> AnyTask:
-    """The task itself, if it has what every task has; else `ValueError` naming what it lacks."""
+    """The task itself, if it has what every task has, and what else it has is what it should be.
+
+    Raises `ValueError` naming what it lacks, or what does not fit.
+    """
+    if isinstance(task, str):
+        raise ValueError(f"task is the name {task!r}: hand over the task, get_task({task!r})")
     missing = [member for member in _MEMBERS if not hasattr(task, member)]
     if isinstance(task, type):
         raise ValueError(f"task {name!r} is a class: make one, {task.__name__}()")
@@ -99,34 +104,33 @@ def checked(name: str, task: object) -> AnyTask:
     check_call(f"task {name!r}: sample", task.sample, ("seed", "n", "levels"))
     if isinstance(task, Environment):
         check_call(f"environment {name!r}: begin", task.begin, ("problem", "seed"))
+        ends_of(task)
+        tools_of(task)
     else:
         check_call(f"task {name!r}: verify", task.verify, ("problem", "completion", "finished"))
+    if isinstance(task, Labelled):
+        answer = "problem", "completion", "finished"
+        check_call(f"task {name!r}: label", task.label, answer)
+    if isinstance(task, HeldOut):
+        check_call(f"task {name!r}: held_out", task.held_out, ("n", "levels"))
+    stop_texts(task)
     return task
 
 
 def sampled(task: AnyTask, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
     """`task.sample(seed, n, levels)`; `ValueError` unless these are `n` problems."""
     problems = task.sample(seed, n, levels)
-    if isinstance(problems, Sequence) and all(isinstance(p, Problem) for p in problems):
-        if len(problems) == n:
-            return list(problems)
-        what = f"{len(problems)} problems"
-    else:
-        what = f"{problems!r:.60}"
-    raise ValueError(
-        f"task {task.name!r}: sample returned {what}: return {n} × Problem(id, prompt, answer)"
-    )
+    mend = f"return {n} × Problem(id, prompt, answer)"
+    if not are_problems(problems):
+        raise ValueError(f"task {task.name!r}: sample returned {problems!r:.60}: {mend}")
+    if len(problems) != n:
+        raise ValueError(f"task {task.name!r}: sample returned {len(problems)} problems: {mend}")
+    return list(problems)
 
 
-def verdict_of(task: Task, problem: Problem, completion: str, finished: bool = True) -> Verdict:
-    """`task.verify(problem, completion, finished)`; `ValueError` unless that is a verdict."""
-    verdict = task.verify(problem, completion, finished)
-    if not isinstance(verdict, Verdict):
-        raise ValueError(
-            f"task {task.name!r}: verify returned {verdict!r:.60} for an answer to {problem.id}: "
-            "return Verdict(correct=True) or Verdict(correct=False)"
-        )
-    return verdict
+def are_problems(given: object) -> bool:
+    """Whether these are problems in a list."""
+    return isinstance(given, Sequence) and all(isinstance(one, Problem) for one in given)
 
 
 @lru_cache
@@ -146,7 +150,13 @@ def held_out_problems(task: AnyTask, n: int, levels: Sequence[int] | None = None
     generate, as among sums of two operands, training may still come across one of these.
     """
     if isinstance(task, HeldOut):
-        return task.held_out(n, levels)
+        problems = task.held_out(n, levels)
+        if not are_problems(problems):
+            raise ValueError(
+                f"task {task.name!r}: held_out returned {problems!r:.60}: return "
+                f"{n} × Problem(id, prompt, answer)"
+            )
+        return problems
     return sampled(task, HELD_OUT_SEED, n, levels)
 
 

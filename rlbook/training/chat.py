@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlbook.policy import Completion
 from rlbook.tasks import Problem
-from rlbook.tasks.environment import Environment, Message
+from rlbook.tasks.environment import Environment, Message, ends_of, tools_of
 
 __all__ = ["Dialect"]
 
@@ -44,8 +44,7 @@ class Dialect:
         chat: Mapping[str, Any] | None = None,
     ) -> "Dialect":
         """The dialect of a world: its `ends` and `tools`, if it has any."""
-        ends, tools = tuple(getattr(world, "ends", ())), getattr(world, "tools", None)
-        return cls(tokenizer, ends, tools, chat or {})
+        return cls(tokenizer, ends_of(world), tools_of(world), chat or {})
 
     @cached_property
     def stop(self) -> tuple[int, ...]:

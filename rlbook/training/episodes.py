@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlbook.policy import Completion
 from rlbook.tasks import Problem
-from rlbook.tasks.environment import Reply, checked_reply
+from rlbook.tasks.environment import Reply, opened, replied
 from rlbook.training.chat import Dialect, decode
 from rlbook.training.config import derive_seed
 from rlbook.training.engine import Engine, checked_completions
@@ -201,9 +201,9 @@ def cut_short(
 
 def said_to(say: Say) -> Reply:
     """The world's reply, asked right here."""
-    session = say.session
-    reply = session.open() if say.text is None else session.turn(say.text, say.finished)
-    return checked_reply(session, reply)
+    if say.text is None:
+        return opened(say.session)
+    return replied(say.session, say.text, say.finished)
 
 
 def written(

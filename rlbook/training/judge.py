@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from rlbook.importing import errors_of
 from rlbook.policy import Completion, StopTexts, stopping
 from rlbook.tasks import AnyTask, Problem, Task, Verdict, stop_texts
-from rlbook.tasks.registry import verdict_of
+from rlbook.tasks.base import listed, verdict_of
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import text_of
 from rlbook.training.engine import checked_completions
@@ -92,7 +93,7 @@ def stop_of(
     tokenizer: PreTrainedTokenizerBase, task: AnyTask, texts: Sequence[str] | None
 ) -> StopTexts | None:
     """What ends completions besides EOS tokens: these texts, or if None those of the task."""
-    return stopping(tokenizer, stop_texts(task) if texts is None else tuple(texts))
+    return stopping(tokenizer, stop_texts(task) if texts is None else listed("stop", texts))
 
 
 def judged(
@@ -120,4 +121,15 @@ def take_verdict(rollout: Rollout, verdict: Verdict) -> None:
 def labeller(task: AnyTask) -> Callable[[Rollout], str] | None:
     """The task's own name for a kind of answer (`Task.label`), for a rollout; None without one."""
     label = getattr(task, "label", None)
-    return label and (lambda r: label(r.problem, r.text, not r.truncated))
+    if label is None:
+        return None
+
+    def labelled(rollout: Rollout) -> str:
+        name = f"task {task.name!r}: label, for an answer to {rollout.problem.id},"
+        with errors_of(name):
+            word = label(rollout.problem, rollout.text, not rollout.truncated)
+        if not isinstance(word, str):
+            raise ValueError(f"{name} returned {word!r:.60}: return one word")
+        return word
+
+    return labelled

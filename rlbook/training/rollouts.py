@@ -1,7 +1,6 @@
 """Where rollouts come from: a run's source of them, and the way from prompts to rewards."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -11,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.policy import Sampler, end_ids
 from rlbook.policy.loading import frozen_copy
 from rlbook.tasks import AnyTask, Environment, Problem
+from rlbook.tasks.environment import final_verdict, sessions_of
 from rlbook.tasks.registry import sampled
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import Dialect
@@ -265,11 +265,8 @@ def played(
     """`n` judged episodes of each problem, all of them played at once, not rewarded yet."""
     dialect = Dialect.of(tokenizer, world, chat)
     asked = [problem for problem in problems for _ in range(n)]
-    with ExitStack() as open_sessions:
-        sessions = []
-        for number, problem in enumerate(asked):
-            sessions.append(world.begin(problem, derive_seed(seed, "world", number)))
-            open_sessions.callback(sessions[-1].close)
+    luck = [derive_seed(seed, "world", number) for number in range(len(asked))]
+    with sessions_of(world, zip(asked, luck, strict=True)) as sessions:
         episodes = [
             dialogue(problem, session, dialect, limits)
             for problem, session in zip(asked, sessions, strict=True)
@@ -279,5 +276,5 @@ def played(
             tokenizer, world.name, problems, turns, n, version=version, first_group=first_group
         )
         for rollout, session in zip(rollouts, sessions, strict=True):
-            take_verdict(rollout, session.verdict())
+            take_verdict(rollout, final_verdict(session))
     return rollouts

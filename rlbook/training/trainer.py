@@ -25,7 +25,7 @@ from rlbook.training.metrics import rollout_metrics
 from rlbook.training.resume import described, saved_run
 from rlbook.training.rewards import Reward, rewards_of
 from rlbook.training.rollouts import RolloutSource, Sampling
-from rlbook.training.seams import check_given, measured
+from rlbook.training.seams import check_config, check_given, check_trainable, measured, named
 
 __all__ = ["Trainer"]
 
@@ -78,7 +78,7 @@ class Trainer:
             print(metrics["step"], metrics["accuracy"])
 
     Raises `ValueError` for a method that cannot be saved, and for an object that is not what it
-    stands for; its first step, for evaluations that nobody makes.
+    stands for or is never used; its first step, for evaluations that nobody makes.
     """
 
     source_class, learner_class = RolloutSource, Learner  # for trainers that do these otherwise
@@ -93,7 +93,13 @@ class Trainer:
         engine: Engine | None = None,
         evaluate: Callable[["Trainer"], dict[str, Any]] | None = None,
     ):
+        check_config(config)
         check_given(policy, task, reward, engine, evaluate)
+        if evaluate is not None and not config.evaluation.every:
+            raise ValueError(
+                f"evaluate {named(evaluate)} is never called, for evaluation.every is 0: set it to "
+                "the steps between evaluations, or leave `evaluate` out"
+            )
         config.method.to_dict()  # what cannot be saved fails now, not hours later
         self.config, self.method, self.measure = config, config.resolved_method, evaluate
         self.given = {"policy": policy, "task": task, "reward": reward, "engine": engine}
@@ -102,6 +108,7 @@ class Trainer:
         rewards = rewards_of(config, reward)
         policy = policy_of(config, policy)
         self.model, self.tokenizer = policy
+        check_trainable(self.model)
         self.source = self.source_class(config, self.task, rewards, policy, engine)
         self.learner = self.learner_class(config, self.model, sampler=self.source.weights)
         self.asked: Set[str] = set()  # the prompts of the step before
@@ -230,6 +237,8 @@ class Trainer:
         `evaluate` may be. `config` may change what decides how long and where a run goes on
         (`RESUMABLE`). Raises `ValueError` naming every field that differs otherwise.
         """
+        if config is not None:
+            check_config(config)
         seams = {name: thing for name, thing in given.items() if name != "evaluate"}
         saved, state = saved_run(Path(folder), config, seams)
         trainer = cls(config or saved, **given)

@@ -217,8 +217,9 @@ def test_every_choice_of_a_method_is_in_the_table_or_said_to_decide_nothing():
 class Recorded(Trainer):
     """Keeps what every step goes through."""
 
-    def __init__(self, *arguments, **seams):
-        super().__init__(*arguments, evaluate=evaluate_run, **seams)
+    def __init__(self, config, *arguments, **seams):
+        measure = evaluate_run if config.evaluation.every else None
+        super().__init__(config, *arguments, evaluate=measure, **seams)
         self.seen, prepare = {}, self.learner.prepare
         self.learner.prepare = lambda *given: self.keep("batch", prepare(*given))
 

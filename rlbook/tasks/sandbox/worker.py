@@ -12,9 +12,18 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from rlbook.tasks.base import Problem, Task
-from rlbook.tasks.environment import AnyTask, Environment, Reply, Session, checked_reply
-from rlbook.tasks.registry import get_task, verdict_of
+from rlbook.tasks.base import Problem, Task, verdict_of
+from rlbook.tasks.environment import (
+    AnyTask,
+    Environment,
+    Reply,
+    Session,
+    begun,
+    final_verdict,
+    opened,
+    replied,
+)
+from rlbook.tasks.registry import get_task
 from rlbook.tasks.sandbox import bounded
 from rlbook.tasks.sandbox.bounded import Row
 
@@ -110,14 +119,15 @@ def play(request: Row) -> Row:
         return {}
     if verb == "open":
         world = cast(Environment, local_task(request["task"]))
-        SESSIONS[number] = session = world.begin(Problem(**request["problem"]), request["seed"])
-        return row_of(checked_reply(session, session.open()))
+        problem, seed = Problem(**request["problem"]), request["seed"]
+        SESSIONS[number] = session = begun(world, problem, seed, SESSIONS.values())
+        return row_of(opened(session))
     if number not in SESSIONS:
         raise ValueError(f"session {number} is gone: its process has been started anew")
     session = SESSIONS[number]
     if verb == "verdict":
-        return asdict(session.verdict())
-    return row_of(checked_reply(session, session.turn(request["text"], request["finished"])))
+        return asdict(final_verdict(session))
+    return row_of(replied(session, request["text"], request["finished"]))
 
 
 def row_of(reply: Reply) -> Row:

@@ -43,6 +43,8 @@ class Counting(Session):
         return Reply("3;", self.turns == 2, place=f"{self.turns} of {self.seed}")
 
     def verdict(self):
+        if self.kind == "nods":
+            return True
         return Verdict(self.turns == 2, True, str(self.turns), "ok")
 
 
@@ -53,7 +55,14 @@ class World:
         return [Problem(f"{i}", "1+1=", "", meta={"kind": "well"}) for i in range(n)]
 
     def begin(self, problem, seed):
+        if problem.meta["kind"] == "shared":
+            return SHARED
+        if problem.meta["kind"] == "empty":
+            return None
         return Counting(problem.meta["kind"], seed)
+
+
+SHARED = Counting("shared", 0)
 """
 
 
@@ -113,6 +122,9 @@ def test_sessions_keep_their_state_and_their_luck(name, tokenizer):
         ("dies", "process died"),
         ("floods", "10,000,000 characters"),
         ("lies", r"answered '3;': return Reply"),
+        ("nods", r"Counting: Session.verdict returned True: return Verdict\(correct=True\)"),
+        ("shared", "begin returned the same Counting for two episodes: make a new session"),
+        ("empty", "environment 'counting': begin returned None, which has no open, turn"),
     ],
 )
 def test_what_a_world_does_wrong_costs_its_groups_place(name, tokenizer, kind, words):

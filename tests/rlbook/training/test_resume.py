@@ -59,13 +59,17 @@ class Remembering:
 @pytest.fixture
 def trainer(little_policy, parity, little):
     def make(method="grpo", tied=False, **changes):
-        seams = {"task": parity, "evaluate": evaluate_run} | {
-            k: changes.pop(k) for k in ("reward", "engine") if k in changes
-        }
+        seams = {k: changes.pop(k) for k in ("reward", "engine") if k in changes}
         config = RunConfig(method=method, **{"steps": 4} | little | changes)
+        seams |= {"task": parity, "evaluate": measure_of(config)}
         return Trainer(config, little_policy(tied=tied), **seams)
 
     return make
+
+
+def measure_of(config):
+    """A trainer's `evaluate`, where its run evaluates."""
+    return evaluate_run if config.evaluation.every else None
 
 
 def state_of(trained):
@@ -121,7 +125,8 @@ def test_resume_is_bit_identical(
     half = [first.train_one(), first.train_one()]
     first.save(tmp_path)
     policy = little_policy(tied=settings.get("tied", False))
-    second = Trainer.resume(tmp_path, policy=policy, task=parity, evaluate=evaluate_run)
+    measure = measure_of(first.config)
+    second = Trainer.resume(tmp_path, policy=policy, task=parity, evaluate=measure)
     assert second.method == first.method == (METHODS.get(method) or method)
     rest = list(second)
 

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 
+import numpy as np
 import pytest
 import torch
+from transformers import LlamaForSequenceClassification, LlamaModel
 
+from rlbook.evaluation import ask, evaluate, evaluate_run
 from rlbook.objectives import (
     METHODS,
     DivergencePenalty,
@@ -22,7 +26,7 @@ from rlbook.objectives import (
     needs,
 )
 from rlbook.policy import Completion, load_tokenizer
-from rlbook.tasks import Problem, Verdict
+from rlbook.tasks import Message, Problem, Reply, Session, SumsTask, Verdict
 from rlbook.training import RunConfig, Trainer
 
 GRPO, GSPO = METHODS["grpo"], METHODS["gspo"]
@@ -53,6 +57,104 @@ class Task:
 
 def task(**parts):
     return lambda: {"task": type("Mine", (Task,), parts)()}
+
+
+class Visit(Session):
+    """An episode of one turn; its parts are spoiled below."""
+
+    def turn(self, text, finished=True):
+        return Reply(done=True)
+
+    def verdict(self):
+        return Verdict(True)
+
+
+class World(Task):
+    """An environment of these, whose `begin` is spoiled below."""
+
+    verify = None
+
+    def begin(self, problem, seed):
+        return Visit()
+
+
+def world(**parts):
+    return lambda: {"task": type("Mine", (World,), parts)()}
+
+
+def begins(make):
+    """A world whose episodes are these objects."""
+    return world(begin=lambda self, problem, seed: make())
+
+
+def session(**parts):
+    """A world whose sessions have these parts."""
+    return begins(type("Guess", (Visit,), parts))
+
+
+def replies(*given, **fields):
+    return session(turn=lambda self, text, finished=True: Reply(*given, **fields))
+
+
+def judges(verdict):
+    return session(verdict=lambda self: verdict)
+
+
+def raises(*_):
+    raise KeyError("a slip")
+
+
+class Duck:
+    """A session that is none of `Session`."""
+
+    def open(self):
+        return Reply(place="start")
+
+    def turn(self, text, finished):
+        return Reply([Message("4", "tool", "add")], np.bool_(True), np.float32(0.5), "end")
+
+    def verdict(self):
+        return Verdict(np.bool_(True), np.bool_(False))
+
+    def close(self):
+        pass
+
+
+ONE = Visit()
+
+
+def measures(**found):
+    return lambda: {"evaluate": lambda trainer: found.get("row", found), "every": 1}
+
+
+def pass_at_1(value):
+    return measures(row={"pass@1": value})
+
+
+def headless(kind):
+    """A model without a head that writes, in a pair."""
+
+    def make(little_policy):
+        model, tokenizer = little_policy()
+        return {"policy": (kind(model.config), tokenizer)}
+
+    return make
+
+
+def frozen(little_policy):
+    model, tokenizer = little_policy()
+    return {"policy": (model.requires_grad_(False), tokenizer)}
+
+
+class Words:
+    """A tokenizer that knows no end."""
+
+    def decode(self, ids):
+        return ""
+
+
+def endless(little_policy):
+    return {"policy": (little_policy()[0], Words())}
 
 
 class Engine:
@@ -131,6 +233,138 @@ WRONG = {
     "a verdict that is a flag": (
         task(verify=lambda self, problem, completion, finished=True: True),
         r"task 'mine': verify returned True for an answer to 0: return Verdict\(correct=True\)",
+    ),
+    "a task's name": (given(task="sums"), r"task is the name 'sums': hand over .*get_task\('sums'"),
+    "a verifier that raises": (
+        task(verify=raises),
+        r"task 'mine': verify, for an answer to 0, raised KeyError: 'a slip' \(.*objects.py, line",
+    ),
+    "a label that is text": (task(label="x"), r"task 'mine': label is called as \(problem, comp"),
+    "a label of two": (
+        task(label=lambda self, problem, completion: "x"),
+        r"task 'mine': label is called as \(problem, completion, finished\).*too many",
+    ),
+    "a label that is no word": (
+        task(label=lambda self, problem, completion, finished: None),
+        "task 'mine': label, for an answer to 0, returned None: return one word",
+    ),
+    "held out without levels": (
+        task(held_out=lambda self, n: []),
+        r"task 'mine': held_out is called as \(n, levels\).*too many",
+    ),
+    "a bare stop text": (task(stop="ab"), r"task 'mine': stop is 'ab': list the texts, \('ab',\)"),
+    "a stop of none": (task(stop=None), "task 'mine': stop is None: list texts, such as .*leave i"),
+    "a stop that is a number": (task(stop=5), "task 'mine': stop is 5: list texts"),
+    "a stop of numbers": (task(stop=[5]), r"task 'mine': stop is \[5\]: list texts"),
+    "a verdict of a number": (
+        lambda: Verdict(0.7),
+        "Verdict.correct is 0.7: give True or False, and a number as `score`",
+    ),
+    "a verdict of text": (lambda: Verdict("no"), "Verdict.correct is 'no': give True or False"),
+    "a verdict of nothing": (lambda: Verdict(None), "Verdict.correct is None: give True or False"),
+    "a verdict of one": (lambda: Verdict(1), "Verdict.correct is 1: give True or False"),
+    "a verdict of several": (
+        lambda: Verdict(np.array([True])),
+        r"Verdict.correct is array\(\[ True\]\): give True or False",
+    ),
+    "a format of text": (lambda: Verdict(True, "ok"), "Verdict.format_ok is 'ok': give True or F"),
+    "an answer of a number": (
+        lambda: Verdict(True, True, 7),
+        "Verdict.answer is 7: give a text, o",
+    ),
+    "no reason": (lambda: Verdict(True, True, "7", None), "Verdict.reason is None: give one word"),
+    "a score of text": (
+        lambda: Verdict(True, score="1"),
+        "Verdict.score is '1': give a number, or",
+    ),
+    "no score at all": (lambda: Verdict(True, score=float("nan")), "score is nan: give a finite"),
+    "a problem's id": (lambda: Problem(1, "1+1=?", "2"), "Problem.id is 1: give a text"),
+    "a prompt of a number": (lambda: Problem("a", 7, "2"), "Problem.prompt is 7: give a text"),
+    "a prompt of messages": (
+        lambda: Problem("a", [{"role": "user", "content": "1+1=?"}], "2"),
+        r"Problem.prompt is \[\{'role'.*: give one text; with meta=\{'chat': True\} it is put in",
+    ),
+    "a number to answer": (lambda: Problem("a", "1+1=?", 2), r"Problem.answer is 2: .*str\(answer"),
+    "meta for a level": (lambda: Problem("a", "1", "2", {"x": 1}), "Problem.level is .* whole num"),
+    "no meta": (
+        lambda: Problem("a", "1", "2", meta=None),
+        "Problem.meta is None: give a dictionar",
+    ),
+    # an environment
+    "begin that gives nothing": (
+        begins(lambda: None),
+        "environment 'mine': begin returned None, which has no open, turn, verdict, close: return",
+    ),
+    "begin as in a gym": (
+        begins(lambda: ("seen", {})),
+        r"environment 'mine': begin returned \('seen', \{\}\), which has no .*: return a Session w",
+    ),
+    "begin of two": (world(begin=lambda self, problem: Visit()), r"called as \(problem, seed\)"),
+    "begin that raises": (
+        world(begin=raises),
+        "environment 'mine': begin raised KeyError: 'a slip",
+    ),
+    "a session's class": (begins(lambda: Visit), "begin returned the class Visit: make one of it"),
+    "a session without close": (
+        begins(type("Half", (), {v: vars(Duck)[v] for v in ("open", "turn", "verdict")})),
+        r"begin returned .*Half.*, which has no close: return a Session with turn\(text, finished",
+    ),
+    "a session of nothing": (begins(Session), "which has no turn, verdict: return a Session with"),
+    "one session for all": (
+        begins(lambda: ONE),
+        "environment 'mine': begin returned the same Visit for two episodes: make a new session",
+    ),
+    "a world that is its session": (
+        world(begin=lambda self, *_: self, **{v: vars(Duck)[v] for v in vars(Duck) if v[0] != "_"}),
+        "begin returned the same Mine for two episodes",
+    ),
+    "a turn of text alone": (
+        session(turn=lambda self, text: Reply(done=True)),
+        r"Guess: Session.turn is called as \(text, finished\), and does not take that: too many",
+    ),
+    "a turn that raises": (session(turn=raises), "Guess: Session.turn raised KeyError: 'a slip' "),
+    "a turn that runs dry": (
+        session(turn=lambda self, text, finished: next(iter(()))),
+        "Guess: Session.turn raised StopIteration",
+    ),
+    "an opening that raises": (session(open=raises), "Guess: Session.open raised KeyError"),
+    "a verdict of True": (
+        judges(True),
+        r"Guess: Session.verdict returned True: return Verdict\(correct=True\) or",
+    ),
+    "a verdict of None": (judges(None), "Guess: Session.verdict returned None: return Verdict"),
+    "a verdict of a half": (judges(0.5), "Guess: Session.verdict returned 0.5: return Verdict"),
+    "a verdict that raises": (session(verdict=raises), "Guess: Session.verdict raised KeyError"),
+    "a flag of text": (replies(done="no"), "Guess: Reply.done is 'no': give True or False"),
+    "a flag of none": (replies(done=None), "Guess: Reply.done is None: give True or False"),
+    "a reward of text": (replies(reward="1"), "Guess: Reply.reward is '1': give a number, or None"),
+    "a place of numbers": (
+        replies(place=(1, 2)),
+        r"Guess: Reply.place is \(1, 2\): give a text, or",
+    ),
+    "nothing said": (
+        replies(None),
+        r"Guess said None: say a text, or Message\(text\) several times",
+    ),
+    "one message": (
+        replies(Message("a")),
+        r"Guess said Message.*: say a text, or Message\(text\) s",
+    ),
+    "a message of a number": (replies((Message(4),)), r"Guess said \(Message.*: say a text"),
+    "a robot": (
+        replies((Message("a", "robot"),)),
+        "Guess said something as 'robot': Message.role is one of user, tool, system",
+    ),
+    "a tool of no name": (
+        replies((Message("4", "tool", 7),)),
+        "Guess: Message.name is 7: give a text, or None",
+    ),
+    "a bare end": (world(ends=";"), r"environment 'mine': ends is ';': list the texts, \(';',\)"),
+    "ends of none": (world(ends=None), "environment 'mine': ends is None: list texts, .*leave it"),
+    "a tool's name": (world(tools="calc"), "environment 'mine': tools is 'calc': list functions"),
+    "tools by name": (
+        world(tools=["calc"]),
+        r"tools is \['calc'\]: list functions, or their JSON s",
     ),
     # a reward
     "a reward's name": (given(reward="brief"), "reward 'brief' is no function of rollouts"),
@@ -224,7 +458,37 @@ WRONG = {
         lambda: {"evaluate": measure, "every": 1},
         'evaluate measure returned 0.5: return a dictionary with "pass@1"',
     ),
+    "a share in quotes": (pass_at_1("0.5"), "\"pass@1\" is '0.5': give the share of right"),
+    "a share of nothing": (pass_at_1(None), '"pass@1" is None: give the share of right'),
+    "no share at all": (pass_at_1(float("nan")), '"pass@1" is nan: give the share .*, 0 to 1'),
+    "a share below none": (pass_at_1(-1.0), '"pass@1" is -1: give the share of right answers'),
+    "percent": (pass_at_1(57.0), '<lambda>: "pass@1" is 57: give the share of right answers'),
+    "an evaluation that is never made": (
+        given(evaluate=evaluate_run),
+        "evaluate evaluate_run is never called, for evaluation.every is 0: set it to .*or leave",
+    ),
+    # settings
+    "a method's name": (
+        given(config="grpo"),
+        "config is 'grpo': hand over a RunConfig, such as Ru",
+    ),
+    "settings in a dictionary": (
+        given(config={"method": "grpo"}),
+        "config is dict: hand over a Ru",
+    ),
+    "the class of settings": (given(config=RunConfig), r"config is the class RunConfig: make one,"),
     # a policy
+    "a model that is none": (
+        lambda little_policy: {"policy": (torch.nn.Linear(1, 1), little_policy()[1])},
+        "policy: Linear is no causal language model: load one, such as transformers.AutoModelForC",
+    ),
+    "a body": (headless(LlamaModel), "policy: LlamaModel is no causal language model: load one"),
+    "a classifier": (headless(LlamaForSequenceClassification), "Classification is no causal langu"),
+    "a frozen model": (
+        frozen,
+        r"policy: all weights of LlamaForCausalLM are frozen.*: call model.requires_grad_\(True\)",
+    ),
+    "a tokenizer of no end": (endless, "policy: tokenizer Words has no eos_token_id, .*: load one"),
     "a policy's name": (
         given(policy="tiny"),
         r"policy is 'tiny': a policy is the pair \(model, to",
@@ -244,9 +508,10 @@ WRONG = {
 def test_what_does_not_fit_is_named_with_its_mend(wrong, little_policy, little):
     make, message = WRONG[wrong]
     with pytest.raises(ValueError, match=message):
-        objects = make()
+        objects = make(little_policy) if signature(make).parameters else make()
         settings = {key: objects.pop(key) for key in ("method", "every") if key in objects}
         config = RunConfig(**{"method": "reinforce", **little, **settings})
+        config = objects.pop("config", config)
         Trainer(config, **{"policy": little_policy(), **objects}).train_one()
 
 
@@ -266,3 +531,72 @@ def test_what_fits_is_taken_as_it_is(little_policy, little):
 def either(rollouts):
     """A filter of one's own: a function of a group."""
     return len(rollouts) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "sums"}, r"task is the name 'sums': hand over the task, get_task\('sums'\)"),
+        ({"task": SumsTask}, r"task .* is a class: make one, SumsTask\(\)"),
+        ({"task": None}, "task 'NoneType' has no name, levels, sample, verify"),
+        ({"policy": "tiny"}, r"policy is 'tiny': a policy is the pair \(model, tokenizer\)"),
+        ({"policy": None}, r"policy is NoneType: a policy is the pair"),
+        ({"policy": torch.nn.Linear(1, 1)}, "policy is Linear: a policy is the pair"),
+        ({"engine": print}, "engine print has no generate: an engine is an object with"),
+        ({"engine": Engine}, "engine Engine has no generate: an engine is an object with"),
+        ({"stop": "ab"}, r"stop is 'ab': list the texts, \('ab',\)"),
+    ],
+)
+def test_an_evaluation_takes_what_a_trainer_takes(changes, message, little_policy):
+    given = {"policy": little_policy(), "task": Task(), **changes}
+    with pytest.raises(ValueError, match=message):
+        evaluate(prompts=2, n=2, max_new_tokens=4, **given)
+    with pytest.raises(ValueError, match=message):
+        ask(problems=Task().sample(0, 2), n=2, max_new_tokens=4, **given)
+
+
+def test_a_frozen_policy_is_evaluated(little_policy):
+    model, tokenizer = little_policy()
+    found = evaluate((model.requires_grad_(False), tokenizer), Task(), 2, 2, max_new_tokens=4)
+    assert found["problems"] == 2
+
+
+def test_a_trainer_is_resumed_with_settings(little, little_policy, tmp_path):
+    Trainer(RunConfig(method="reinforce", **little), little_policy()).save(tmp_path)
+    with pytest.raises(ValueError, match="config is 'grpo': hand over a RunConfig"):
+        Trainer.resume(tmp_path, "grpo", policy=little_policy())
+
+
+def test_what_a_world_may_be(little_policy, little):
+    """Sessions of one's own kind, numbers and flags of numpy, a list of messages."""
+    duck = type("Mine", (World,), {"begin": lambda self, problem, seed: Duck(), "ends": [";"]})()
+    trainer = Trainer(RunConfig(method="reinforce", **little), little_policy(), task=duck)
+    rollouts = trainer.collect()
+    assert [(r.correct, r.format_ok, r.earned) for r in rollouts] == [(True, False, [0.5])] * 16
+    assert all(type(value) is float for r in rollouts for value in r.earned)
+    assert trainer.learn(rollouts)["updates"] == 2
+
+
+def test_what_a_verdict_and_a_problem_may_be():
+    """Values of numpy become Python's own, for they go to other processes as JSON."""
+    verdict = Verdict(np.bool_(True), np.array(False), score=np.float32(0.5))
+    assert verdict == Verdict(True, False, score=0.5)
+    kinds = [type(value) for value in (verdict.correct, verdict.format_ok, verdict.score)]
+    assert kinds == [bool, bool, float]
+    assert Verdict(True, score=2).score == 2 and Verdict(True, score=torch.tensor(2.0)).score == 2
+    assert hash(Problem("a", "1", "2", np.int64(3), {"x": []})) == hash(Problem("a", "1", "2", 3))
+
+
+def one_word(self, problem, *completion, **more):
+    return "word"
+
+
+def test_what_a_task_may_have(little_policy, little):
+    whole = type("Whole", (Task,), {"label": one_word, "stop": ["\n"]})()
+    whole.held_out = lambda n, levels=None: tuple(Task().sample(1, n))
+    config = RunConfig(method="reinforce", **little | {"every": 1})
+    row = {"pass@1": np.float32(1.0)}
+    trainer = Trainer(config, little_policy(), task=whole, evaluate=lambda trainer: row)
+    assert trainer.train_one()["heldout"] == 1.0
+    bare = type("Bare", (Task,), {"label": None, "held_out": None})()
+    assert evaluate(little_policy(), bare, 2, 2, max_new_tokens=4)["samples"] == 2
