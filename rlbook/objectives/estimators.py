@@ -8,8 +8,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -44,6 +45,7 @@ def needs(
     naming `values` brings a critic, `greedy_rewards` one more completion per prompt.
     A function without a declaration is called with rewards and groups.
     """
+    check_names("needs", inputs)
 
     def declare(estimator: Declared) -> Declared:
         estimator.needs = Needs(inputs, optional, token_rewards)  # type: ignore[attr-defined]
@@ -57,6 +59,7 @@ def remembers(*names: str) -> Callable[[type], type]:
 
     Gives it `state_dict()` and `load_state_dict(state)`; the values must be numbers or text.
     """
+    check_names("remembers", names)
 
     def declare(estimator: type) -> type:
         def state_dict(self: Any) -> dict[str, Any]:
@@ -76,6 +79,16 @@ def remembers(*names: str) -> Callable[[type], type]:
         return estimator
 
     return declare
+
+
+def check_names(decorator: str, names: tuple[object, ...]) -> None:
+    """Require names, and not what is decorated: the parentheses were left out then."""
+    for one in names:
+        if not isinstance(one, str):
+            raise ValueError(
+                f'@{decorator} takes names and got {describe(one)}: write @{decorator}("…", "…") '
+                "above it"
+            )
 
 
 class BoundEstimator(partial[Tensor]):
@@ -137,8 +150,20 @@ def estimate(estimator: Estimator, **inputs: Any) -> tuple[Tensor, Tensor | None
     else:
         wanted = (*declared.inputs, *declared.optional)
         result = estimator(**{name: given[name] for name in wanted if name in given})
-    advantages, returns = result if isinstance(result, tuple) else (result, None)
-    return cast(Tensor, advantages), returns
+    parts = result if isinstance(result, tuple) else (result,)
+    advantages, returns = parts if len(parts) == 2 else (result, None)
+    if not is_numbers(advantages) or not (returns is None or is_numbers(returns)):
+        kinds = (str(x.dtype) if isinstance(x, Tensor) else type(x).__name__ for x in parts)
+        raise ValueError(
+            f"advantage {describe(estimator)} returned {' and '.join(kinds) or 'nothing'}: return "
+            "a tensor of numbers, (N,) or (N, T), or a pair of them, (advantages, returns)"
+        )
+    return advantages, returns
+
+
+def is_numbers(given: object) -> bool:
+    """Whether it is a tensor of numbers."""
+    return isinstance(given, Tensor) and given.dtype != torch.bool
 
 
 def estimator_state(estimator: Estimator) -> dict[str, Any]:

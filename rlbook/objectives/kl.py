@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxtyping import Float
+from pydantic import FiniteFloat
 from torch import Tensor
 
 from rlbook.objectives.options import Choice
@@ -31,7 +32,7 @@ class KLPenalty(Choice):
     """
 
     kind: Kind = "k1"
-    beta: float = 0.01
+    beta: FiniteFloat = 0.01
     where: Literal["loss", "reward"] = "loss"
     gradient: Gradient = "k2"
     cap: float | None = None

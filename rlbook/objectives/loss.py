@@ -74,7 +74,7 @@ def policy_loss(
     if method.kl is not None and method.kl.where == "loss":
         token_loss = token_loss + kl_term(method.kl, logp, logp_ref, tokens)
     if method.entropy_bonus and entropy is not None:
-        token_loss = token_loss - method.entropy_bonus * zero_masked(mask, entropy)[0]
+        token_loss = with_entropy_bonus(token_loss, entropy, mask, method.entropy_bonus)
     if method.likelihood and imitated is not None:
         token_loss = token_loss - method.likelihood * zero_masked(mask, imitated)[0] * logp
     loss = aggregate(token_loss, mask, method.aggregation, groups, method.constant, totals)
@@ -89,6 +89,16 @@ def imitation_weights(right: Bool[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> F
     """
     chosen = mask & right[:, None]
     return chosen * (mask.sum() / chosen.sum().clamp(min=1))
+
+
+def with_entropy_bonus(
+    token_loss: Float[Tensor, "N T"],
+    entropy: Float[Tensor, "N T"],
+    mask: Bool[Tensor, "N T"],
+    bonus: float,
+) -> Float[Tensor, "N T"]:
+    """The loss of each token less `bonus` times the entropy of its distribution."""
+    return token_loss - bonus * zero_masked(mask, entropy)[0]
 
 
 def check_ready(

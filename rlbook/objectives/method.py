@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from pydantic import InstanceOf
+from pydantic import FiniteFloat, InstanceOf
 
 from rlbook.importing import check_call
 from rlbook.objectives.aggregation import AGGREGATIONS, Aggregation
 from rlbook.objectives.estimators import UNDECLARED, bound, describe, needs_of
 from rlbook.objectives.kl import KLPenalty
-from rlbook.objectives.options import checked, meant
+from rlbook.objectives.options import checked, meant, no_such, told_its_names
 from rlbook.objectives.prompts import Filter
 from rlbook.objectives.ratios import Ratio, SamplerCorrection
 from rlbook.objectives.selection import Selection
@@ -41,19 +41,8 @@ REQUIREMENTS = {
     "shaping": "shaped rewards",
 }
 
-ELSEWHERE = {  # what users of other trainers call an option of a method's parts
-    "kl.beta": "beta kl_coef kl_loss_coef init_kl_coef",
-    "trust_region.low": "epsilon clip_ratio clip_ratio_low eps_clip eps_clip_low cliprange",
-    "trust_region.high": "epsilon_high clip_ratio_high eps_clip_high",
-}
 
-
-def meant_elsewhere(name: str) -> str:
-    """The option that another trainer's name stands for, as a question."""
-    ours = [option for option, theirs in ELSEWHERE.items() if name.lower() in theirs.split()]
-    return f" (did you mean {ours[0]}?)" if ours else ""
-
-
+@told_its_names
 @dataclass(frozen=True)
 class Method:
     """One row of the table.
@@ -82,15 +71,15 @@ class Method:
     ratio: Ratio = "none"
     trust_region: Region = field(default_factory=NoTrustRegion)
     aggregation: Aggregation = "sequence_sum"
-    constant: float | None = None
+    constant: FiniteFloat | None = None
     kl: InstanceOf[KLPenalty] | None = None
     old_logprobs: Literal["recomputed", "sampler"] = "sampler"
     sampler_correction: InstanceOf[SamplerCorrection] | None = None
     selection: Selection | None = None
-    entropy_bonus: float = 0.0
-    likelihood: float = 0.0
-    reward_values: tuple[float, float] = (0.0, 1.0)
-    format_bonus: float = 0.0
+    entropy_bonus: FiniteFloat = 0.0
+    likelihood: FiniteFloat = 0.0
+    reward_values: tuple[FiniteFloat, FiniteFloat] = (0.0, 1.0)
+    format_bonus: FiniteFloat = 0.0
     reward_shaping: Literal["none", "overlong", "overlong_filter"] = "none"
     overlong_cache: int | None = None
     prompt_filter: Filter | None = None
@@ -205,8 +194,7 @@ class Method:
         known = [f.name for f in fields(cls)]
         for key in given:
             if key not in known:
-                near = meant(key, known) or meant_elsewhere(key)
-                raise ValueError(f"a method has no {key!r}{near}: it has {', '.join(known)}")
+                raise ValueError(no_such("a method", key, known))
         if given.keys() != set(known):  # not all fields: changes to a row
             given = changed_row(given)
         return cls(**fitted(given))
@@ -219,8 +207,9 @@ ROWS: ChainMap[str, Method] = ChainMap()
 def fitted(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a method with their specs read and their types checked."""
     values = {name: read(name, value) for name, value in given.items()}
-    if values.get("trust_region", ...) is None:
-        values["trust_region"] = NoTrustRegion()
+    for name, none in (("trust_region", NoTrustRegion()), ("ratio", "none")):
+        if values.get(name, ...) is None:
+            values[name] = none
     return checked(Method, values)
 
 

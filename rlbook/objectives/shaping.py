@@ -8,7 +8,7 @@ from rlbook.objectives.advantages import at_last_token
 from rlbook.objectives.kl import KLPenalty, kl_estimate
 from rlbook.objectives.shapes import check_tokens, zero_masked
 
-__all__ = ["overlong_penalty", "token_rewards"]
+__all__ = ["overlong_penalty", "token_rewards"]  # and `overlong_filter`, for the trainer
 
 
 def overlong_penalty(
@@ -26,6 +26,14 @@ def overlong_penalty(
     excess = (lengths - (max_length - cache)).clamp(min=0)
     penalty = -excess.to(torch.get_default_dtype()) / cache
     return penalty if floor is None else penalty.clamp(min=floor)
+
+
+def overlong_filter(mask: Bool[Tensor, "N T"], finished: Bool[Tensor, " N"]) -> Bool[Tensor, "N T"]:
+    """The tokens to train without those of truncated completions, which count in baselines alone.
+
+    Source: DAPO, arXiv:2503.14476, §3.4. Chapter 08.
+    """
+    return mask & finished[:, None]
 
 
 def token_rewards(

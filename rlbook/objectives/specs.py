@@ -18,7 +18,7 @@ from rlbook.objectives import advantages, selection, soft_regions, trust_regions
 from rlbook.objectives.aggregation import AGGREGATIONS
 from rlbook.objectives.estimators import BoundEstimator
 from rlbook.objectives.kl import KLPenalty
-from rlbook.objectives.options import checked, meant, option_names
+from rlbook.objectives.options import checked, meant, option_names, told_its_names
 from rlbook.objectives.prompts import PromptFilter
 from rlbook.objectives.ratios import RATIOS, SamplerCorrection
 
@@ -52,6 +52,12 @@ SETTINGS: Mapping[str, type] = {
     "kl": KLPenalty,
     "sampler_correction": SamplerCorrection,
 }
+
+
+for known in (*KNOWN.values(), SETTINGS):  # all of them say so where an option is none of theirs
+    for choice in known.values():
+        if isinstance(choice, type) and is_dataclass(choice):
+            told_its_names(choice)
 
 
 def write(column: str, value: Any) -> Any:
@@ -102,9 +108,17 @@ def read(column: str, spec: Any) -> Any:
 def as_spec_would(column: str, choice: Any) -> Any:
     """An object in a column of a method, its fields checked and converted as those of a spec.
 
-    Raises `ValueError` for a field that does not fit, and for a class where an object is wanted.
+    Raises `ValueError` for a field that does not fit, for a class where an object is wanted, and
+    for what is neither.
     """
-    if column not in (*KNOWN, *SETTINGS) or column == "advantage":
+    if column not in (*KNOWN, *SETTINGS):
+        return choice
+    if column in KNOWN and not (choice is None or callable(choice) or hasattr(choice, "weigh")):
+        known = (f"{k}(…)" if is_dataclass(v) else repr(k) for k, v in KNOWN[column].items())
+        raise ValueError(
+            f"{column} is {choice!r:.60}: choose from {', '.join(known)}, or give code of your own"
+        )
+    if column == "advantage":
         return choice
     if isinstance(choice, type):
         name = choice.__name__

@@ -8,12 +8,12 @@ from typing import Any
 from rlbook.objectives.aggregation import AGGREGATIONS
 from rlbook.objectives.estimators import describe
 from rlbook.objectives.kl import kl_loss
-from rlbook.objectives.loss import imitation_weights
+from rlbook.objectives.loss import imitation_weights, with_entropy_bonus
 from rlbook.objectives.method import Method
 from rlbook.objectives.methods import METHODS
 from rlbook.objectives.prompts import Filter, PromptFilter
 from rlbook.objectives.ratios import sequence_ratio, token_ratio
-from rlbook.objectives.shaping import overlong_penalty, token_rewards
+from rlbook.objectives.shaping import overlong_filter, overlong_penalty, token_rewards
 from rlbook.objectives.trust_regions import NoTrustRegion
 
 __all__ = ["method_source", "method_table", "method_table_markdown", "method_text"]
@@ -81,13 +81,13 @@ def method_text(method: str | Method) -> str:
 def method_source(method: str | Method) -> str:
     """The code behind one method's choices, in the order of a step: `rlbook methods NAME --source`.
 
-    Plain columns, such as an entropy bonus, have no code of their own.
+    Plain numbers, such as those of the rewards, have no code of their own.
     """
     m = Method.from_dict(method)
     ratio = {"none": None, "token": token_ratio}.get(str(m.ratio), sequence_ratio)
-    overlong = m.reward_shaping == "overlong"
+    shaping = {"overlong": overlong_penalty, "overlong_filter": overlong_filter}
     chosen: dict[str, Any] = {
-        "shaping": overlong_penalty if overlong else None,
+        "shaping": shaping.get(m.reward_shaping),
         "prompts": m.prompt_filter,
         "old log-probs": m.sampler_correction,
         "KL in the reward": token_rewards if m.kl and m.kl.where == "reward" else None,
@@ -96,6 +96,7 @@ def method_source(method: str | Method) -> str:
         "ratio": ratio if isinstance(m.ratio, str) else m.ratio,
         "trust region": m.trust_region,
         "KL in the loss": kl_loss if m.kl and m.kl.where == "loss" else None,
+        "entropy bonus": with_entropy_bonus if m.entropy_bonus else None,
         "likelihood": imitation_weights if m.likelihood else None,
         "aggregation": AGGREGATIONS.get(str(m.aggregation), m.aggregation),
     }

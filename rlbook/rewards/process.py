@@ -211,16 +211,17 @@ class VineCredit:
         """Share of right ones among `k` answers that go on from each (prompt, prefix)."""
         if not places:
             return {}
-        shortest = min(len(prefix) for _, prefix in places)
+        room = max(1, self.limit - min(len(prefix) for _, prefix in places))
         asked = [[*prompt, *prefix] for prompt, prefix in places]
         written = self.engine.generate(
             asked,
             n=self.k,
-            max_new_tokens=max(1, self.limit - shortest),
+            max_new_tokens=room,
             temperature=self.temperature,
             seed=seed,
         )
-        answers = checked_completions(written, len(asked), self.k, type(self.engine).__name__)
+        engine = type(self.engine).__name__
+        answers = checked_completions(written, len(asked), self.k, engine, room)
         values = {}
         for i, (place, problem) in enumerate(places.items()):
             prefix, right = place[1], 0

@@ -172,7 +172,7 @@ def collate(rollouts: Sequence[Rollout], pad_id: int = 0) -> SampledBatch:
     greedy = [r.greedy_reward for r in rollouts]
     for row, r in enumerate(rollouts):
         start, stop = len(r.prompt_ids), len(r.prompt_ids) + r.length
-        ids[row, :stop] = torch.tensor(r.prompt_ids + r.token_ids)
+        ids[row, :stop] = torch.tensor([*r.prompt_ids, *r.token_ids])
         mask[row, start:stop] = ~torch.tensor(r.forced) if r.forced else True
         logps[row, start:stop] = torch.tensor(r.logps)
         versions[row, start:stop] = torch.tensor(r.versions)

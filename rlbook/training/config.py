@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from rlbook.objectives import METHODS, Method
-from rlbook.objectives.method import ELSEWHERE as METHOD_ELSEWHERE
+from rlbook.objectives.options import ELSEWHERE as METHOD_ELSEWHERE
 from rlbook.tasks.mixture import mixture_name
 from rlbook.training.sinks import SinkName
 from rlbook.verbs import read_settings

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlbook.grouping import group_by
+from rlbook.importing import call_with_list
 from rlbook.objectives import Method, PromptFilter
 from rlbook.objectives.estimators import describe
 from rlbook.training.batch import Rollout
-from rlbook.training.rewards import Reward, VerifierReward, reward_name
+from rlbook.training.rewards import Reward, VerifierReward, reward_name, unboxed
 
 __all__ = ["select_groups"]
 
@@ -20,14 +21,16 @@ def select_groups(rollouts: Sequence[Rollout], method: Method) -> list[Rollout]:
     """
     if method.prompt_filter is None:
         return list(rollouts)
-    passed = {}
+    passed, what = {}, f"prompt filter {describe(method.prompt_filter)}"
+    mend = "it is called with those of a group, return any(… for r in rollouts), True or False"
     for group, members in group_by(rollouts, lambda r: r.group).items():
-        said = passed[group] = method.prompt_filter(members)
-        if said not in (True, False):
+        said = unboxed(call_with_list(what, method.prompt_filter, members, mend))
+        if not isinstance(said, bool):
             raise ValueError(
-                f"prompt filter {describe(method.prompt_filter)} returned {said!r:.60} for the "
-                f"answers to {members[0].problem.id}: return True for a group to learn from"
+                f"{what} returned {said!r:.60} for the answers to {members[0].problem.id}: return "
+                "True for a group to learn from, else False"
             )
+        passed[group] = said
     return [r for r in rollouts if passed[r.group]]
 
 

@@ -4,13 +4,16 @@ import math
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rlbook.objectives import Selection, estimate, imitation_weights, token_rewards
 from rlbook.objectives.shapes import expand_to_tokens
+from rlbook.objectives.shaping import overlong_filter
 from rlbook.policy import logprobs, token_stats, topk_logprobs
 from rlbook.policy.adapters import without_adapter
 from rlbook.training.batch import Rollout, SampledBatch, TrainBatch, collate
@@ -55,7 +58,9 @@ class BatchBuilder:
         `ValueError` if none is left.
         """
         rollouts = usable(rollouts)
-        batch, method = collate(rollouts).to(self.config.model.device), self.method
+        batch, method = collate(rollouts), self.method
+        check_vocabulary(batch, getattr(self.model, "config", None))
+        batch = batch.to(self.config.model.device)
         old = self.old_logprobs(batch, fresh)
         reference = self.reference_logprobs(batch)
         values = None
@@ -64,8 +69,8 @@ class BatchBuilder:
         parts = parts_of(rollouts) if "reward parts" in self.wanted else None
         advantages, returns = self.estimates(batch, old, reference, values, parts)
         correction, selection, mask = method.sampler_correction, method.selection, batch.mask
-        if method.reward_shaping == "overlong_filter":  # what was cut counts in baselines alone
-            mask = mask & batch.finished[:, None]
+        if method.reward_shaping == "overlong_filter":
+            mask = overlong_filter(mask, batch.finished)
         return batch.prepared(
             logp_old=old,
             logp_ref=reference,
@@ -208,5 +213,20 @@ def usable(rollouts: Sequence[Rollout]) -> list[Rollout]:
             stacklevel=2,
         )
     if not finite:
-        raise ValueError(f"no rollout has a finite reward (of {len(rollouts)})")
+        parts = [part for r in rollouts for part in (r.rewards | r.token_rewards).items()]
+        odd = dict.fromkeys(name for name, values in parts if not np.isfinite(values).all())
+        raise ValueError(
+            f"no rollout has a finite reward (of {len(rollouts)}): it is nan or inf in "
+            f"{', '.join(map(repr, odd))}; let the reward give numbers there"
+        )
     return finite
+
+
+def check_vocabulary(batch: SampledBatch, config: Any) -> None:
+    """Require tokens that a model with this configuration has, where it says how many."""
+    size, largest = getattr(config, "vocab_size", None), int(batch.ids.max())
+    if size is not None and largest >= size:
+        raise ValueError(
+            f"token id {largest} is beyond the model's vocabulary of {size}: let the engine sample "
+            "with the policy's tokenizer"
+        )

@@ -1,13 +1,13 @@
 """What an answer is worth: functions of rollouts, each giving parts of the reward by name."""
 
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 
-from rlbook.importing import import_name
+from rlbook.importing import call_with_list, import_name
 from rlbook.objectives import Method, overlong_penalty
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig
@@ -101,15 +101,14 @@ class RewardByTask:
         for source in dict.fromkeys(sources):
             places = [place for place, one in enumerate(sources) if one == source]
             reward = self.of.get(source, self.usual)
-            parts = reward([rollouts[place] for place in places])
-            for part, given in parts.items():
-                if len(given) != len(places) or any(isinstance(v, Sequence) for v in given):
-                    raise ValueError(
-                        f"reward {reward_name(reward)}: part {part!r} of a mixture is not one "
-                        "number per rollout"
-                    )
+            for part, given in parts_given(reward, [rollouts[place] for place in places]).items():
                 for place, value in zip(places, given, strict=True):
-                    values[place] += float(cast(float, value))
+                    if isinstance(value, list):
+                        raise ValueError(
+                            f"reward {reward_name(reward)}: part {part!r} of a mixture is not one "
+                            "number per rollout"
+                        )
+                    values[place] += value
         return {"answer": values}
 
 
@@ -154,56 +153,83 @@ def give_rewards(rollouts: Sequence[Rollout], rewards: Sequence[Reward]) -> None
     """
     for rollout in rollouts:
         rollout.rewards, rollout.token_rewards = {}, {}
+    given_by: dict[str, str] = {}
     for reward in rewards:
-        source = reward_name(reward)
-        try:
-            parts = reward(rollouts)
-        except Exception as error:
-            if isinstance(error, AttributeError) and error.obj is rollouts:
+        for part, values in parts_given(reward, rollouts).items():
+            if first := given_by.get(part):
                 raise ValueError(
-                    f"reward {source} takes the list of rollouts for one ({error}): it is called "
-                    "with all of them, return {part: [value for r in rollouts]}"
-                ) from error
-            *_, (file, line, *_) = traceback.extract_tb(error.__traceback__)
-            raise ValueError(
-                f"reward {source} raised {type(error).__name__}: {error} ({file}, line {line})"
-            ) from error
-        if not isinstance(parts, Mapping):
-            raise ValueError(
-                f"reward {source} returned {parts!r}: return {{part: one value per rollout}}, "
-                'such as {"brevity": [-0.01 * r.length for r in rollouts]}'
-            )
-        for name, values in parts.items():
-            _give(rollouts, name, values, source)
+                    f"two rewards give a part {part!r}: rename the one of {first}, as "
+                    f"{reward_name(reward)} has it too"
+                )
+            given_by[part] = reward_name(reward)
+            for rollout, value in zip(rollouts, values, strict=True):
+                if isinstance(value, list):
+                    rollout.token_rewards[part] = value
+                else:
+                    rollout.rewards[part] = value
+
+
+def parts_given(
+    reward: Reward, rollouts: Sequence[Rollout]
+) -> dict[str, list[float | list[float]]]:
+    """The parts of one reward: for each rollout a number, or a list of one per token.
+
+    Raises `ValueError` naming the reward, and what of it is none.
+    """
+    source = f"reward {reward_name(reward)}"
+    mend = "it is called with all of them, return {part: [value for r in rollouts]}"
+    parts = call_with_list(source, reward, rollouts, mend)
+    if not isinstance(parts, Mapping) or (rollouts and not parts):
+        raise ValueError(
+            f"{source} returned {parts!r:.60}: return {{part: one value per rollout}}, "
+            'such as {"brevity": [-0.01 * r.length for r in rollouts]}'
+        )
+    return {name: part_of(f"{source}: part {name!r}", v, rollouts) for name, v in parts.items()}
+
+
+def part_of(what: str, values: Any, rollouts: Sequence[Rollout]) -> list[float | list[float]]:
+    """One part of a reward, checked and as Python's own numbers."""
+    listed = hasattr(values, "__len__") and getattr(values, "ndim", 1) > 0
+    if not listed or isinstance(values, str | Mapping | Set):
+        raise ValueError(
+            f"{what} has {values!r:.60} as its values for {len(rollouts)} rollouts: give a list, "
+            "one value for each, in their order"
+        )
+    if len(values) != len(rollouts):
+        raise ValueError(f"{what} has {len(values)} values for {len(rollouts)} rollouts")
+    return [
+        value_of(what, value, f"rollout {number}, of {rollout.problem.id}", rollout.length)
+        for number, (rollout, value) in enumerate(zip(rollouts, values, strict=True))
+    ]
+
+
+def value_of(what: str, value: Any, whose: str, length: int) -> float | list[float]:
+    """What a part of a reward gives a rollout: a number, or one for each of its tokens."""
+    value = unboxed(value)
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return number(what, value, whose, "rollout")
+    if len(value) != length:
+        raise ValueError(f"{what} has {len(value)} values for a completion of {length} tokens")
+    return [number(what, unboxed(v), f"a token of {whose}", "token") for v in value]
+
+
+def number(what: str, value: Any, whose: str, each: str) -> float:
+    """The value as a number; `ValueError` where it is none."""
+    if not hasattr(value, "__float__"):
+        raise ValueError(
+            f"{what} is {value!r:.60} for {whose}: give every {each} a number, 0.0 where there is "
+            "nothing"
+        )
+    return float(value)
+
+
+def unboxed(value: Any) -> Any:
+    """What a tensor or an array holds, as Python has it: one number, or a list of them."""
+    if not hasattr(value, "tolist"):
+        return value
+    return value.item() if prod(getattr(value, "shape", (0,))) == 1 else value.tolist()
 
 
 def reward_name(reward: Reward) -> str:
     """What messages call a reward: the name of the function or of its class."""
     return getattr(reward, "__name__", type(reward).__name__)
-
-
-def _give(rollouts: Sequence[Rollout], name: str, values: Any, source: str) -> None:
-    if rollouts and name in rollouts[0].rewards | rollouts[0].token_rewards:
-        raise ValueError(f"two rewards give a part {name!r}: rename the one of {source}")
-    if not hasattr(values, "__len__") or len(values) != len(rollouts):
-        count = len(values) if hasattr(values, "__len__") else f"{values!r} as its"
-        raise ValueError(
-            f"reward {source}: part {name!r} has {count} values for {len(rollouts)} rollouts"
-        )
-    for number, (rollout, value) in enumerate(zip(rollouts, values, strict=True)):
-        if value is None:
-            raise ValueError(
-                f"reward {source}: part {name!r} is None for rollout {number}, of "
-                f"{rollout.problem.id}: give every rollout a number, 0.0 where there is nothing"
-            )
-        if isinstance(value, str):
-            raise ValueError(f"reward {source}: part {name!r} is {value!r}: give a number")
-        if not isinstance(value, Sequence):
-            rollout.rewards[name] = float(value)
-        elif len(value) == rollout.length:
-            rollout.token_rewards[name] = [float(v) for v in value]
-        else:
-            raise ValueError(
-                f"reward {source}: part {name!r} has {len(value)} values for a completion of "
-                f"{rollout.length} tokens"
-            )

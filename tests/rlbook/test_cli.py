@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -157,6 +158,9 @@ def test_the_code_of_a_row_stands_in_the_order_of_a_step(capsys):
     at = [re.search(rf"^(def|class) {name}\b", code, re.M).start() for name in order]
     assert at == sorted(at)
     assert all("# aggregation: " in method_source(name) for name in [*METHODS, *FIELD])
+    changed = replace(METHODS["dapo"], reward_shaping="overlong_filter", entropy_bonus=0.01)
+    code = method_source(changed)
+    assert "def overlong_filter" in code and "def with_entropy_bonus" in code
 
 
 def test_errors_name_the_thing(tmp_path, capsys):

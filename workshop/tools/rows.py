@@ -12,6 +12,7 @@ import nbformat
 from rlbook.interop import PEERS, translate
 from rlbook.objectives import FIELD, METHODS, Method
 from rlbook.objectives.field_rows import NEW
+from rlbook.paths import ROOT
 from workshop.shared.evidence import load_results
 from workshop.shared.ladder_arms import BESIDE, rungs
 from workshop.tools.runner import chapters
@@ -130,9 +131,17 @@ def missing(method: Method) -> list[str]:
     if name not in NOT_ALONE.keys() | {row.name for row in on_some_rung()}:
         lacks.append("a rung of the ladder with its runs (`BESIDE`), or a reason: `NOT_ALONE`")
     if name in NEW:
+        if not golden(name):
+            lacks.append("golden values: a test in `tests/rlbook/objectives` that names it")
         unsaid = [to for to in PEERS if not same_gradient(method, to)]
         lacks += [f"a loss in the settings of {to}, or its place in `WITHOUT`" for to in unsaid]
     return lacks
+
+
+def golden(row: str) -> bool:
+    """Whether a test of the mathematics names the row."""
+    tests = (ROOT / "tests/rlbook/objectives").glob("test_*.py")
+    return any(f'"{row}"' in path.read_text(encoding="utf-8") for path in tests)
 
 
 def on_some_rung() -> Iterator[Method]:

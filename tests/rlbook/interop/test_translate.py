@@ -93,6 +93,7 @@ def test_a_kl_term_is_lost_where_the_average_is_folded():
 @pytest.mark.parametrize("name", METHODS | FIELD)
 def test_a_folded_average_has_the_rows_gradient(name, base):
     bare = {"kl": None, "selection": None, "sampler_correction": None, "likelihood": 0.0}
+    bare |= {"entropy_bonus": 0.0}
     row = replace((METHODS | FIELD)[name], **bare).resolved(3)
     draw = torch.Generator().manual_seed(0)
     old, logp = (-torch.rand(4, 3, generator=draw, dtype=torch.float64) - 0.1 for _ in range(2))

@@ -192,7 +192,7 @@ GIVEN = {
     },
     "trust_region WeightClip is missing 'max'": {"trust_region": "WeightClip"},
     "advantage must be a name": {"advantage": {"type": 3}},
-    "advantage: input should be callable, got 3": {"advantage": 3},
+    "advantage is 3: choose from 'no_baseline', .*or give code of your own": {"advantage": 3},
     "no module 'nowhere'": {"advantage": "nowhere:advantage"},
     "has no 'nothing'": {"advantage": "math:nothing"},
     "math:pi' is a float, not a function": {"advantage": "math:pi"},
@@ -207,6 +207,14 @@ GIVEN = {
     "kl.kind: .*'k2' or 'k3', got 'k4'": {"kl": {"kind": "k4"}},
     "beta must be ≥ 0": {"kl": {"beta": -1}},
     "kl: .* instance of KLPenalty, got 0.1": {"kl": 0.1},
+    "kl.beta: input should be a valid number, None is not allowed": {"kl": {"beta": None}},
+    "kl: null means none, method.kl=null": {"kl": "none"},
+    "trust_region RatioClip has no 'epsilon' .did you mean low": {"trust_region": {"epsilon": 0.2}},
+    "trust_region.high: input should be a finite number, got nan": {
+        "trust_region": {"high": math.nan}
+    },
+    "entropy_bonus: input should be a finite number, got nan": {"entropy_bonus": math.nan},
+    "constant: input should be a finite number, got inf": {"constant": math.inf},
     "constant: .* valid number.*'limit'": {"constant": "limit"},
     "constant divides the loss": {"constant": 0},
     "overlong_cache counts tokens": {"overlong_cache": 0},

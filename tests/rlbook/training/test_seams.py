@@ -20,6 +20,7 @@ from rlbook.training import (
     give_rewards,
     load_config,
 )
+from rlbook.training.engine import checked_completions
 from rlbook.training.rewards import get_reward, rewards_of
 
 MODULE = """
@@ -240,6 +241,14 @@ def test_what_an_engine_loses_or_spoils_is_named(spoil, message, little_policy, 
     trainer = Trainer(config, little_policy(), task=parity, engine=Spoiled(spoil))
     with pytest.raises(ValueError, match=message):
         trainer.collect()
+
+
+def test_an_answer_beyond_the_limit_is_named_where_the_limit_is_known():
+    given = Parrot().generate([[1]], n=2, max_new_tokens=3, temperature=1, seed=0)
+    assert checked_completions(given, 1, 2, "Parrot", max_new_tokens=3) == given
+    message = "Parrot, completion 1 of 2: 3 tokens, and max_new_tokens=2: end it there"
+    with pytest.raises(ValueError, match=message):
+        checked_completions(given, 1, 2, "Parrot", max_new_tokens=2)
 
 
 def half_of_the_reward(rewards, groups):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from rlbook.objectives import (
     TopEntropy,
     Weights,
     needs,
+    remembers,
 )
 from rlbook.policy import Completion, load_tokenizer
 from rlbook.tasks import Message, Problem, Reply, Session, SumsTask, Verdict
@@ -166,6 +168,56 @@ def engine(generate):
     return lambda: {"engine": type("Mine", (Engine,), {"generate": generate})()}
 
 
+def saying(token_ids=(5, 2), logps=(-1.0, -1.0), **others):
+    """An engine of such completions."""
+    whole = partial(Completion, token_ids, logps, "stop", **others)
+    return engine(lambda self, prompts, *, n, max_new_tokens, temperature, seed: [
+        whole() for _ in prompts for _ in range(n)
+    ])  # fmt: skip
+
+
+async def later(self, prompts, *, n, max_new_tokens, temperature, seed):
+    return []
+
+
+def one_by_one(self, prompts, *, n, max_new_tokens, temperature, seed):
+    yield from Engine().generate(prompts, n=n, max_new_tokens=8, temperature=1, seed=0)
+
+
+def nothing(self, prompts, *, n, max_new_tokens, temperature, seed):
+    pass
+
+
+def paying(value, method="reinforce"):
+    """A reward with a part "a": a value of each rollout."""
+
+    def paid(rollouts):
+        return {"a": [value(r) for r in rollouts]}
+
+    return lambda: {"reward": paid, "method": method}
+
+
+def part(values, name="a", method="reinforce"):
+    """A reward with one part, of all rollouts."""
+
+    def paid(rollouts):
+        return {name: values(rollouts)}
+
+    return lambda: {"reward": paid, "method": method}
+
+
+def own(**column):
+    """A row with a function that a file could name: `mine`, at the top of this module."""
+
+    def make():
+        (mine,) = column.values()
+        mine.__name__ = mine.__qualname__ = "mine"
+        globals()["mine"] = mine
+        return row(**column)()
+
+    return make
+
+
 @dataclass(frozen=True)
 class Push:
     width: float = 1.0
@@ -205,6 +257,10 @@ def silent(rollouts):
 
 def measure(trainer):
     return 0.5
+
+
+def of_one(rollout):
+    return rollout.correct
 
 
 def pay_one(rollout):
@@ -374,6 +430,55 @@ WRONG = {
         r"pay_one takes the list of rollouts for one .*return \{part: \[value for r in roll",
     ),
     "a bare number": (given(reward=lambda r: 1.0), r"reward <lambda> returned 1.0: return \{part"),
+    "values by rollout": (
+        part(lambda rollouts: {i: 1.0 for i in range(len(rollouts))}),
+        r"reward paid: part 'a' has \{0: 1.0.* for 16 rollouts: give a list, one value for each",
+    ),
+    "values in a set": (
+        part(lambda rs: {*range(len(rs))}),
+        r"part 'a' has \{0, 1.*: give a list, one",
+    ),
+    "one tensor of a number": (
+        part(lambda rs: torch.tensor(1.0)),
+        "part 'a' has tensor.*give a list",
+    ),
+    "values that come one by one": (
+        part(lambda rs: (1.0 for _ in rs)),
+        "part 'a' has <gen.*give a l",
+    ),
+    "no part": (
+        given(reward=lambda rollouts: {}),
+        r"reward <lambda> returned {}: return {part: one v",
+    ),
+    "a dictionary for a rollout": (
+        paying(lambda r: {"x": 1.0}),
+        "reward paid: part 'a' is {'x': 1.0} for rollout 0, of .*: give every rollout a number",
+    ),
+    "a complex number": (
+        paying(lambda r: 1j),
+        "part 'a' is 1j for rollout 0, of .*: give every roll",
+    ),
+    "a number of text": (
+        paying(lambda r: "1"),
+        "part 'a' is '1' for rollout 0, of .*: give every ro",
+    ),
+    "no number for a token": (
+        paying(lambda r: [None] * r.length),
+        "part 'a' is None for a token of rollout 0, of .*: give every token a number",
+    ),
+    "text for a token": (paying(lambda r: "x" * r.length), "part 'a' is 'x+' for rollout 0"),
+    "too wide a tensor": (
+        part(lambda rollouts: torch.ones(len(rollouts), 13)),
+        r"part 'a' has 13 values for a completion of \d+ tokens",
+    ),
+    "a part that the method has": (
+        part(lambda rollouts: [1.0] * len(rollouts), "overlong", "dapo"),
+        "two rewards give a part 'overlong': rename the one of paid, as OverlongPenalty has it too",
+    ),
+    "rewards that are all nan": (
+        paying(lambda r: nan),
+        r"no rollout has a finite reward \(of 16\): it is nan or inf in 'a'; let the reward give",
+    ),
     # columns of a method
     "a region of text": (lambda: RatioClip("wide"), "RatioClip.low: input should be a valid numb"),
     "a flag for a bound": (lambda: SoftGate(tau_low=True), "SoftGate.tau_low: .* got True"),
@@ -429,6 +534,117 @@ WRONG = {
     "a selection that is no object": (row(selection=lambda *_: 1), "selection: .* of Selection"),
     "all of the tokens twice": (lambda: TopEntropy(2.0), "share is a part of all tokens"),
     "a share of text": (lambda: TopEntropy("half"), "TopEntropy.share: .* valid number"),
+    "an advantage of a list": (
+        own(advantage=lambda rewards, groups: rewards.tolist()),
+        r"advantage mine returned list: return a tensor of numbers, \(N,\) or \(N, T\), or a pair",
+    ),
+    "an advantage of an array": (
+        own(advantage=lambda r, g: r.numpy()),
+        "mine returned ndarray: return a t",
+    ),
+    "an advantage of nothing": (
+        own(advantage=lambda r, g: None),
+        "mine returned NoneType: return a tens",
+    ),
+    "an advantage of three": (
+        own(advantage=lambda rewards, groups: (rewards, rewards, rewards)),
+        r"advantage mine returned torch.float32 and .* and .*: return .*\(advantages, returns\)",
+    ),
+    "an advantage of flags": (
+        own(advantage=lambda r, g: r > 0),
+        "advantage mine returned torch.bool: ret",
+    ),
+    "a second of text": (
+        own(advantage=lambda r, g: (r, "x")),
+        "mine returned torch.float32 and str: retu",
+    ),
+    "no share": (
+        own(aggregation=lambda counts: None),
+        r"aggregation mine returned NoneType: return what of the loss each token has, a number "
+        r"above 0 or a tensor \(8, 1\) or \(8, \d+\) of them",
+    ),
+    "a share in words": (
+        own(aggregation=lambda counts: "mean"),
+        "aggregation mine returned str: return wh",
+    ),
+    "a share for each answer": (
+        own(aggregation=lambda counts: counts.lengths[:, 0]),
+        r"aggregation mine returned a tensor \(8,\): return what of the loss each token has",
+    ),
+    "a share below 0": (
+        own(aggregation=lambda c: -1),
+        "mine returned a share of -1: return .* above 0",
+    ),
+    "a share of 0": (
+        own(aggregation=lambda c: 0.0),
+        "mine returned a share of 0: return .* above 0 or a",
+    ),
+    "shares below 0": (
+        own(aggregation=lambda c: -1 / c.lengths),
+        "mine returned a share of -.*: return",
+    ),
+    "a share of nan": (
+        own(aggregation=lambda counts: nan),
+        "mine returned a share of nan: return what",
+    ),
+    "a bound of nan": (
+        lambda: RatioClip(nan, nan),
+        "RatioClip.low: input should be a finite number",
+    ),
+    "a bound of none": (
+        lambda: RatioClip(0.2, None),
+        "RatioClip.high: input should be a valid number, None is not allowed",
+    ),
+    "a β of none": (
+        lambda: KLPenalty("k3", None),
+        "KLPenalty.beta: .* number, None is not allowed",
+    ),
+    "a β of nan": (lambda: KLPenalty(beta=nan), "KLPenalty.beta: .* a finite number, got nan"),
+    "a bonus of nan": (row(entropy_bonus=nan), "entropy_bonus: .* a finite number, got nan"),
+    "rewards of nan": (
+        row(reward_values=(0, nan)),
+        r"reward_values: .* finite number, got \(0, nan",
+    ),
+    "an endless constant": (row(constant=inf), "constant: .* a finite number, got inf"),
+    "no aggregation": (row(aggregation=None), "aggregation: .*, None is not allowed"),
+    "no ratio": (row(ratio=None), 'RatioClip needs ratio="token" or "sequence"'),
+    "a region of a number": (
+        row(trust_region=0.2),
+        r"trust_region is 0.2: choose from NoTrustRegion\(…\), RatioClip\(…\), .*, or give code",
+    ),
+    "a list of regions": (
+        row(trust_region=[RatioClip()]),
+        r"trust_region is \[RatioClip.*choose from",
+    ),
+    "a selection of a number": (
+        row(selection=0.2),
+        r"selection is 0.2: choose from TopEntropy\(…\)",
+    ),
+    "a filter of a flag": (
+        row(prompt_filter=True),
+        "prompt_filter is True: choose from PromptFilter",
+    ),
+    "another trainer's ε": (
+        lambda: RatioClip(epsilon=0.2),
+        r"RatioClip has no 'epsilon' \(did you mean low\?\): it has low, high, dual",
+    ),
+    "a misspelt option": (
+        lambda: PromptFilter("correct", resampel=True),
+        r"PromptFilter has no 'resampel' \(did you mean 'resample'\?\): it has by, resample",
+    ),
+    "a misspelt change": (lambda: replace(RatioClip(), hihg=1), "RatioClip has no 'hihg' .*'high'"),
+    "a column of none": (
+        row(clip=0.2),
+        r"Method has no 'clip' \(did you mean trust_region.low\?\)",
+    ),
+    "needs of nothing": (
+        lambda: needs(first_two),
+        r'@needs takes names and got first_two: write @needs\("…", "…"\) above it',
+    ),
+    "a memory of nothing": (
+        lambda: remembers(Task),
+        "@remembers takes names and got Task: write @re",
+    ),
     "a correction of text": (lambda: SamplerCorrection("x"), "SamplerCorrection.cap: .* got 'x'"),
     "a correction at no level": (lambda: SamplerCorrection(2, level="word"), "n.level: .*'word'"),
     "a KL of text": (lambda: KLPenalty(beta="much"), "KLPenalty.beta: .* number.* got 'much'"),
@@ -444,7 +660,90 @@ WRONG = {
         row(prompt_filter=silent),
         "prompt filter silent returned None for the answers to .*: return True for a group",
     ),
-    # an engine: what it returns is in test_seams.py
+    "a filter of one rollout": (
+        row(prompt_filter=of_one),
+        "prompt filter of_one takes the list of rollouts for one .*'correct'.*: it is called with "
+        r"those of a group, return any\(… for r in rollouts\), True or False",
+    ),
+    "a filter that fails": (
+        own(prompt_filter=lambda rollouts: rollouts["correct"]),
+        "prompt filter mine raised TypeError: list indices .*test_wrong_objects.py, line",
+    ),
+    "a filter that counts": (
+        own(prompt_filter=lambda rollouts: sum(r.group == 0 for r in rollouts[:1])),
+        "prompt filter mine returned 1 for the answers to .*: return True for a group .* else F",
+    ),
+    "a filter of two flags": (
+        own(prompt_filter=lambda rollouts: torch.tensor([True, False])),
+        r"prompt filter mine returned \[True, False\] for the answers to .*: return True for a gr",
+    ),
+    # an engine: more of what it may lose is in test_seams.py
+    "an engine of nothing": (
+        engine(nothing),
+        "Mine gave None in place of a list of comp.*: generate",
+    ),
+    "an engine that waits": (
+        engine(later),
+        "Mine gave <coroutine.* a list of .*, without `async` or",
+    ),
+    "an engine that yields": (
+        engine(one_by_one),
+        "Mine gave <generator .*, without `async` or `yield",
+    ),
+    "token ids of floats": (
+        saying([5.0, 2.0]),
+        "Mine, completion 0 of 16: token_ids holds 5.0: give a list of ints ≥ 0",
+    ),
+    "token ids of text": (saying(["5", "2"]), "token_ids holds '5': give a list of ints ≥ 0"),
+    "token ids that are text": (saying("52"), "token_ids is '52': give a list of ints ≥ 0"),
+    "flags for token ids": (saying([True, False]), "token_ids holds True: give a list of ints"),
+    "a token id below 0": (saying([5, -2]), "token_ids holds -2: give a list of ints ≥ 0"),
+    "a token id of none": (
+        saying([5, 99999]),
+        r"token id 99999 is beyond the model's vocabulary of \d+: let the engine sample with",
+    ),
+    "a tensor of token ids": (
+        saying(torch.tensor([5, 2])),
+        r"token_ids is tensor\(\[5, 2\]\): give a",
+    ),
+    "an array of token ids": (
+        saying(np.array([5, 2])),
+        r"token_ids is array\(.*: give a list of ints",
+    ),
+    "no token ids": (saying(None), "token_ids is None: give a list of ints ≥ 0"),
+    "no log-probs": (
+        saying(logps=None),
+        "logps is None: give a list of numbers ≤ 0, log-probabili",
+    ),
+    "log-probs that are none": (
+        saying(logps=[None, None]),
+        "logps holds None: give a list of numb",
+    ),
+    "log-probs of text": (
+        saying(logps=["-1", "-1"]),
+        "logps holds '-1': give a list of numbers ≤ 0",
+    ),
+    "a tensor of log-probs": (
+        saying(logps=torch.tensor([-1.0, -1.0])),
+        "logps is tensor.*: give a li",
+    ),
+    "tensors of log-probs": (
+        saying(logps=[torch.tensor(-1.0)] * 2),
+        "logps holds tensor.*: give a li",
+    ),
+    "probabilities": (
+        saying(logps=[0.5, 0.37]),
+        r"Mine, completion 0 of 16: logps holds 0.5: a log-probability is at most 0, log\(p\) of",
+    ),
+    "versions of text": (
+        saying(versions=["a", "b"]),
+        "versions holds 'a': give a list of ints, or",
+    ),
+    "one version for all": (saying(versions=3), "versions is 3: give a list of ints, or None"),
+    "forced by numbers": (
+        saying(forced=[0, 1]),
+        "forced holds 0: give a list of True and False, or",
+    ),
     "an engine's function": (given(engine=print), "engine print has no generate: an engine is an"),
     "an engine's class": (given(engine=Engine), "engine Engine has no generate: an engine is an"),
     "an engine of prompts alone": (
@@ -600,3 +899,46 @@ def test_what_a_task_may_have(little_policy, little):
     assert trainer.train_one()["heldout"] == 1.0
     bare = type("Bare", (Task,), {"label": None, "held_out": None})()
     assert evaluate(little_policy(), bare, 2, 2, max_new_tokens=4)["samples"] == 2
+
+
+FITS = {
+    "numbers of all kinds": paying(
+        lambda r: [1, 0.5, True, np.float32(1), torch.tensor(1)][r.group]
+    ),
+    "one number in a tensor": paying(lambda r: torch.tensor([0.5])),
+    "a tensor of all": part(lambda rollouts: torch.arange(len(rollouts))),
+    "an array of all": part(lambda rollouts: np.arange(len(rollouts))),
+    "a column of a model": part(lambda rollouts: torch.ones(len(rollouts), 1, requires_grad=True)),
+    "a tuple of all": part(lambda rollouts: (0.5,) * len(rollouts)),
+    "a tensor for each": paying(lambda r: torch.ones(r.length)),
+    "an array for each": paying(lambda r: np.ones(r.length)),
+    "tokens of all kinds": paying(
+        lambda r: (np.float64(1), torch.tensor(1), *[1] * (r.length - 2))
+    ),
+    "a flag of NumPy": own(prompt_filter=lambda rollouts: np.True_),
+    "a flag of PyTorch": own(prompt_filter=lambda rollouts: torch.tensor([True]).any()),
+    "log-probs of 0": saying(logps=[0.0, 1e-4]),
+    "whole log-probs": saying(logps=[0, -1]),
+    "tuples": saying((5, 2), (-1.0, -1.0), forced=(False, False), versions=(0, 0)),
+    "numbers of NumPy": saying(
+        [np.int64(5), np.int64(2)], [np.float32(-1)] * 2, forced=[np.False_] * 2
+    ),
+    "a pair without returns": own(advantage=lambda rewards, groups: (rewards, None)),
+    "an advantage of ints": own(advantage=lambda rewards, groups: rewards.long()),
+    "a share of NumPy": own(aggregation=lambda counts: np.float32(0.5)),
+    "a whole share": own(aggregation=lambda counts: 1),
+    "a share of no gradient": own(aggregation=lambda counts: torch.tensor(0.5)),
+    "shares of tokens": own(aggregation=lambda counts: counts.mask / counts.lengths),
+    "an endless bound": row(trust_region=RatioClip(0.2, inf)),
+    "no region and no ratio": row(METHODS["reinforce"], trust_region=None, ratio=None),
+}
+
+
+@pytest.mark.wrong_on_purpose
+@pytest.mark.parametrize("right", FITS)
+def test_what_is_meant_as_well_trains(right, little_policy, little):
+    objects = FITS[right]()
+    config = RunConfig(method=objects.pop("method", "reinforce"), **little)
+    trainer = Trainer(config, little_policy(), **{"task": Task(), **objects})
+    metrics = trainer.train_one()
+    assert metrics["updates"] == 2 and metrics["skipped_updates"] == 0

@@ -35,7 +35,8 @@ def test_a_new_row_starts_with_a_paper_and_is_told_what_it_lacks(monkeypatch):
     new = replace(METHODS["grpo"], name="halved", trust_region=lambda tokens: tokens.ratio / 2)
     monkeypatch.setitem(FIELD, "halved", new)
     lacks = missing(new)
-    assert [lack.split()[1] for lack in lacks[:2]] == ["chapter", "rung"] and len(lacks) > 2
+    assert [lack.split()[1] for lack in lacks[:3]] == ["chapter", "rung", "values:"]
+    assert len(lacks) > 3 and rows.golden("glm5")
     assert matrix()[-1] | {"gradient equal in": ""} == {
         "row": "halved",
         "chapter": "none yet",
