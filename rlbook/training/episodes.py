@@ -275,15 +275,16 @@ def in_batches(
         answers: dict[int, Completion] = {}
         for stop in dict.fromkeys(ask.stop for ask in asks):
             of_stop = [i for i, ask in enumerate(asks) if ask.stop == stop]
+            room = max(asks[i].room for i in of_stop)
             drawn = engine.generate(
                 [asks[i].token_ids for i in of_stop],
                 n=1,
-                max_new_tokens=max(asks[i].room for i in of_stop),
+                max_new_tokens=room,
                 temperature=temperature,
                 seed=noise,
                 **({"stop": stop} if stop else {}),
             )
-            drawn = checked_completions(drawn, len(of_stop), 1, type(engine).__name__)
+            drawn = checked_completions(drawn, len(of_stop), 1, type(engine).__name__, room)
             answers |= {i: cut(one, asks[i].room) for i, one in zip(of_stop, drawn, strict=True)}
         return [answers[i] for i in range(len(asks))]
 

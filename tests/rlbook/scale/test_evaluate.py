@@ -86,7 +86,7 @@ class World:
     async def train(self):
         """The trainer's loop, from its newest checkpoint; a push takes a moment."""
         self.trained = self.saved
-        sync = SimpleNamespace(learner=self, behind=self.behind, runner=self, asked=None)
+        sync = SimpleNamespace(learner=self, behind=self.behind, runner=self, looked_for=None)
         one = SimpleNamespace(
             layout=self.layout,
             heartbeat=lambda: None,
