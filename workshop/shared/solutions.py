@@ -2,7 +2,8 @@
 
 A solution is Markdown, a `<details>` with one block of code, so that it is closed wherever Markdown
 is read: in JupyterLab, on GitHub, in VS Code, on Colab and on the site. The cell below it calls
-`solution` where the lines that the reader was asked for are not right.
+`solution` where the lines that the reader was asked for are not right. A chapter's last cell calls
+`hold`: whether its sentences are about the reader's run.
 """
 
 import json
@@ -10,6 +11,7 @@ import re
 from typing import Any
 
 from rlbook.paths import ROOT
+from workshop.shared.bound import hold as hold
 from workshop.shared.checks import SOLUTION
 
 CLOSED = '<details class="fold"><summary>Solution</summary>'

@@ -1,9 +1,5 @@
-"""The evidence of a page: recorded tables, differences, rates, the ladder, curves and colours.
+"""The evidence of a page: recorded tables, differences, rates, the ladder, curves and colours."""
 
-`hold` keeps the numbers that a page quotes from them.
-"""
-
-from workshop.shared.bound import hold as hold
 from workshop.shared.evidence.arms import *
 from workshop.shared.evidence.levels import *
 from workshop.shared.evidence.rates import *
