@@ -104,7 +104,7 @@ QUESTIONS = Questions(
             "pressing": "habits, all families: {σ brings rare rules forward | habits, own rates}; "
             "σ alone, forty batches: {σ and nothing else | habits, forty batches, own rates}",
             "control": "plain sums: {σ where nothing is hard | plain sums, own rates}",
-            "pretrained": told_pretrained(ON_SMOLLM2),
+            "pretrained": told_pretrained("GRPO minus RLOO", ON_SMOLLM2),
             "paper": "Dr. GRPO: a bias",
         },
         told=sigma,

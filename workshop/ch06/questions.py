@@ -104,7 +104,7 @@ QUESTIONS = Questions(
         row={
             "exact": "not where 0 is nearly the mean",
             "control": "no: none {none} beside siblings",
-            "pretrained": f"none {told_pretrained(ON_SMOLLM2)}",
+            "pretrained": told_pretrained("none minus siblings", ON_SMOLLM2),
             "paper": "yes, for rewards of a model",
         },
         told=other_baselines,

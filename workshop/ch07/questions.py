@@ -177,7 +177,7 @@ QUESTIONS = Questions(
         row={
             "pressing": "habits: {Dr. GRPO for GRPO | habits, the ladder}",
             "control": "plain sums: {Dr. GRPO for GRPO | plain sums, the ladder}",
-            "pretrained": told_pretrained(ON_SMOLLM2),
+            "pretrained": told_pretrained("Dr. GRPO minus GRPO", ON_SMOLLM2),
             "paper": "as accurate, wrong answers shorter",
         },
         told=the_row,

@@ -248,7 +248,9 @@ QUESTIONS = Questions(
             "pressing": f"half time of a rare opening {{{RARE}, lr 1e-4}}, {{{RARE}, lr 2e-4}}; "
             "a rare rule {clip-higher on a rare rule | habits, 16 minibatches, lr 1e-4}",
             "control": f"{{clip-higher where nothing is rare | {ON_SUMS}, 16 minibatches}}",
-            "pretrained": f"old tokens, at the end: {told_pretrained(ON_SMOLLM2)}",
+            "pretrained": told_pretrained(
+                "accuracy at the end, 0.28 minus 0.2 on old answers", ON_SMOLLM2
+            ),
             "paper": "a small step in a chain; Fig. 3a",
         },
         told=clip_higher,

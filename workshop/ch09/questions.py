@@ -64,7 +64,9 @@ QUESTIONS = Questions(
             "lr 1e-4}; the best rate is open",
             "control": "plain sums: {CISPO where nothing is rare | plain sums, own rates, "
             "16 minibatches}",
-            "pretrained": f"old tokens, at the end: {told_pretrained(ON_SMOLLM2)}",
+            "pretrained": told_pretrained(
+                "accuracy at the end, CISPO minus clip 0.2 on old answers", ON_SMOLLM2
+            ),
             "paper": "MiniMax: half of DAPO's steps",
         },
         told=sooner,

@@ -111,7 +111,7 @@ QUESTIONS = Questions(
             "{... and pays in one try | a shared opening, lr 1e-1}; habits, the same mean, own "
             "rates: {MaxRL's weight and nothing else | habits, forty batches, own rates}",
             "control": "plain sums: {control: MaxRL on habits | habits, own rates}",
-            "pretrained": told_pretrained(ON_SMOLLM2),
+            "pretrained": told_pretrained("MaxRL minus RLOO", ON_SMOLLM2),
             "paper": "no such price reported",
         },
         told=first_try,

@@ -380,6 +380,7 @@ REAL_MODEL: dict[str, Experiment] = {
         world=on_words,
         levels=(1, 2, 3),
         measure=at_the_end_of_words,
+        planned=True,
     ),
 }
 
@@ -420,9 +421,8 @@ def eight_answers(evaluations: pd.DataFrame, arms: Sequence[str]) -> pd.DataFram
 
 def by_rate(evaluations: pd.DataFrame, column: str) -> pd.DataFrame:
     """A column of every run: a row per arm, a column per learning rate and seed."""
-    return evaluations.pivot_table(
-        index="arm", columns=["lr", "seed"], values=column, sort=False
-    ).sort_index(axis=1)
+    table = evaluations.pivot_table(index="arm", columns=["lr", "seed"], values=column, sort=False)
+    return table.sort_index(axis=1).rename(columns="{:g}".format, level="lr")
 
 
 def in_words(evaluations: pd.DataFrame) -> pd.DataFrame:

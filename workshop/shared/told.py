@@ -87,9 +87,10 @@ def pretrained(
                    beside=beside, null=None, unit="pass@1", family="pretrained")  # fmt: skip
 
 
-def told_pretrained(text: str) -> str:
-    """What a scorecard's row says of that."""
-    return " and ".join(f"{{{text} | a pretrained model, lr {lr}}}" for lr in ("1.5e-5", "3e-5"))
+def told_pretrained(pair: str, text: str) -> str:
+    """What a scorecard's row says of that: the pair of arms, and its difference at both rates."""
+    worlds = ("a pretrained model, lr 1.5e-5", "a pretrained model, lr 3e-5")
+    return f"{pair}: " + " and ".join(f"{{{text} | {world}}}" for world in worlds)
 
 
 def there(load: Load, name: str) -> bool:
