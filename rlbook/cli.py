@@ -60,13 +60,14 @@ def train(words: Sequence[str]) -> int:
         raise FileExistsError(
             f"{out} holds a run already: choose another --out, or go on with it with --resume"
         )
-    if asked.resume and saved:
-        config = with_settings(start, asked.settings)
-        measure = evaluate_run if config.evaluation.every else None
+    goes_on = asked.resume and saved
+    if not goes_on:
+        start = load_config(file) if file else RunConfig()
+    config = with_settings(start, asked.settings)
+    measure = evaluate_run if config.evaluation.every else None
+    if goes_on:
         trainer = Trainer.resume(out, config, evaluate=measure)
     else:
-        config = with_settings(load_config(file) if file else RunConfig(), asked.settings)
-        measure = evaluate_run if config.evaluation.every else None
         trainer = Trainer(config, evaluate=measure)
     config, writers = trainer.config, None
     if reason := why_whole(trainer.model.base_model):

@@ -15,7 +15,8 @@ from rlbook.grouping import group_by, mean
 from rlbook.policy import Sampler, end_ids
 from rlbook.stats import bootstrap_interval, pass_at_k, pass_at_k_curve
 from rlbook.tasks import AnyTask, Problem, held_out_problems
-from rlbook.tasks.registry import HELD_OUT_SEED
+from rlbook.tasks.base import task_name
+from rlbook.tasks.registry import HELD_OUT_SEED, checked
 from rlbook.training.batch import Rollout
 from rlbook.training.engine import Engine
 from rlbook.training.judge import labeller, stop_of
@@ -79,8 +80,7 @@ def held_out_rollouts(
     **sampling: Unpack[Sampling],
 ) -> list[Rollout]:
     """`n` completions of each of `prompts` held-out problems, by the policy or another engine."""
-    check_asked(policy, task, engine)
-    problems = held_out_problems(task, prompts, levels)
+    problems = held_out_problems(checked(task_name(task), task), prompts, levels)
     return ask(policy, task, problems, n, engine, **(Sampling(seed=HELD_OUT_SEED) | sampling))
 
 

@@ -88,12 +88,12 @@ def flag(what: str, given: Any, mend: str = "give True or False") -> bool:
     raise ValueError(f"{what} is {given!r:.60}: {mend}")
 
 
-def number(what: str, given: Any, mend: str = "give a number, or None") -> float:
+def number(what: str, given: Any, mend: str = "give a number, or None", where: str = "") -> float:
     """A number of any library as Python's own; `ValueError` for a text and all else."""
     if not isinstance(given, str | bytes):
         with suppress(TypeError, ValueError, OverflowError, RuntimeError):
             return float(given)
-    raise ValueError(f"{what} is {given!r:.60}: {mend}")
+    raise ValueError(f"{what} is {given!r:.60}{where}: {mend}")
 
 
 @runtime_checkable
@@ -155,12 +155,19 @@ def verdict_of(task: Task, problem: Problem, completion: str, finished: bool = T
     """`task.verify(problem, completion, finished)`; `ValueError` unless that is a verdict."""
     with errors_of(f"task {task.name!r}: verify, for an answer to {problem.id},"):
         verdict = task.verify(problem, completion, finished)
-    if not isinstance(verdict, Verdict):
-        raise ValueError(
-            f"task {task.name!r}: verify returned {verdict!r:.60} for an answer to {problem.id}: "
-            "return Verdict(correct=True) or Verdict(correct=False)"
-        )
-    return verdict
+    return checked_verdict(
+        f"task {task.name!r}: verify", verdict, f" for an answer to {problem.id}"
+    )
+
+
+def checked_verdict(what: str, given: object, where: str = "") -> Verdict:
+    """The verdict itself; `ValueError` for what is none."""
+    if isinstance(given, Verdict):
+        return given
+    raise ValueError(
+        f"{what} returned {given!r:.60}{where}: return Verdict(correct=True) or "
+        "Verdict(correct=False)"
+    )
 
 
 @runtime_checkable

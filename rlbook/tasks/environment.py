@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from rlbook.importing import check_call, errors_of
-from rlbook.tasks.base import Problem, Task, Verdict, flag, listed, number, verdict_of
+from rlbook.tasks.base import (
+    Problem,
+    Task,
+    Verdict,
+    checked_verdict,
+    flag,
+    listed,
+    number,
+    verdict_of,
+)
 
 __all__ = ["AnyTask", "Environment", "Message", "OneTurn", "Reply", "Session"]
 
@@ -222,12 +231,7 @@ def final_verdict(session: Session) -> Verdict:
     name = f"{type(session).__name__}: Session.verdict"
     with errors_of(name):
         verdict = session.verdict()
-    if not isinstance(verdict, Verdict):
-        raise ValueError(
-            f"{name} returned {verdict!r:.60}: return Verdict(correct=True) or "
-            "Verdict(correct=False)"
-        )
-    return verdict
+    return checked_verdict(name, verdict)
 
 
 @dataclass

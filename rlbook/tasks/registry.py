@@ -119,18 +119,18 @@ def checked(name: str, task: object) -> AnyTask:
 
 def sampled(task: AnyTask, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
     """`task.sample(seed, n, levels)`; `ValueError` unless these are `n` problems."""
-    problems = task.sample(seed, n, levels)
-    mend = f"return {n} × Problem(id, prompt, answer)"
-    if not are_problems(problems):
-        raise ValueError(f"task {task.name!r}: sample returned {problems!r:.60}: {mend}")
+    what, mend = f"task {task.name!r}: sample", f"return {n} × Problem(id, prompt, answer)"
+    problems = checked_problems(what, task.sample(seed, n, levels), mend)
     if len(problems) != n:
-        raise ValueError(f"task {task.name!r}: sample returned {len(problems)} problems: {mend}")
-    return list(problems)
+        raise ValueError(f"{what} returned {len(problems)} problems: {mend}")
+    return problems
 
 
-def are_problems(given: object) -> bool:
-    """Whether these are problems in a list."""
-    return isinstance(given, Sequence) and all(isinstance(one, Problem) for one in given)
+def checked_problems(what: str, given: object, mend: str) -> list[Problem]:
+    """The problems in a list; `ValueError` for what is none."""
+    if isinstance(given, Sequence) and all(isinstance(one, Problem) for one in given):
+        return list(given)
+    raise ValueError(f"{what} returned {given!r:.60}: {mend}")
 
 
 @lru_cache
@@ -150,13 +150,8 @@ def held_out_problems(task: AnyTask, n: int, levels: Sequence[int] | None = None
     generate, as among sums of two operands, training may still come across one of these.
     """
     if isinstance(task, HeldOut):
-        problems = task.held_out(n, levels)
-        if not are_problems(problems):
-            raise ValueError(
-                f"task {task.name!r}: held_out returned {problems!r:.60}: return "
-                f"{n} × Problem(id, prompt, answer)"
-            )
-        return problems
+        what, mend = f"task {task.name!r}: held_out", f"return {n} × Problem(id, prompt, answer)"
+        return checked_problems(what, task.held_out(n, levels), mend)
     return sampled(task, HELD_OUT_SEED, n, levels)
 
 

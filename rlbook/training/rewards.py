@@ -9,12 +9,14 @@ import torch
 
 from rlbook.importing import call_with_list, import_name
 from rlbook.objectives import Method, overlong_penalty
+from rlbook.tasks.base import number
 from rlbook.training.batch import Rollout
 from rlbook.training.config import RunConfig
 
 __all__ = ["Reward", "VerifierReward", "give_rewards"]
 
 Part = Sequence[float] | Sequence[Sequence[float]]
+EACH = "give every {} a number, 0.0 where there is nothing"
 
 
 @runtime_checkable
@@ -207,20 +209,11 @@ def value_of(what: str, value: Any, whose: str, length: int) -> float | list[flo
     """What a part of a reward gives a rollout: a number, or one for each of its tokens."""
     value = unboxed(value)
     if not isinstance(value, Sequence) or isinstance(value, str):
-        return number(what, value, whose, "rollout")
+        return number(what, value, EACH.format("rollout"), f" for {whose}")
     if len(value) != length:
         raise ValueError(f"{what} has {len(value)} values for a completion of {length} tokens")
-    return [number(what, unboxed(v), f"a token of {whose}", "token") for v in value]
-
-
-def number(what: str, value: Any, whose: str, each: str) -> float:
-    """The value as a number; `ValueError` where it is none."""
-    if not hasattr(value, "__float__"):
-        raise ValueError(
-            f"{what} is {value!r:.60} for {whose}: give every {each} a number, 0.0 where there is "
-            "nothing"
-        )
-    return float(value)
+    each, where = EACH.format("token"), f" for a token of {whose}"
+    return [number(what, unboxed(v), each, where) for v in value]
 
 
 def unboxed(value: Any) -> Any:

@@ -89,8 +89,8 @@ def word_problems() -> FewShotTask:
 class Calculated(Session):
     """A word problem in which a calculator writes what stands behind an `=`."""
 
-    def __init__(self, problem: Problem):
-        self.problem, self.text = problem, ""
+    def __init__(self, task: FewShotTask, problem: Problem):
+        self.task, self.problem, self.text = task, problem, ""
 
     def turn(self, text: str, finished: bool = True) -> Reply:
         self.text += text
@@ -102,7 +102,7 @@ class Calculated(Session):
         return Reply(f" {value}.")
 
     def verdict(self) -> Verdict:
-        return word_problems().verify(self.problem, self.text)
+        return self.task.verify(self.problem, self.text)
 
 
 class WithCalculator:
@@ -111,14 +111,12 @@ class WithCalculator:
     name, levels = "word problems with a calculator", (1, 2, 3)
     ends = ("\u0120=", "\u010a")  # " =" and a new line, as byte-level vocabularies spell them
 
-    def sample(self, seed: int, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
-        return word_problems().sample(seed, n, levels)
-
-    def held_out(self, n: int, levels: Sequence[int] | None = None) -> list[Problem]:
-        return word_problems().held_out(n, levels)
+    def __init__(self) -> None:
+        self.task = word_problems()
+        self.sample, self.held_out = self.task.sample, self.task.held_out
 
     def begin(self, problem: Problem, seed: int) -> Calculated:
-        return Calculated(problem)
+        return Calculated(self.task, problem)
 
 
 def slips(rollouts: Sequence[Rollout]) -> float:
@@ -285,8 +283,11 @@ def on_the_way(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, float
     return columns
 
 
-def at_the_end(trainer: Trainer) -> dict[str, Any]:
-    """Held-out answers of each level at temperature 1 and ½ and greedy, and some of their texts."""
+def at_the_end(trainer: Trainer, **shares: Callable[[Sequence[Rollout]], float]) -> dict[str, Any]:
+    """Held-out answers of each level at temperature 1 and ½ and greedy, and some of their texts.
+
+    `shares` are columns besides, of a level's answers at each temperature.
+    """
     row: dict[str, Any] = {}
     for name, temperature, n in (("", 1.0, 8), ("half_", 0.5, 4), ("greedy_", 0.0, 1)):
         asked = answers(trainer, HELD_OUT, n, temperature)
@@ -296,6 +297,7 @@ def at_the_end(trainer: Trainer) -> dict[str, Any]:
             row[f"{name}pass@1_{level}"] = float(right.mean() / n)
             row[f"{name}steps_{level}"] = mean(map(shows_steps, some))
             row[f"{name}length_{level}"] = mean(r.length for r in some)
+            row |= {f"{name}{column}_{level}": share(some) for column, share in shares.items()}
             if n == 8:
                 row |= {f"pass@{k}_{level}": float(pass_at_k(n, right, k).mean()) for k in (4, 8)}
                 row |= {f"right_{level}_{i}": int(count) for i, count in enumerate(right)}
@@ -309,12 +311,10 @@ def at_the_end(trainer: Trainer) -> dict[str, Any]:
 
 def at_the_end_of_words(trainer: Trainer) -> dict[str, Any]:
     """The same, how many computations are wrong, and what a calculator makes of the answers."""
-    row, calculator = at_the_end(trainer), WithCalculator()
+    row, calculator = at_the_end(trainer, slips=slips), WithCalculator()
     for name, temperature, n in (("", 1.0, 8), ("greedy_", 0.0, 1)):
-        by_itself = answers(trainer, HELD_OUT, n, temperature)
         helped = answers(trainer, HELD_OUT, n, temperature, calculator)
         for level in calculator.levels:
-            row[f"{name}slips_{level}"] = slips(of_level(by_itself, level))
             right = right_counts(of_level(helped, level))
             row[f"{name}calculated_{level}"] = float(right.mean() / n)
             if n == 8:

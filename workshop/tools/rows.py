@@ -6,6 +6,7 @@ workshop.tools.rows` prints what rows lack: one that has `status="new"` may lack
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import nbformat
 
@@ -140,8 +141,14 @@ def missing(method: Method) -> list[str]:
 
 def golden(row: str) -> bool:
     """Whether a test of the mathematics names the row."""
+    return f'"{row}"' in tests_of_the_mathematics()
+
+
+@cache
+def tests_of_the_mathematics() -> str:
+    """Their code."""
     tests = (ROOT / "tests/rlbook/objectives").glob("test_*.py")
-    return any(f'"{row}"' in path.read_text(encoding="utf-8") for path in tests)
+    return "\n".join(path.read_text(encoding="utf-8") for path in tests)
 
 
 def on_some_rung() -> Iterator[Method]:
