@@ -1,6 +1,6 @@
 """What one GPU makes of this package: `python -m workshop bench gpu`.
 
-No GPU has run it yet; CPUs have, with `--tiny`.
+An H200 has run the stages that need no vLLM (data/results/gpu); CPUs run all, with `--tiny`.
 
 Every stage is a process of its own that writes its table and its manifest when it is done. One
 that fails, hangs or runs out of the time left costs its own table only, and a bench that is killed
@@ -198,7 +198,7 @@ def kernels(setting: Setting) -> list[dict]:
         total = sum(milliseconds for milliseconds, _ in events.values())
         for name in sorted(events, key=events.__getitem__, reverse=True)[:KERNELS]:
             ms, calls = events[name]
-            own = {"kernel": name[:80], "calls": calls, "milliseconds": ms, "share": ms / total}
+            own = {"kernel": name[:160], "calls": calls, "milliseconds": ms, "share": ms / total}
             rows.append(case | own)
         del learner  # two would not fit
     return rows
@@ -275,7 +275,7 @@ def resume(setting: Setting) -> list[dict]:
         loading = timed(second.load)
         again = second.learn(rollouts)
         pairs = zip(second.policy.parameters(), expected, strict=True)
-        gap = max(float((a.to_local() - b.to_local()).abs().max()) for a, b in pairs)
+        gap = max(float((a.detach().to_local() - b.to_local()).abs().max()) for a, b in pairs)
     return [
         {
             "durable": bool(durable),
