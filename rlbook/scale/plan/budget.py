@@ -1,9 +1,9 @@
 """What a run needs before it is started: memory, seconds, staleness, GPU-hours.
 
 Memory is counted. Times follow from arithmetic and memory bandwidth, with shares and floors that
-were set so that published runs come out (appendix Operations compares). Measure a decode
-step and an update early in a run and put them into `budget.decode_seconds` and
-`budget.update_seconds`. Chapter 18.
+were set so that published runs come out (appendix Operations compares); five updates on an H200
+took 0.7 to 1.05 of their planned seconds. Measure a decode step and an update early in a run and
+put them into `budget.decode_seconds` and `budget.update_seconds`. Chapter 18.
 """
 
 from collections.abc import Mapping
@@ -104,9 +104,9 @@ class Budget:
         shape, train, itemsize = self.shape, self.config.train, ITEMSIZE[self.config.train.dtype]
         outside = shape.embedding * (2 - shape.tied)
         alone = self.ranks == 1 and itemsize == 4
-        per_token = shape.activation_bytes(itemsize, train.activation_checkpointing)
-        if not train.activation_checkpointing and self.config.model.device == "cuda":
-            per_token *= UNCOUNTED
+        as_counted = train.activation_checkpointing or self.config.model.device == "cpu"
+        kept = shape.activation_bytes(itemsize, train.activation_checkpointing)
+        per_token = kept if as_counted else UNCOUNTED * kept
         longest = self.prompts.longest + self.config.rollout.max_new_tokens
         tokens = max(self.config.optimizer.micro_batch_tokens, longest)
         rows = min(tokens, chunk_rows(shape.vocabulary, self.config.model.device))

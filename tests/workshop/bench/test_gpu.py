@@ -2,10 +2,14 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
+from rlbook.paths import data_dir
+from rlbook.scale.plan.budget import Budget, Prompts
+from rlbook.scaling.shape import model_shape
 from workshop.__main__ import bench
 from workshop.bench import gpu
 from workshop.shared.evidence import check_table
@@ -14,6 +18,26 @@ from workshop.shared.evidence import check_table
 def table(path):
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("row", range(len(gpu.SWEEP)))
+def test_the_plan_holds_what_updates_on_an_h200_took(row, tmp_path):
+    """Its memory is enough and not half as much again; its seconds are within a factor of 1.5."""
+    path = data_dir() / "results/gpu/sweep.csv"
+    check_table(path)
+    measured = table(path)[row]
+    size, rollouts, tokens, micro, checkpointing = gpu.SWEEP[row]
+    (tmp_path / "config.json").write_text(json.dumps(gpu.SIZES[size]))
+    setting = replace(gpu.Setting(str(tmp_path)), new_tokens=tokens, micro_batch_tokens=micro)
+    config = setting.config("runs/bench").replace(
+        activation_checkpointing=checkpointing,
+        rollout={"prompts": rollouts // 4, "group_size": 4},
+        budget={"bandwidth_tb": 4.8, "mean_tokens": tokens, "length_sigma": 0.01},
+    )
+    prompts = Prompts(setting.prompt, setting.prompt)
+    budget = Budget(config, model_shape(str(tmp_path)), prompts)
+    assert 1.0 < budget.trainer_bytes / 1e9 / float(measured["peak_gb"]) < 1.5
+    assert 1 / 1.5 < budget.update_seconds / float(measured["seconds"]) < 1.5
 
 
 @pytest.mark.slow
