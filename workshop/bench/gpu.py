@@ -1,6 +1,6 @@
 """What one GPU makes of this package: `python -m workshop bench gpu`.
 
-An H200 has run the stages that need no vLLM (data/results/gpu); CPUs run all, with `--tiny`.
+An H200 has run seven stages, without vLLM (data/results/gpu); CPUs run all, with `--tiny`.
 
 Every stage is a process of its own that writes its table and its manifest when it is done. One
 that fails, hangs or runs out of the time left costs its own table only, and a bench that is killed

@@ -1,5 +1,5 @@
-"""What must hold on a GPU. On an H200 all has passed but the tests of vLLM and of several GPUs,
-which have not run; on CPUs, tests/workshop/bench runs the same."""
+"""What must hold on a GPU. Those that start no stage and want one GPU have passed on an H200,
+the others have not run there; on CPUs, tests/workshop/bench runs the same."""
 
 import asyncio
 import os
