@@ -30,7 +30,8 @@ SMOLLM2: dict[str, Any] = {
     "trainable_layers": 15,
 }
 RATES = (1.5e-5, 3e-5)
-WORDS_RATE = (2.5e-5,)
+WORDS_RATES = (2.5e-5, 5e-5)
+PASSES = {"rloo_after_one_pass": 1, "rloo_after_four_passes": 4}  # of SFT; two for all other arms
 LABEL_FREE = "rlbook.rewards.label_free"
 HELD_OUT, CURVE, EVERY = 64, 32, 10  # problems at the end and on the way, steps between these
 SHOWN = 8  # held-out problems whose first answer is kept as text
@@ -177,32 +178,53 @@ def off_policy() -> Iterator[Arm]:
 def thinking() -> Iterator[Arm]:
     """What ends the thinking: too few questions that need it, or a limit that cuts it off?"""
     settings = SETTINGS | {"minibatches": 1, "steps": 40}
-    for share, changes in (("half", {}), ("all", {"levels": (IN_STEPS,)})):
-        for limit in (30, 15):
-            if (share, limit) == ("half", 15):
-                continue  # RLOO of the experiment above
-            label = f"{share} in steps, {limit} tokens"
-            how = settings | changes | {"max_new_tokens": limit, "lr": RATES[0]}
-            yield arm(label, without_idle(RLOO), **how)
+    for share, levels, limit in (
+        ("none", (ONE,), 15),
+        ("a quarter", (ONE, ONE, ONE, IN_STEPS), 15),
+        ("half", None, 30),  # with 15 tokens it is RLOO of the experiment above
+        ("three quarters", (ONE, IN_STEPS, IN_STEPS, IN_STEPS), 15),
+        ("all", (IN_STEPS,), 30),
+        ("all", (IN_STEPS,), 15),
+    ):
+        how = settings | {"levels": levels, "max_new_tokens": limit, "lr": RATES[0]}
+        yield arm(f"{share} in steps, {limit} tokens", without_idle(RLOO), **how)
     after = replace(without_idle(RLOO), name="rloo_after_sft")
     how = settings | {"levels": (IN_STEPS,), "lr": RATES[0]}
     yield arm("all in steps, after SFT", after, **how)
     yield arm("all in steps, SFT alone", after, **how | {"steps": 1})
 
 
+IN_WORDS: dict[str, Any] = SETTINGS | {
+    "task": "workshop.ch13.real_model:word_problems",
+    "prompts": 12,
+    "group_size": 12,
+    "max_new_tokens": 30,
+    "minibatches": 1,
+}
+
+
 def words() -> Iterator[Arm]:
     """What RL adds to a light SFT on worked answers, with a verifier and with a null reward."""
-    settings = SETTINGS | {
-        "task": "workshop.ch13.real_model:word_problems",
-        "prompts": 12,
-        "group_size": 12,
-        "max_new_tokens": 30,
-        "minibatches": 1,
-    }
-    yield vary(arm("SFT alone", RLOO, steps=1, **settings), lr=WORDS_RATE)
+    yield vary(arm("SFT alone", RLOO, steps=1, **IN_WORDS), lr=WORDS_RATES[:1])
     for label, reward in (("RLOO", None), ("format only", f"{LABEL_FREE}:format_only")):
-        one = arm(label, without_idle(RLOO), reward=reward, steps=120, **settings)
-        yield vary(one, lr=WORDS_RATE)
+        one = arm(label, without_idle(RLOO), reward=reward, steps=120, **IN_WORDS)
+        yield vary(one, lr=WORDS_RATES[:1])
+
+
+def more_words() -> Iterator[Arm]:
+    """The same at twice the rate, for two other rows, longer, and behind less and more SFT."""
+    rate, twice = WORDS_RATES
+    for label, method, how in (
+        ("RLOO, twice the rate", RLOO, {"lr": twice}),
+        ("GRPO", GRPO, {"lr": rate}),
+        ("MaxRL", METHODS["maxrl"], {"lr": rate}),
+        ("RLOO, 300 steps", RLOO, {"lr": rate, "steps": 300}),
+    ):
+        yield arm(label, without_idle(method), **IN_WORDS | {"steps": 120} | how)
+    for passes, name in zip(("one pass", "four passes"), PASSES, strict=True):
+        after = replace(without_idle(RLOO), name=name)
+        yield arm(f"SFT alone, {passes}", after, **IN_WORDS, steps=1, lr=rate)
+        yield arm(f"RLOO after {passes}", after, **IN_WORDS, steps=120, lr=rate)
 
 
 def without_idle(method: Method) -> Method:
@@ -234,7 +256,7 @@ def on_sums(config: RunConfig) -> Trainer:
 def on_words(config: RunConfig) -> Trainer:
     """The same behind a light SFT on worked answers, of which all arms begin."""
     trainer = (Start if config.steps == 1 else Timed)(config)
-    imitate(trainer, answers=192)
+    imitate(trainer, answers=192, epochs=PASSES.get(config.method.name, 2))
     return trainer
 
 
@@ -355,27 +377,36 @@ REAL_MODEL: dict[str, Experiment] = {
     "real_sums": asked(
         "Which verdicts of the small worlds hold for a pretrained model that learns sums?",
         sums(),
-        seeds=(0, 1, 2),
+        seeds=(0, 1, 2, 3, 4),
     ),
     "real_thinking": asked(
         "What ends its thinking: too few questions in steps, or the limit?",
         thinking(),
-        seeds=(0,),
+        seeds=(0, 1, 2),
+        planned=True,
     ),
     "real_more_sums": asked(
         "... for the other rows, and at twice the rate?",
         more_sums(),
-        seeds=(0, 1, 2),
-        planned=True,
+        seeds=(0, 1, 2, 3, 4),
     ),
     "real_off_policy": asked(
         "... and which of those on trust regions, where answers are four batches old?",
         off_policy(),
-        seeds=(0, 1, 2),
+        seeds=(0, 1, 2, 3, 4),
     ),
     "real_words": asked(
         "What does RL add to a light SFT where an answer needs two steps in words?",
         words(),
+        seeds=(0, 1, 2, 3, 4),
+        world=on_words,
+        levels=(1, 2, 3),
+        measure=at_the_end_of_words,
+        planned=True,
+    ),
+    "real_more_words": asked(
+        "... at twice the rate, by other rows, for longer, and behind less and more SFT?",
+        more_words(),
         seeds=(0, 1, 2),
         world=on_words,
         levels=(1, 2, 3),
