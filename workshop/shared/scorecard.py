@@ -18,7 +18,7 @@ COLUMNS = {
     "exact": "exact",
     "pressing": "trained where its problem is strong",
     "control": "trained on the control",
-    "pretrained": "a pretrained model on sums (chapter 13), three seeds at two rates",
+    "pretrained": "a pretrained model on sums (chapter 13), five seeds at two rates",
     "paper": "paper",
 }
 NOTE = (
