@@ -191,7 +191,7 @@ class Pipeline:
             target=config.generate.target_staleness,
         )
         self.finished: dict[int, list[Rollout]] = {}  # by ticket: they wait for their batch
-        self.left: list[Rollout] = []  # trained or thrown away since the last row
+        self.unreported: list[Rollout] = []  # trained or thrown away since the last row
         self.news = asyncio.Condition()  # something has changed: look again
 
     async def run(self, report: Report) -> None:
@@ -267,7 +267,7 @@ class Pipeline:
             clock = [time.perf_counter()]
             rollouts = await self.batch()
             clock.append(time.perf_counter())
-            row, self.left = rollout_metrics(self.left, self.learner.step), []
+            row, self.unreported = rollout_metrics(self.unreported, self.learner.step), []
             row |= await asyncio.to_thread(self.learner.learn, rollouts)
             clock.append(time.perf_counter())
             await self.push()
@@ -298,7 +298,7 @@ class Pipeline:
 
     def leave(self, rollouts: list[Rollout]) -> None:
         """A group is trained or thrown away: only now does it count in its prompt's pass rate."""
-        self.left += rollouts
+        self.unreported += rollouts
         self.pool.record(rollouts)
 
     async def look_again(self) -> None:

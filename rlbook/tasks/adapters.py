@@ -210,7 +210,7 @@ class Interaction:
     """What `run` is given in place of an agent's: `await turn(message)` waits for the policy."""
 
     def __init__(self) -> None:
-        self.asked: asyncio.Queue[Any] = asyncio.Queue()
+        self.questions: asyncio.Queue[Any] = asyncio.Queue()
         self.answered: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
         self.rewards: dict[str, float] = {}
         self.trace = SimpleNamespace(rewards=self.rewards, info={}, metrics={}, stop_condition=None)
@@ -227,7 +227,7 @@ class Interaction:
         """The policy's next turn, after a message to it."""
         if self.over:
             return SimpleNamespace(messages=[], terminated=True, last_reply="")
-        await self.asked.put(message)
+        await self.questions.put(message)
         text, finished = await self.answered.get()
         self.over = not finished
         return SimpleNamespace(messages=[], terminated=False, last_reply=text.strip())
@@ -250,7 +250,7 @@ class DrivenSession(Session):
         """Let it run until it asks, or ends; its own error is raised here."""
 
         async def until_it_asks() -> Any:
-            asking = asyncio.ensure_future(self.interaction.asked.get())
+            asking = asyncio.ensure_future(self.interaction.questions.get())
             await asyncio.wait([asking, self.program], return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 return asking.result()

@@ -102,7 +102,7 @@ class Trainer:
             )
         config.method.to_dict()  # what cannot be saved fails now, not hours later
         self.config, self.method, self.measure = config, config.resolved_method, evaluate
-        self.given = {"policy": policy, "task": task, "reward": reward, "engine": engine}
+        self.seams = {"policy": policy, "task": task, "reward": reward, "engine": engine}
         self.task = task or get_task(config.data.task)
         self.label = labeller(self.task)
         rewards = rewards_of(config, reward)
@@ -111,7 +111,7 @@ class Trainer:
         check_trainable(self.model)
         self.source = self.source_class(config, self.task, rewards, policy, engine)
         self.learner = self.learner_class(config, self.model, sampler=self.source.weights)
-        self.asked: Set[str] = set()  # the prompts of the step before
+        self.asked_before: Set[str] = set()  # the prompts of the step before
         self.patience = Patience(self.method, rewards[0], config.patience)
 
     def __iter__(self) -> Iterator[dict[str, float]]:
@@ -136,8 +136,8 @@ class Trainer:
             )
         metrics = rollout_metrics(rollouts, self.version, self.label)
         asked = self.questions({r.group: r.problem for r in rollouts}.values())
-        metrics["asked_again"] = mean(one in self.asked for one in asked)
-        self.asked = asked
+        metrics["asked_again"] = mean(one in self.asked_before for one in asked)
+        self.asked_before = asked
         used = select_groups(rollouts, self.method)[: self.config.batch_size]
         metrics |= self.learner.learn(used, self.source.wrote(used))
         if self.step % self.config.rollout.sync_every == 0:
@@ -191,19 +191,19 @@ class Trainer:
 
         A step's folder is a Hugging Face model folder: `load_policy` takes it, or the run's.
         """
-        run = {"config": self.config.to_dict(), "given": described(self.given)}
+        run = {"config": self.config.to_dict(), "given": described(self.seams)}
         policy, optimizers = (self.model, self.tokenizer), self.learner.optimizers
         return save_checkpoint(Path(folder), policy, self.others(), optimizers, run | self.rest())
 
     def rest(self) -> dict[str, Any]:
         """What training changes besides weights and moments, JSON-safe."""
-        return self.learner.state() | self.source.state() | {"asked": sorted(self.asked)}
+        return self.learner.state() | self.source.state() | {"asked": sorted(self.asked_before)}
 
     def load_rest(self, rest: dict[str, Any]) -> None:
         """Go on from `rest()`, the weights being loaded already."""
         self.learner.load_state(rest)
         self.source.load_state(rest)
-        self.asked = set(rest.get("asked", ()))
+        self.asked_before = set(rest.get("asked", ()))
 
     def state_dict(self) -> dict[str, Any]:
         """What training changes, as `save` writes it: weights, moments and all the rest."""

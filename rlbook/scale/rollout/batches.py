@@ -97,7 +97,7 @@ class Batches:
         self.log = RunLog(layout.root, resume_step=step, name="rollouts")
         self.samples = RunLog(layout.root, resume_step=step, name="samples")
         self.finished: dict[int, Finished] = {}  # by ticket: they wait for their batch
-        self.left_since: list[Rollout] = []  # sampled by groups that left since the last batch
+        self.unreported: list[Rollout] = []  # sampled by groups that left since the last batch
         self.silent: list[float] = []  # accuracies of those in which the filter found no spread
 
     def restore(self, state: dict) -> None:
@@ -155,7 +155,7 @@ class Batches:
         """
         del self.open[ticket]
         self.pool.record(rollouts)
-        self.left_since += rollouts
+        self.unreported += rollouts
         if why:
             self.counters.events[why] += 1
 
@@ -194,7 +194,7 @@ class Batches:
             self.leave(ticket, rollouts)
         for ticket in late:
             self.leave(ticket, self.finished.pop(ticket, ([],))[0], "late")
-        measured = rollout_metrics(self.left_since, step, self.label)
+        measured = rollout_metrics(self.unreported, step, self.label)
         self.counters.events.update({name: int(measured[name]) for name in UNJUDGED})  # adds
         row = {
             "step": step + 1,  # as in the trainer's row of it
@@ -202,7 +202,7 @@ class Batches:
             **self.counters.row(),
             "group_seconds": mean(seconds for _, seconds, _ in groups.values()),
             "queue_seconds": mean(now - since for *_, since in groups.values()),
-            "interrupted": mean(rollout.forced is not None for rollout in self.left_since),
+            "interrupted": mean(rollout.forced is not None for rollout in self.unreported),
             "retired": len(self.pool.retired),
             "target_staleness": self.pacing.target,
             "time": time.time(),
@@ -216,7 +216,7 @@ class Batches:
             "open": {str(ticket): problem.id for ticket, problem in self.open.items()},
         }
         write_batch(self.layout, step, used, state)
-        self.left_since, self.silent = [], []
+        self.unreported, self.silent = [], []
         return late
 
     def show(self, rollouts: Sequence[Rollout]) -> None:
