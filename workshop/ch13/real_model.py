@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -57,6 +58,7 @@ def shows_steps(rollout: Rollout) -> bool:
 
 COMPUTATION = re.compile(r"\d+ *[-+*] *\d+ *$")
 EQUATION = re.compile(r"(\d+ *[-+*] *\d+) *= *(-?\d+)")
+SIGNS = {"sums": "+", "differences": "-", "products": "*"}
 THINGS = ("books", "cards", "balls", "stones", "plants", "keys", "boxes", "eggs")
 PEOPLE = ("Tom", "Mary", "John", "David", "Paul", "James", "Mark", "Peter")
 
@@ -120,10 +122,14 @@ class WithCalculator:
         return Calculated(self.task, problem)
 
 
-def slips(rollouts: Sequence[Rollout]) -> float:
-    """Which share of the computations that answers write out is wrong."""
+def slips(rollouts: Sequence[Rollout], signs: str = "+-*") -> float:
+    """Which share of the computations with these signs that answers write out is wrong."""
     written = [found for one in rollouts for found in EQUATION.findall(one.text)]
-    return mean(value_of(asked.replace(" ", "")) != int(said) for asked, said in written)
+    return mean(
+        value_of(asked.replace(" ", "")) != int(said)
+        for asked, said in written
+        if set(asked) & set(signs)
+    )
 
 
 SETTINGS: dict[str, Any] = SMOLLM2 | {
@@ -333,7 +339,8 @@ def at_the_end(trainer: Trainer, **shares: Callable[[Sequence[Rollout]], float])
 
 def at_the_end_of_words(trainer: Trainer) -> dict[str, Any]:
     """The same, how many computations are wrong, and what a calculator makes of the answers."""
-    row, calculator = at_the_end(trainer, slips=slips), WithCalculator()
+    of_sign = {name: partial(slips, signs=sign) for name, sign in SIGNS.items()}
+    row, calculator = at_the_end(trainer, slips=slips, **of_sign), WithCalculator()
     for name, temperature, n in (("", 1.0, 8), ("greedy_", 0.0, 1)):
         helped = answers(trainer, HELD_OUT, n, temperature, calculator)
         for level in calculator.levels:
@@ -474,8 +481,11 @@ def in_words(evaluations: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: runs.filter(regex=of).mean(axis=1) for name, of in columns.items()})
 
 
-def gain(evaluations: pd.DataFrame, arm: str, against: str) -> Interval:
-    """Right at one try, an arm's runs minus another's, over their common held-out problems."""
+def gain(evaluations: pd.DataFrame, arm: str, against: str, counted: str = "right") -> Interval:
+    """Right at one try, an arm's runs minus another's, over their common held-out problems.
+
+    `counted` is "right", or "calculated" for the answers that had a calculator.
+    """
     means = evaluations.groupby("arm").mean(numeric_only=True)
-    right = means.filter(regex=r"^right_\d_") / 8
+    right = means.filter(regex=rf"^{counted}_\d_") / 8
     return t_interval((right.loc[arm] - right.loc[against]).to_numpy())

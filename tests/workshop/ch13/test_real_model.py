@@ -1,5 +1,6 @@
 """What the pretrained model is asked: sums in steps and word problems, with and without help."""
 
+import math
 import random
 import re
 
@@ -100,3 +101,6 @@ def test_slips_are_computations_that_are_wrong():
     assert (
         slips([saying(" 5 * 6 = 30. 14 - 30 = -16."), saying("no sum"), saying("2-3=1")]) == 1 / 3
     )
+    mixed = [saying(" 5 * 6 = 30. 30 - 4 = 25. 1 - 2 = -1. 2 + 2 = 5.")]
+    assert slips(mixed, "*") == 0.0 and slips(mixed, "-") == 0.5 and slips(mixed, "+") == 1.0
+    assert math.isnan(slips([saying("no sum")], "+"))
