@@ -409,7 +409,6 @@ REAL_MODEL: dict[str, Experiment] = {
         world=on_words,
         levels=(1, 2, 3),
         measure=at_the_end_of_words,
-        planned=True,
     ),
     "real_more_words": asked(
         "... at twice the rate, by other rows, for longer, and behind less and more SFT?",
