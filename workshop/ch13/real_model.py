@@ -3,7 +3,7 @@
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -476,6 +476,16 @@ def in_words(evaluations: pd.DataFrame) -> pd.DataFrame:
         "wrong, greedy": r"^greedy_slips_\d$",
         "T = 1, calculator": r"^calculated_\d$",
     }
+    return over_levels(evaluations, columns)
+
+
+def wrong_by_sign(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Which share of the sums, differences and products that answers write out is wrong."""
+    return over_levels(evaluations, {name: rf"^{name}_\d$" for name in SIGNS})
+
+
+def over_levels(evaluations: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
+    """Means over runs and levels: a row per arm, a column per name and pattern of columns."""
     runs = evaluations.groupby("arm", sort=False).mean(numeric_only=True)
     return pd.DataFrame({name: runs.filter(regex=of).mean(axis=1) for name, of in columns.items()})
 
