@@ -42,6 +42,7 @@ RESUMABLE = (
     *("train.processes", "train.shard", "train.activation_checkpointing", "train.accumulate"),
     *("train.compile_layers", "train.compile_head"),
 )
+ROLLED_BACK = ("optimizer.lr",)  # settings that may be others after a rollback, besides those
 
 
 class Layout:
@@ -80,25 +81,35 @@ class Layout:
         return read_json(self.status, {}).get("version", 0)
 
 
-def open_run(layout: Layout, config: ScaleConfig, resume: bool = False) -> None:
+def check_same_settings(layout: Layout, config: ScaleConfig, *changeable: str) -> None:
+    """Raise `ValueError`, naming them, for settings that a run cannot go on with.
+
+    Those `RESUMABLE` and `changeable` may be others. It raises also where there is no run.
+    """
+    if not layout.config.exists():
+        raise ValueError(f"{layout.root} holds no run to resume: leave --resume out to start one")
+    saved = load_config(layout.config)
+    differing = fixed_differences(saved, config, (*RESUMABLE, *changeable))
+    changed = [f"{name} was {old!r}, is {new!r}" for name, (old, new) in differing.items()]
+    if changed:
+        raise ValueError(
+            f"the run in {layout.root} was started with other settings ({'; '.join(changed)}): "
+            f"resume {layout.config} without these, or start a new run with run=…"
+        )
+
+
+def open_run(
+    layout: Layout, config: ScaleConfig, resume: bool = False, rolled_back: bool = False
+) -> None:
     """Make the run folder, or check that `config` continues the run in it.
 
     Raises `ValueError` for a folder that is taken, nothing to resume, or settings that differ (it
-    names them).
+    names them). A run that is `rolled_back` is resumed, and may have another `ROLLED_BACK` too.
     """
-    known = layout.config.exists()
-    if known and not resume:
+    if layout.config.exists() and not (resume or rolled_back):
         raise ValueError(f"{layout.root} already holds a run: add --resume, or take another run=…")
-    if resume and not known:
-        raise ValueError(f"{layout.root} holds no run to resume: leave --resume out to start one")
-    if resume:
-        differing = fixed_differences(load_config(layout.config), config, RESUMABLE)
-        changed = [f"{name} was {old!r}, is {new!r}" for name, (old, new) in differing.items()]
-        if changed:
-            raise ValueError(
-                f"the run in {layout.root} was started with other settings ({'; '.join(changed)}): "
-                f"resume {layout.config} without these, or start a new run with run=…"
-            )
+    if resume or rolled_back:
+        check_same_settings(layout, config, *(ROLLED_BACK if rolled_back else ()))
         status = read_json(layout.status, {})
         if status.get("done") and status["version"] < config.steps:  # it is given more to do
             write_json(layout.status, {**status, "done": False})

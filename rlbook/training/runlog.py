@@ -37,8 +37,8 @@ class RunLog:
         os.replace(rewritten, self.path)
         self._file = self.path.open("a")
 
-    def __call__(self, metrics: dict[str, Any]) -> None:
-        self._file.write(line_of(metrics))
+    def __call__(self, *rows: dict[str, Any]) -> None:
+        self._file.write("".join(map(line_of, rows)))
         self._file.flush()
 
     def close(self) -> None:

@@ -52,9 +52,10 @@ def scale(config: ScaleConfig, resume: bool = False, rollback: int | None = None
 
 def remedy(error: Exception, config: ScaleConfig) -> str:
     """The settings, for a resumed run, that would help against the death that ended one."""
-    if "out of memory" not in str(error).lower():
+    name = getattr(error, "name", "")
+    if "out of memory" not in str(error).lower() or not name.startswith(("trainer", "generator")):
         return ""
-    if getattr(error, "name", "") != "trainer":
+    if name.startswith("generator"):
         return f" generate.slots={max(1, config.generate.slots // 2)}"
     small = f" optimizer.micro_batch_tokens={max(1, config.optimizer.micro_batch_tokens // 2)}"
     more = "" if config.train.activation_checkpointing else " train.activation_checkpointing=true"
@@ -91,8 +92,9 @@ def launch(
         machines = cluster(commands, layout.config)
     with stop_signals(), held(layout.root), machines as start:
         if rollback is not None:
+            check_same_settings(layout, config, *ROLLED_BACK)
             roll_back(layout, rollback)
-        open_run(layout, config, resume or rollback is not None)
+        open_run(layout, config, resume, rolled_back=rollback is not None)
         say(
             f"{layout.root}: {config.steps} steps of {config.method.name} on "
             f"{config.model.policy}; {config.generate.count} generators ({chosen_engine(config)}), "
@@ -116,8 +118,9 @@ def launch(
 def roll_back(layout: Layout, step: int) -> None:
     """Make the checkpoint of update `step` the newest, as if the run had not gone on from there.
 
-    Later checkpoints are set aside as `step_….undone`; later batches, weights and rows of logs go:
-    new prompts are asked, so the run does not repeat what it is to forget. Nothing may be running.
+    Later checkpoints are set aside as `step_….undone`; later batches and rows of logs go. The
+    prompts of the forgotten updates are asked again, for the older weights: `optimizer.lr` may be
+    another then. Nothing may be running.
     Raises `ValueError` for a step that is not kept, or damaged.
     """
     folders = step_folders(layout.checkpoints)

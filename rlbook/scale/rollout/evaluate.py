@@ -6,7 +6,7 @@ far as the bound on staleness lets groups start on weights that stand still.
 
 Every answer of a row is by one version. If the generator dies, or an answer has a token by other
 weights, the evaluation starts again with the newest weights there are then. One question that is
-asked in vain too often ends its evaluation without a row; so does the death of all generators once
+refused, or asked in vain too often, ends its evaluation without a row; so does the death of all generators once
 the trainer has ended. An orchestrator begins with nothing pinned, so no death leaves anybody
 waiting.
 """
@@ -21,7 +21,7 @@ from rlbook.durable import read_json, write_json
 from rlbook.evaluation import summary
 from rlbook.jsonl import last_row
 from rlbook.scale.config import EvaluationSet, ScaleConfig
-from rlbook.scale.generate.protocol import GenerationFailed, pause_after
+from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused, pause_after
 from rlbook.scale.layout import Layout
 from rlbook.scale.process import say
 from rlbook.scale.rollout.groups import GroupSampler
@@ -107,14 +107,15 @@ class Evaluator:
         sampler = replace(self.sampler, engine=self.engine.only(generator))
         try:
             answers = await self.answers(sampler, version)
-        except GenerationFailed as error:
+        except (GenerationFailed, RequestRefused) as error:
             if await generator.version() != version:  # it has lost them
                 return say(f"the evaluation of version {version} starts again: {error}")
             self.last = version  # it is the questions' fault
             return say(f"the evaluation of version {version} is given up: {error}")
         self.last = version
-        for one, rollouts in zip(self.sets, answers, strict=True):
-            self.log(row := evaluation_row(version, rollouts, one))
+        rows = [evaluation_row(version, *one) for one in zip(answers, self.sets, strict=True)]
+        self.log(*rows)  # at once: after a kill between two of them the second would never come
+        for one, row in zip(self.sets, rows, strict=True):
             problems = one.name or "held-out problems"
             say(f"version {version}: pass@1 {row['pass@1']:.3f} on {problems}")
 

@@ -88,16 +88,16 @@ class GroupSampler:
         self.rewards = rewards_of(self.config)
         task = get_task(self.config.data.task)
         self.stop = stop_of(self.tokenizer, task, self.config.rollout.stop)
-        self.rewarding = asyncio.Lock()  # a reward of one's own need not bear two threads
+        self.rewarding = ThreadPoolExecutor(1)  # a reward of one's own need not bear two threads
 
     async def rewarded(self, problem: Problem, group: int) -> list[Rollout]:
         """A group to train on, rewarded; it knows a greedy answer's reward if the method asks."""
         rollouts, greedy = await self.sample(problem, group, self.config.rollout.group_size), []
         if "greedy" in self.config.method.requirements():
             greedy = await self.sample(problem, group, 1, temperature=0.0)
-        async with self.rewarding:
-            for written in filter(None, (rollouts, greedy)):
-                await asyncio.to_thread(give_rewards, written, self.rewards)
+        in_turn = partial(asyncio.get_running_loop().run_in_executor, self.rewarding)
+        for written in filter(None, (rollouts, greedy)):
+            await in_turn(give_rewards, written, self.rewards)
         for rollout in rollouts:
             rollout.greedy_reward = greedy[0].reward if greedy else None
         return rollouts
@@ -160,7 +160,7 @@ class GroupSampler:
         limits = Limits(limit, rollout.max_turns, rollout.turn_tokens)
         dialect = Dialect.of(self.tokenizer, world, self.config.model.chat)
         luck = [derive_seed(self.config.seed, "world", group, i) for i in range(n)]
-        async with self.worlds.seats(name, problem, group, luck) as seats:
+        async with self.worlds.seats(name, problem, luck) as seats:
             episodes = [dialogue(problem, seat, dialect, limits) for seat in seats]
             turns = await all_of(
                 asked(self.asker(temperature), one, self.worlds.tell) for one in episodes

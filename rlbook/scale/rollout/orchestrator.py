@@ -27,6 +27,7 @@ from rlbook.training.pool import training_pool
 POLL_SECONDS = 0.05
 PAUSE = 5.0  # seconds before a group that was asked in vain is asked again
 ASKED_PER_SLOT = 2  # a group comes back with its longest answer; its other slots must not wait
+ATTEMPTS = 10  # to have one group written, before its problem is left out
 OWN_SILENCE = 60.0  # seconds after which this process counts as hung
 
 
@@ -49,7 +50,8 @@ class Orchestrator:
         self.evaluator = Evaluator(layout, sets, evaluation.every, self.sampler, places)
         self.most_asked = max(1, asked * config.generate.count // config.rollout.group_size)
         self.being_written: dict[int, asyncio.Task] = {}  # groups that are being written, by ticket
-        self.refusals = 0  # in a row
+        self.failures: Counter[int] = Counter()  # by ticket, while there were weights to ask
+        self.left_out = 0  # in a row
 
     async def run(self) -> None:
         """Until the trainer says that the run is done, and the last evaluation is over."""
@@ -92,17 +94,19 @@ class Orchestrator:
         try:
             rollouts = await self.sampler.rewarded(problem, ticket)
             self.batches.accept(ticket, rollouts, time.monotonic() - began)
-            self.refusals = 0
-        except GenerationFailed as error:
-            say(f"{problem.id}: asked in vain: {error}")
-            await asyncio.sleep(PAUSE)
-            self.batches.again(ticket)
-        except RequestRefused as error:
-            self.refusals += 1
-            if self.refusals > self.sampler.config.rollout.prompts:
-                raise  # it seems to refuse all of them
-            say(f"problem {problem.id} is left out: {error}")
-            self.batches.give_up(ticket)
+            self.left_out = 0
+        except (GenerationFailed, RequestRefused) as error:
+            self.failures[ticket] += bool(self.engine.versions)  # without any it is not its fault
+            if isinstance(error, GenerationFailed) and self.failures[ticket] < ATTEMPTS:
+                say(f"{problem.id}: asked in vain: {error}")
+                await asyncio.sleep(PAUSE)
+                self.batches.again(ticket)
+            else:
+                self.left_out += 1
+                if self.left_out > self.sampler.config.rollout.prompts:
+                    raise  # it seems to be so with all of them
+                say(f"problem {problem.id} is left out: {error}")
+                self.batches.give_up(ticket)
         self.being_written.pop(ticket, None)
 
 

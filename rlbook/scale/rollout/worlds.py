@@ -13,7 +13,7 @@ from rlbook.tasks import Message, Problem, Reply, Verdict
 from rlbook.tasks.sandbox.bounded import BoundedWorker
 from rlbook.training.episodes import Say
 
-PATIENCE = 3  # failures of one group's world before its prompt is left out
+PATIENCE = 3  # failures of one problem's world, one after the other, before it is refused
 
 
 @dataclass
@@ -39,13 +39,13 @@ class Worlds:
     """Up to `count` processes; each holds the sessions of one group until all of them are over.
 
     A session that raises, hangs for `seconds`, dies or answers more than can be read fails its
-    group, which is asked again; a group whose world has failed `PATIENCE` times is left out. Groups
+    group, which is asked again; a problem whose world has failed `PATIENCE` times is refused. Groups
     in other processes go on meanwhile. `events` counts "world_failures".
     """
 
     def __init__(self, count: int, seconds: float, events: Counter[str]):
         self.seconds, self.events = seconds, events
-        self.failures: Counter[int] = Counter()  # by group
+        self.failures: Counter[tuple[str, str]] = Counter()  # by task and problem
         self.threads = ThreadPoolExecutor(count, "world")
         self.places = [Place(BoundedWorker(), asyncio.Lock()) for _ in range(count)]
         self._idle: asyncio.Queue[Place] = asyncio.Queue()
@@ -54,7 +54,7 @@ class Worlds:
 
     @asynccontextmanager
     async def seats(
-        self, task: str, problem: Problem, group: int, seeds: Sequence[int]
+        self, task: str, problem: Problem, seeds: Sequence[int]
     ) -> AsyncIterator[list[Seat]]:
         """A session for each seed; inside, a world's failure is the group's."""
         place = await self._idle.get()
@@ -64,12 +64,12 @@ class Worlds:
             if isinstance(error, GenerationFailed | RequestRefused):
                 raise
             self.events["world_failures"] += 1
-            self.failures[group] += 1
+            self.failures[task, problem.id] += 1
             text = f"the world of {problem.id}: {error}"
-            again = self.failures[group] < PATIENCE
+            again = self.failures[task, problem.id] < PATIENCE
             raise (GenerationFailed if again else RequestRefused)(text) from None
         else:
-            del self.failures[group]
+            del self.failures[task, problem.id]
         finally:
             try:
                 with suppress(RuntimeError, TimeoutError):

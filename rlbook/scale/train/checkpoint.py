@@ -36,7 +36,13 @@ from rlbook.scale.batch_log import prune
 from rlbook.scale.layout import Layout
 from rlbook.scale.train.parallel import Ranks
 from rlbook.scale.train.weights import whole_tensors
-from rlbook.training.checkpoint import complete_steps, point_latest, read_state, save_description
+from rlbook.training.checkpoint import (
+    LATEST,
+    complete_steps,
+    point_latest,
+    read_state,
+    save_description,
+)
 
 POLL_SECONDS = 0.02
 PLACES, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # where a rank's rows begin: torch's names
@@ -176,10 +182,11 @@ class Checkpoints:
                 folder.rename(aside)
                 text = f"{folder} is damaged ({reason}) and set aside as {aside.name}"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
-        if damages:
+        if ranks.share((self.folder / LATEST).exists()):  # there were some, at this start or before
+            found = "; ".join(damages) or "those there were are set aside as .damaged"
             raise ValueError(
-                f"{self.folder}: no checkpoint is intact ({'; '.join(damages)}); start a new run "
-                "from the last weights you trust"
+                f"{self.folder}: no checkpoint is intact ({found}); start a new run from the last "
+                "weights you trust"
             )
         return None
 

@@ -65,6 +65,8 @@ class WeightSync:
         # Of generators, by URL: a process that is started again has another one.
         self.verified: set[str] = set()  # whose last probe was right
         self.wrong: Counter[str] = Counter()  # probes in vain, one after the other
+        self.paused: set[str] = set()  # URLs whose update has not ended
+        self.given_up_after = 0.0  # seconds of the newest push that was too slow
         self.failures: Counter[str] = Counter()
         self.retry_at: dict[str, float] = {}
         self.clients = clients_of(config, layout) if self.ranks.first else []
@@ -144,7 +146,8 @@ class WeightSync:
         except (TimeoutError, GenerationFailed, RequestRefused) as error:
             self.failed(client, str(error) or f"no answer within {SILENCE:g} s")
             return False
-        return own < self.learner.step or self.wrong[client.url] > 0
+        behind = own < self.learner.step or self.wrong[client.url] > 0
+        return behind or client.url in self.paused
 
     def deliver(self) -> None:
         """Give the learner's weights to the generators that are due, and verify the new ones.
@@ -193,15 +196,18 @@ class WeightSync:
                 async with asyncio.timeout(self.limit):
                     if self.config.generate.sleep and await client.version() is not None:
                         await client.wake()  # or it would load them into memory that it has not
+                    self.paused.add(client.url)
                     async with client.new_weights(version, self.config.generate.kv == "clear"):
                         await self.transport.send(client, fresh)
+                    self.paused.discard(client.url)
                     written = await self.probe(client) if probed else []
             except Exception as error:
                 self.transport.leave(client)
-                reason = str(error) or "time limit"
+                reason = str(error) or self.too_slow()
                 self.failed(client, f"version {version} is not delivered: {reason}")
                 return []
             self.slowest = max(self.slowest, monotonic() - start)
+            self.given_up_after = 0.0
         if not probed:
             self.failures[client.url] = 0
         return written
@@ -210,7 +216,17 @@ class WeightSync:
     def limit(self) -> float:
         """Seconds after which a generator is given up that has been sent something."""
         likely = max(LEAST_LIMIT, SLOWER * self.slowest, LATER * self.planned)
+        likely = max(likely, 2 * self.given_up_after)
         return min(self.config.generate.timeout, likely)
+
+    def too_slow(self) -> str:
+        """Why a push was given up; the next has twice the time, until one succeeds."""
+        taken = self.limit
+        self.given_up_after = taken
+        return (
+            f"time limit of {taken:.0f} s: if it is always too short, lower budget.push_gb to what "
+            "is measured here, or raise generate.timeout"
+        )
 
     def failed(self, client: GeneratorClient, reason: str) -> None:
         """Say it, and leave the generator in peace for a while."""

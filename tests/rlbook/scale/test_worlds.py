@@ -82,7 +82,7 @@ def tokenizer():
     return load_tokenizer("tiny")
 
 
-async def play(worlds, name, tokenizer, kind, group=0, n=2):
+async def play(worlds, name, tokenizer, kind, n=2):
     """A group of episodes of a policy that says `1;`."""
     ids = tokenizer("1;", add_special_tokens=False).input_ids
 
@@ -91,7 +91,7 @@ async def play(worlds, name, tokenizer, kind, group=0, n=2):
 
     problem = Problem(kind, "1+1=", "", meta={"kind": kind})
     dialect = Dialect(tokenizer, (";",))
-    async with worlds.seats(name, problem, group, range(n)) as seats:
+    async with worlds.seats(name, problem, range(n)) as seats:
         episodes = [dialogue(problem, seat, dialect, Limits(40, 8)) for seat in seats]
         turns = await asyncio.gather(*(asked(complete, one, worlds.tell) for one in episodes))
         return turns, [await worlds.verdict(seat) for seat in seats]
@@ -175,9 +175,9 @@ def test_a_world_that_always_fails_is_left_out(name, tokenizer):
     async def work(worlds):
         for _ in range(PATIENCE - 1):
             with pytest.raises(GenerationFailed):
-                await play(worlds, name, tokenizer, "raises", group=4)
+                await play(worlds, name, tokenizer, "raises")
         with pytest.raises(RequestRefused, match="a fault of the world"):
-            await play(worlds, name, tokenizer, "raises", group=4)
+            await play(worlds, name, tokenizer, "raises")
 
     run(work, count=1)
 
@@ -188,7 +188,7 @@ def test_a_slow_world_holds_up_no_other_group(name, tokenizer):
 
     async def work(worlds):
         async def one(kind):
-            await play(worlds, name, tokenizer, kind, group=len(kind))
+            await play(worlds, name, tokenizer, kind)
             order.append(kind)
 
         await asyncio.gather(one("well"), one("well"))  # both processes are up
