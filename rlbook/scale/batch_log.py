@@ -92,14 +92,15 @@ def saved_state(layout: Layout) -> dict | None:
 def prune(layout: Layout, before: int = 0, since: float = math.inf) -> None:
     """Delete the batches before one, which a durable checkpoint has made superfluous, or since one.
 
-    A folder loses its name first: what a crash leaves of it, or of writing one, is no batch.
+    A folder loses its name first: what a crash leaves of it is no batch.
     """
-    for leftover in layout.batches.glob(".batch_*"):
-        shutil.rmtree(leftover, ignore_errors=True)
     for step in published(layout):
         if step < before or step >= since:
             folder = layout.batch(step)
-            folder.rename(folder.with_name(f".{folder.name}.pruned"))
+            nameless = folder.with_name(f".{folder.name}.pruned")
+            if nameless.exists():  # what a crash left of an earlier batch of this number
+                shutil.rmtree(nameless)
+            folder.rename(nameless)
     for leftover in layout.batches.glob(".batch_*.pruned"):
         shutil.rmtree(leftover, ignore_errors=True)
 

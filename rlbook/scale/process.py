@@ -26,6 +26,15 @@ LOOK_SECONDS = 0.05  # between two looks at what is waited for
 HEARTBEAT_SECONDS = 1.0
 
 
+def allow_open_files() -> None:
+    """As many files and connections as this process may have; 1,024 is usual without asking."""
+    import resource  # not on Windows
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class Heartbeat:
     """Signs of life in a file: its time of change, and how many seconds of silence to allow."""
 

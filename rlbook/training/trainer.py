@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.grouping import mean
 from rlbook.policy import load_policy
 from rlbook.policy.adapters import adapted, add_adapter, start_adapter
-from rlbook.policy.loading import base_name, cut_policy
+from rlbook.policy.loading import base_name, cut_policy, is_run, newest
 from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
 from rlbook.tasks.registry import question
 from rlbook.training.batch import Rollout
@@ -56,9 +56,14 @@ def add_lora(model: PreTrainedModel, config: RunConfig) -> None:
 
 
 def cut_once(config: Kind) -> Kind:
-    """The run with the folder of its policy as cut, for processes that know it by name alone."""
+    """The run with the folder of its policy as it is now, and as cut, for all its processes.
+
+    A policy that is another run's folder becomes that run's newest step: a process that starts
+    later loads the same weights.
+    """
     if config.model.vocabulary is None:
-        return config
+        name = config.model.policy
+        return config.replace(model={"policy": str(newest(Path(name)))}) if is_run(name) else config
     folder = cut_policy(config.model.policy, config.model.vocabulary)
     return config.replace(model={"policy": str(folder), "vocabulary": None})
 

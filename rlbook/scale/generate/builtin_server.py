@@ -22,7 +22,7 @@ from torch import Tensor
 from rlbook.policy import Completion, end_ids, load_policy, set_threads
 from rlbook.policy.continuous import ContinuousSampler
 from rlbook.scale.generate.protocol import RELOAD_ROUTE, Sampling, authorized, requested_folder
-from rlbook.scale.process import die_with_parent, own_host, publish, say
+from rlbook.scale.process import allow_open_files, die_with_parent, own_host, publish, say
 
 
 class Generation(BaseModel, extra="forbid", strict=True):
@@ -66,9 +66,9 @@ class Server:
     async def step(self) -> None:
         """A step that fails ends every completion, for no row can go on."""
         awaited = {number: one for number, one in self.futures.items() if not one.done()}
-        self.sampler.cancel(self.futures.keys() - awaited)  # their clients have hung up
-        self.futures = awaited
+        hung_up, self.futures = self.futures.keys() - awaited, awaited
         try:
+            self.sampler.cancel(hung_up)
             ended = await asyncio.to_thread(self.sampler.step)
         except Exception as error:
             for future in awaited.values():
@@ -214,6 +214,7 @@ def make_app(sampler: ContinuousSampler) -> web.Application:
 def main() -> None:
     """The server process: on an address that is its own, until it is told to end."""
     die_with_parent()
+    allow_open_files()
     set_threads()
     listening = socket.create_server((own_host(), 0))
     policy, device, slots, seed = sys.argv[1:]

@@ -41,7 +41,6 @@ def rehearse(config: ScaleConfig, file: Path) -> int:
         steps=UPDATES,
         evaluation={"every": 0},
         checkpoint={"every": 1, "keep": 2},
-        patience=None,
     )
     layout = Layout(config.folder)
     killer = Killer(layout)

@@ -17,7 +17,7 @@ from rlbook.scale.launch.commands import run_commands
 from rlbook.scale.launch.dry_run import check_compiler, check_machine, check_start
 from rlbook.scale.launch.processes import Start, preload, start_here
 from rlbook.scale.launch.supervisor import Supervisor, TooManyDeaths, say
-from rlbook.scale.layout import Layout, open_run
+from rlbook.scale.layout import ROLLED_BACK, Layout, check_same_settings, open_run
 from rlbook.scale.plan.table import duration
 from rlbook.training import RunLog
 from rlbook.training.checkpoint import point_latest, step_folders

@@ -1,6 +1,7 @@
 """From tickets to batches: who is asked, which groups are kept, what becomes durable when."""
 
 import math
+import shutil
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,6 +94,8 @@ class Batches:
         if state:
             self.restore(state)
         self.waiting = deque(sorted(self.open))  # tickets to be asked again
+        for unfinished in layout.batches.glob(".batch_*.partial"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         self.exhausted: str | None = None  # why nothing more can be asked
         self.log = RunLog(layout.root, resume_step=step, name="rollouts")
         self.samples = RunLog(layout.root, resume_step=step, name="samples")
@@ -107,7 +110,8 @@ class Batches:
         if lost := sorted(set(state["open"].values()) - problems.keys()):
             raise ValueError(
                 f"an open ticket is for problem {lost[0]!r}, which is not in the pool: were "
-                "data.task, data.levels, data.pool or the data changed since the run began?"
+                "data.task, data.levels, data.pool (without it, steps) or the data changed since "
+                "the run began?"
             )
         self.open = {int(ticket): problems[name] for ticket, name in state["open"].items()}
 

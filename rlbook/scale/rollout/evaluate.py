@@ -6,15 +6,16 @@ far as the bound on staleness lets groups start on weights that stand still.
 
 Every answer of a row is by one version. If the generator dies, or an answer has a token by other
 weights, the evaluation starts again with the newest weights there are then. One question that is
-refused, or asked in vain too often, ends its evaluation without a row; so does the death of all generators once
-the trainer has ended. An orchestrator begins with nothing pinned, so no death leaves anybody
-waiting.
+refused, or asked in vain too often, ends its evaluation without a row; so does the death of all
+generators once the trainer has ended. An orchestrator begins with nothing pinned, so no death
+leaves anybody waiting.
 """
 
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rlbook.durable import read_json, write_json
@@ -137,14 +138,17 @@ class Evaluator:
                             raise
                     await asyncio.sleep(pause_after(failures))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                asked = [
-                    [group.create_task(ask(*one, of)) for one in enumerate(of.problems)]
-                    for of in self.sets
-                ]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        asked = [
+            [asyncio.create_task(ask(*one, of)) for one in enumerate(of.problems)]
+            for of in self.sets
+        ]
+        everyone = list(chain(*asked))
+        try:  # a TaskGroup whose tasks fail forgets that it was cancelled
+            await asyncio.gather(*everyone)
+        finally:
+            for task in everyone:
+                task.cancel()
+            await asyncio.gather(*everyone, return_exceptions=True)
         return [[rollout for task in tasks for rollout in task.result()] for tasks in asked]
 
 

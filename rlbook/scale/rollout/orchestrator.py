@@ -7,6 +7,7 @@ batch of the log: it may be killed and started anew at any moment.
 import asyncio
 import sys
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rlbook.scale.config import load_config
 from rlbook.scale.generate.client import HTTPEngine, clients_of
 from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
 from rlbook.scale.layout import Layout
-from rlbook.scale.process import Heartbeat, die_with_parent, say
+from rlbook.scale.process import Heartbeat, allow_open_files, die_with_parent, say
 from rlbook.scale.rollout.batches import Batches, Counters
 from rlbook.scale.rollout.evaluate import Evaluator, ProblemSet, named_set
 from rlbook.scale.rollout.groups import GroupSampler, Verifiers
@@ -27,7 +28,7 @@ from rlbook.training.pool import training_pool
 POLL_SECONDS = 0.05
 PAUSE = 5.0  # seconds before a group that was asked in vain is asked again
 ASKED_PER_SLOT = 2  # a group comes back with its longest answer; its other slots must not wait
-ATTEMPTS = 10  # to have one group written, before its problem is left out
+ATTEMPTS = 12  # to have one group written, before its problem is left out
 OWN_SILENCE = 60.0  # seconds after which this process counts as hung
 
 
@@ -50,8 +51,9 @@ class Orchestrator:
         self.evaluator = Evaluator(layout, sets, evaluation.every, self.sampler, places)
         self.most_asked = max(1, asked * config.generate.count // config.rollout.group_size)
         self.being_written: dict[int, asyncio.Task] = {}  # groups that are being written, by ticket
-        self.failures: Counter[int] = Counter()  # by ticket, while there were weights to ask
-        self.left_out = 0  # in a row
+        self.failures: Counter[int] = Counter()  # by ticket, while others were written
+        self.written = False  # whether a group was, since this process began
+        self.left_out = 0  # problems in a row
 
     async def run(self) -> None:
         """Until the trainer says that the run is done, and the last evaluation is over."""
@@ -94,9 +96,10 @@ class Orchestrator:
         try:
             rollouts = await self.sampler.rewarded(problem, ticket)
             self.batches.accept(ticket, rollouts, time.monotonic() - began)
-            self.left_out = 0
+            self.written, self.left_out = True, 0
         except (GenerationFailed, RequestRefused) as error:
-            self.failures[ticket] += bool(self.engine.versions)  # without any it is not its fault
+            works = self.written and self.engine.versions  # or it is not the problem's fault
+            self.failures[ticket] += bool(works)
             if isinstance(error, GenerationFailed) and self.failures[ticket] < ATTEMPTS:
                 say(f"{problem.id}: asked in vain: {error}")
                 await asyncio.sleep(PAUSE)
@@ -127,6 +130,7 @@ async def orchestrate(layout: Layout) -> None:
 def main() -> None:
     """The orchestrator process of the run folder named on the command line."""
     die_with_parent()
+    allow_open_files()  # a connection for each completion that is being written
     asyncio.run(orchestrate(Layout(Path(sys.argv[1]))))
 
 

@@ -39,8 +39,8 @@ class Worlds:
     """Up to `count` processes; each holds the sessions of one group until all of them are over.
 
     A session that raises, hangs for `seconds`, dies or answers more than can be read fails its
-    group, which is asked again; a problem whose world has failed `PATIENCE` times is refused. Groups
-    in other processes go on meanwhile. `events` counts "world_failures".
+    group, which is asked again; a problem whose world has failed `PATIENCE` times is refused.
+    Groups in other processes go on meanwhile. `events` counts "world_failures".
     """
 
     def __init__(self, count: int, seconds: float, events: Counter[str]):

@@ -183,9 +183,9 @@ class Checkpoints:
                 text = f"{folder} is damaged ({reason}) and set aside as {aside.name}"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
         if ranks.share((self.folder / LATEST).exists()):  # there were some, at this start or before
-            found = "; ".join(damages) or "those there were are set aside as .damaged"
+            what = "; ".join(damages) or "those there were are set aside as .damaged"
             raise ValueError(
-                f"{self.folder}: no checkpoint is intact ({found}); start a new run from the last "
+                f"{self.folder}: no checkpoint is intact ({what}); start a new run from the last "
                 "weights you trust"
             )
         return None

@@ -131,6 +131,15 @@ def test_pruning_killed_half_way_leaves_no_half_batch(layout, monkeypatch):
     assert [p.name for p in layout.batches.iterdir()] == ["batch_000002"]
 
 
+def test_pruning_gets_past_what_a_crash_left_of_a_batch_of_that_number(layout):
+    batch_log.write_batch(layout, 0, ROLLOUTS[:1], {})
+    left = layout.batches / ".batch_000000.pruned"
+    left.mkdir()
+    (left / "state.json").write_text("{}")
+    batch_log.prune(layout, 1)
+    assert list(layout.batches.iterdir()) == []
+
+
 def test_a_crash_while_writing_publishes_nothing(layout, monkeypatch):
     def full_disk(*args):
         raise OSError(28, "No space left on device")

@@ -290,6 +290,8 @@ def test_without_an_intact_checkpoint_nothing_is_started_over(checkpoints, train
         pytest.raises(ValueError, match=r"no checkpoint is intact \(step_000002: .*step_000001: "),
     ):
         checkpoints.load(training.policy, training.optimizer)
+    with pytest.raises(ValueError, match=r"no checkpoint is intact \(.* set aside as \.damaged"):
+        checkpoints.load(training.policy, training.optimizer)  # when it is started once more
 
 
 def test_a_checkpoint_of_another_model_is_named(checkpoints, training, ranks):

@@ -28,7 +28,7 @@ from rlbook.scale.train import trainer
 from rlbook.scale.train.trainer import ScaleTrainer
 from rlbook.scale.train.weight_sync import WeightSync
 from rlbook.tasks import Problem, SumsTask
-from rlbook.training import Rollout
+from rlbook.training import Rollout, RunLog
 
 PROBLEMS = [Problem(f"p{i}", f"{i}+1=?", str(i + 1)) for i in range(3)]
 OWN = ProblemSet(SumsTask(), PROBLEMS, samples=1)
@@ -203,6 +203,29 @@ def test_a_question_that_is_never_answered_ends_its_evaluation(world, own_time, 
     assert world.rows == [] and not world.layout.pinned.exists()
     assert "the evaluation of version 0 is given up: http://one" in capsys.readouterr().out
     assert len(times) == ATTEMPTS  # a moment lies between
+
+
+def test_a_question_that_is_refused_ends_its_evaluation_not_the_process(world, own_time, capsys):
+    async def refuses(asked):
+        if asked.route == "generate" and asked.prompt == PROBLEMS[0].prompt:
+            return Reply(400, b"too long for this model")
+
+    for generator in world.generators.values():
+        generator.trouble = refuses
+    write_json(world.layout.status, {"version": 0, "done": True})
+    own_time(world.evaluate)
+    assert world.rows == [] and not world.layout.pinned.exists()
+    assert "the evaluation of version 0 is given up" in capsys.readouterr().out
+
+
+def test_the_rows_of_an_evaluation_are_written_at_once(world, own_time, monkeypatch):
+    """A death between two of them would leave the second out for ever."""
+    world.sets = (OWN, ProblemSet(SumsTask(), PROBLEMS, samples=1, name="again"))
+    write_json(world.layout.status, {"version": 0, "done": True})
+    written = []
+    monkeypatch.setattr(RunLog, "__call__", lambda log, *rows: written.append(len(rows)))
+    own_time(world.evaluate)
+    assert written == [2]
 
 
 def test_a_question_that_fails_a_few_times_costs_no_row(world, own_time):

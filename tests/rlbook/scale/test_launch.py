@@ -218,6 +218,8 @@ def test_a_batch_too_large_for_the_gpu_is_answered_with_the_setting_that_helps()
     server = TooManyDeaths("… torch.OutOfMemoryError: CUDA out of memory", "generator0")
     assert remedy(server, config) == " generate.slots=64"
     assert remedy(TooManyDeaths("no space left on device", "trainer"), config) == ""
+    world = TooManyDeaths("… scorer process died (out of memory?)", "orchestrator")
+    assert remedy(world, config) == ""
 
 
 def test_a_process_that_waits_for_a_machine_does_not_hang(layout, quick):

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 from fleet import Reply
 
-from rlbook.scale.generate.protocol import RequestRefused
+from rlbook.scale.generate.protocol import GenerationFailed, RequestRefused
 from rlbook.scale.layout import Layout
 from rlbook.scale.rollout.orchestrator import PAUSE, orchestrate
 
@@ -31,6 +31,31 @@ def test_a_failed_request_is_asked_again_under_its_ticket(make_run, capsys):
     assert sorted(run.tickets) == list(range(run.steps * run.prompts))
     assert sum(row["failed_requests"] for row in run.rows) == 6
     assert "asked in vain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_a_problem_whose_answers_never_get_a_verdict_is_left_out(make_run, capsys, bound):
+    """Nothing else is in flight at the last batch, and with a bound of 0 at every batch."""
+    run = make_run(evaluation={"every": 0}, generate={"max_staleness": bound})
+    orchestrator, poisoned = run.orchestrator, []
+
+    def with_a_broken_verifier():
+        one = orchestrator()
+        verify = one.sampler.verifiers.verify
+
+        async def fails(problem, *rest):
+            poisoned.append(problem.id)
+            if problem.id == poisoned[0]:
+                raise GenerationFailed("no verdict: division by zero")
+            return await verify(problem, *rest)
+
+        one.sampler.verifiers.verify = fails
+        return one
+
+    run.orchestrator = with_a_broken_verifier
+    run.play()
+    assert len(run.groups) == run.steps
+    assert f"problem {poisoned[0]} is left out: no verdict" in capsys.readouterr().out
 
 
 def test_while_nothing_succeeds_every_place_asks_once_in_a_pause(make_run):

@@ -1,11 +1,12 @@
 """Who gets new weights: generators that are fresh, behind, ahead, dead, silent or failing."""
 
 import asyncio
+import warnings
 from collections import Counter
 from functools import partial
 
 import pytest
-from fleet import Generator
+from fleet import Generator, Reply
 
 from rlbook.durable import write_json
 from rlbook.scale.layout import Layout
@@ -165,6 +166,47 @@ def test_generators_left_paused_go_on_when_the_trainer_is_back(make_sync):
     make_sync(paused, fresh, dead)
     assert not paused.paused
     assert "resume" not in fresh.routes + dead.routes
+
+
+def test_a_generator_that_was_not_resumed_after_its_new_weights_is_sent_them_again(make_sync):
+    sync = make_sync(generator := Generator("a", 0))
+    judged(sync, 1)
+    refusals = iter([Reply(503, b"busy")])
+
+    async def once(asked):
+        return next(refusals, None) if asked.route == "resume" else None
+
+    generator.trouble = once
+    with pytest.warns(RuntimeWarning, match="version 2 is not delivered"):
+        round_(sync, 2)
+    assert generator.weights == 2 and generator.paused
+    sync.now.now += 100.0
+    assert behind(sync, 2) == ["a"]
+    round_(sync, 2)
+    assert not generator.paused and behind(sync, 2) == []
+
+
+def test_a_push_slower_than_its_limit_has_twice_the_time_next(make_sync, monkeypatch):
+    """Sending takes longer than the least limit, and nothing says how long it will take."""
+    monkeypatch.setattr(weight_sync, "LEAST_LIMIT", 0.05)
+    sync = make_sync(generator := Generator("a"))
+
+    async def slowly(asked):
+        if asked.route == "collective_rpc":
+            await asyncio.sleep(0.3)
+
+    generator.trouble = slowly
+    limits = []
+    while generator.weights != 0:
+        limits.append(sync.limit)
+        sync.now.now += 100.0
+        assert behind(sync, 0) == ["a"]
+        if len(limits) > 1:
+            assert limits[-1] == 2 * limits[-2]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            round_(sync, 0)
+    assert len(limits) > 2
 
 
 @pytest.mark.parametrize(("kv", "cleared"), [("clear", "true"), ("keep", "false")])

@@ -4,11 +4,13 @@ import re
 
 import pytest
 
-from rlbook.durable import CHECKSUMS, checksums, read_json, write_json
+from rlbook.durable import CHECKSUMS, checksums, read_json, replace_text, write_json
 from rlbook.jsonl import read_jsonl
 from rlbook.scale import batch_log
+from rlbook.scale.config import ScaleConfig, dump_config
+from rlbook.scale.launch import start
 from rlbook.scale.launch.start import roll_back
-from rlbook.scale.layout import Layout
+from rlbook.scale.layout import ROLLED_BACK, Layout, check_same_settings
 from rlbook.training.checkpoint import LATEST
 
 
@@ -60,6 +62,22 @@ def test_twice(layout):
     checkpoint(layout, 6)
     roll_back(layout, 4)
     assert (layout.checkpoints / "step_000006.undone").is_dir()
+
+
+def test_other_settings_are_refused_before_anything_is_touched(layout, monkeypatch):
+    """All but the learning rate, which is what a run that went wrong may need."""
+    config = ScaleConfig(run=str(layout.root), steps=8, generate={"engine": "builtin"})
+    replace_text(layout.config, dump_config(config))
+    monkeypatch.setattr(start, "check_start", lambda config: 100)
+    monkeypatch.setattr(start, "preload", lambda: None)
+    before = {*layout.root.rglob("*"), layout.root / ".lock"}
+    with pytest.raises(ValueError, match=r"other settings \(optimizer\.warmup was"):
+        start.launch(config.replace(warmup=7), rollback=4)
+    assert set(layout.root.rglob("*")) == before
+    slower = config.replace(lr=config.optimizer.lr / 2)
+    with pytest.raises(ValueError, match=r"optimizer\.lr was"):
+        check_same_settings(layout, slower)
+    check_same_settings(layout, slower, *ROLLED_BACK)
 
 
 @pytest.mark.parametrize(

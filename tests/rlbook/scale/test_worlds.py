@@ -182,6 +182,17 @@ def test_a_world_that_always_fails_is_left_out(name, tokenizer):
     run(work, count=1)
 
 
+def test_failures_of_one_problem_are_not_those_of_another(name, tokenizer):
+    """A held-out question and a training prompt may both be the first of their kind."""
+
+    async def work(worlds):
+        for kind in ("raises", "raises", "dies"):
+            with pytest.raises(GenerationFailed):
+                await play(worlds, name, tokenizer, kind)
+
+    run(work, count=1)
+
+
 def test_a_slow_world_holds_up_no_other_group(name, tokenizer):
     """Another group is over while the slow one still plays its first turns."""
     order = []
