@@ -68,16 +68,20 @@ class Server:
         awaited = {number: one for number, one in self.futures.items() if not one.done()}
         hung_up, self.futures = self.futures.keys() - awaited, awaited
         try:
-            self.sampler.cancel(hung_up)
-            ended = await asyncio.to_thread(self.sampler.step)
+            ended = await asyncio.to_thread(self.go_on_without, hung_up)
         except Exception as error:
             for future in awaited.values():
                 if not future.done():
                     future.set_exception(error)
             return
         for number, completion in ended.items():
-            if not awaited[number].done():
+            if number in awaited and not awaited[number].done():
                 awaited[number].set_result(completion)
+
+    def go_on_without(self, hung_up: set[int]) -> dict[int, Completion]:
+        """One step of the sampler, which forgets those whose clients have hung up first."""
+        self.sampler.cancel(hung_up)
+        return self.sampler.step()
 
     async def health(self, request: web.Request) -> web.Response:
         """200 while the sampler lives, 503 after."""

@@ -10,6 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from rlbook.policy import load_policy
 from rlbook.policy.loading import cut_policy
 from rlbook.policy.vocabulary import cut_vocabulary, share_kept
+from rlbook.training import RunConfig
+from rlbook.training.trainer import cut_once
 
 TEXT = "the cat sat on the mat, the hat of the cat is on the mat that the cat has; 12 + 34 = 46\n"
 BYTES = 256
@@ -80,6 +82,16 @@ def test_a_run_s_settings_cut_once(whole, tmp_path, monkeypatch):
     before = (folder / "model.safetensors").stat().st_mtime_ns
     assert cut_policy(str(whole), BYTES + 30) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_policy_that_is_another_run_is_its_step_of_today_for_all_processes(tmp_path):
+    """Whoever is started later loads the same reference, however far that run has gone on."""
+    sft = tmp_path / "sft"
+    sft.mkdir()
+    (sft / "latest").write_text("step_000001\n")
+    config = RunConfig(policy=str(sft))
+    assert cut_once(config).model.policy == str(sft / "step_000001")
+    assert cut_once(RunConfig()) == RunConfig()
 
 
 @pytest.mark.parametrize("size", [5, BYTES + 2, 5000])

@@ -345,6 +345,27 @@ def test_a_client_that_hangs_up_frees_its_slots():
     finish(check())
 
 
+def test_a_server_outlives_a_step_in_which_it_cannot_even_forget(monkeypatch):
+    """Forgetting copies the cache: on a full GPU that raises, as a step may."""
+    trouble = iter([MemoryError("no room for the copy")])
+    cancel = ContinuousSampler.cancel
+
+    def once(sampler, numbers):
+        for error in trouble:
+            raise error
+        return cancel(sampler, numbers)
+
+    monkeypatch.setattr(ContinuousSampler, "cancel", once)
+
+    async def check():
+        async with running(slots=2) as url:
+            assert (await call(url, "POST", GENERATE, generation(n=2)))[0] >= 500
+            assert (await call(url, "POST", GENERATE, generation(n=2)))[0] == 200
+            assert (await call(url, "GET", "/health"))[0] == 200
+
+    finish(check())
+
+
 def test_many_requests_share_few_slots():
     async def check():
         async with running(slots=4) as url, GeneratorClient(url, "run") as client:

@@ -1,11 +1,13 @@
-"""From a prompt to rollouts: forced interruption."""
+"""From a prompt to rollouts: forced interruption, and rewards in turn."""
 
 import asyncio
+import threading
 
 import pytest
 from fleet import Generator, engine_of, tokenizer_of_sums
 
 from rlbook.scale.config import ScaleConfig
+from rlbook.scale.rollout import groups
 from rlbook.scale.rollout.groups import GroupSampler
 from rlbook.tasks import Problem
 
@@ -75,3 +77,35 @@ def test_the_place_of_an_interruption_is_drawn_for_every_completion(own_time, fa
     first = lengths(7)
     assert first == lengths(7) != lengths(8) and first != lengths(7, seed=1)
     assert set(first) <= set(range(10, 41)) and len(set(first)) > 10
+
+
+def test_rewards_are_given_one_after_the_other_also_behind_a_group_that_is_cancelled(
+    fake_verifiers, monkeypatch
+):
+    """A reward of one's own need not bear two threads, and a thread cannot be stopped."""
+    inside, most, go_on = [], [], threading.Event()
+
+    def slowly(rollouts, rewards):
+        inside.append(1)
+        most.append(len(inside))
+        go_on.wait(60)
+        inside.pop()
+
+    monkeypatch.setattr(groups, "give_rewards", slowly)
+    generator = Generator(weights=0, seconds=lambda rng: 0.0)
+    sampler = GroupSampler(engine_of(generator), tokenizer_of_sums(), fake_verifiers, ScaleConfig())
+    problem = Problem("p", "1+3=?", "4")
+
+    async def story():
+        first = asyncio.create_task(sampler.rewarded(problem, 0))
+        while not inside:
+            await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.create_task(sampler.rewarded(problem, 1))
+        await asyncio.sleep(0.2)
+        go_on.set()
+        await second
+
+    asyncio.run(story())
+    assert most == [1, 1]
