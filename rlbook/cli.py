@@ -519,14 +519,15 @@ def audit(words: Sequence[str]) -> int:
     parser.add_argument("--prompts", type=int, default=32, help="problems that the policy answers")
     parser.add_argument("--samples", type=int, default=4, help="answers to each")
     parser.add_argument("--verifier", help="package.module:function, instead of this package's")
-    parser.add_argument("--html", type=Path, help="page to write as well")
+    parser.add_argument("--limit", type=float, default=60, help="seconds for all comparisons")
+    parser.add_argument("--html", type=Path, help="page with every finding to write as well")
     asked = parser.parse_args(words)
     from rlbook.importing import import_name
     from rlbook.tasks.audit import as_html, as_text, dispute, record, word
     from rlbook.tasks.audit import audit as audited
 
     verify = import_name(asked.verifier) if asked.verifier else None
-    found = audited(asked.data, verify=verify)
+    found = audited(asked.data, verify=verify, limit=asked.limit)
     if asked.policy:
         from rlbook.evaluation import ask
         from rlbook.policy import load_policy

@@ -6,39 +6,70 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from textwrap import indent
+from time import monotonic
 
-from rlbook.tasks.answers import read
 from rlbook.tasks.base import Problem, Verdict
-from rlbook.tasks.dataset import find_source, likeness, problems_by_part, shown
+from rlbook.tasks.dataset import find_source, likeness, problem_in, rows_by_part, shown
 from rlbook.tasks.math_answers import contradict, verify_math
+from rlbook.tasks.questions import (
+    bare,
+    formulas_in,
+    other_form_in,
+    picture_in,
+    template_in,
+    told_in,
+)
+from rlbook.tasks.references import MISSING, fault, meaning
+from rlbook.tasks.rows import Reading, read_row
 from rlbook.tasks.sandbox.bounded import WORKER
 from rlbook.tasks.spellings import near_misses, spellings
-from rlbook.tasks.values import type_of, unread
+from rlbook.tasks.values import type_of
 
-SHOWN = 5  # findings of a kind in the report
 MOST_EXPRESSIONS = 200  # references that need math-verify and are tried
+MOST_FORMULAS = 3  # of a question that are tried as its answer
+MOST_SHOWN = 400  # characters of a prompt
+LEAST_ROWS = 10  # from which on one answer to all questions is a fault
 MAY_MISS = 0.02  # share of true spellings that may fail
 SUSPECT = 0.05  # share of near misses that pass, from which on their kind is looked for
-TRIED = ("true", "false", "answers", "without an answer")
+TRIED = ("true", "false", "formulas", "answers", "without an answer")
 RATES = {
     "missed": ("false negatives", "true", "true spellings"),
     "passed": ("false positives", "false", "near misses"),
+    "restated": ("restated", "formulas", "formulas of the questions"),
     "disputed": ("disputed", "answers", "answers of the policy"),
 }
 QUICK = {"integer", "fraction", "decimal", "word", "interval", "tuple", "list", "set", "base-n"}
-KINDS = {
+SPOILING = {  # rewards or questions, the gravest first
+    "raises": "the verifier always raised",
+    "empty": "parts without rows",
     "shape": "rows without question or answer",
     "unreadable": "references that no answer can meet",
+    "unmarked": "solutions in which no answer is marked",
+    "sentence": "references that are sentences",
+    "program": "references that are programs, tests or records",
+    "missing": "references that stand for a missing one",
+    "span": "dates or ranges that are read as something else",
     "contradictory": "questions with two different answers",
+    "disagreeing": "rows whose columns hold two different answers",
+    "leaked": "held-out questions that stand in the training part as well",
+    "told": "questions that tell their answer",
+    "constant": "one answer to all questions",
+    "passed": "near misses that the verifier calls right",
+    "templated": "questions that carry a chat template and get another",
+    "pictured": "questions with a picture that is not asked",
+}
+KINDS = SPOILING | {
+    "missed": "true spellings that the verifier calls wrong",
+    "other form": "questions that ask for another form than the box that is read",
+    "boxes": "solutions with several boxes, of which the last counts",
+    "restated": "formulas of the question that pass as its answer",
     "repeated": "questions that occur again, word for word",
     "near": "questions that differ in case, spaces or punctuation only",
-    "leaked": "held-out questions that stand in the training part as well",
-    "missed": "true spellings that the verifier calls wrong",
-    "passed": "near misses that the verifier calls right",
     "disputed": "verdicts on a policy's answers that math-verify alone does not share",
 }
 READINGS: dict[str, Callable[[str, str], bool]] = {  # of answer and reference, by bad verifiers
@@ -46,6 +77,7 @@ READINGS: dict[str, Callable[[str, str], bool]] = {  # of answer and reference, 
     "their digits, without sign and point": lambda one, other: digits(one) == digits(other),
     "the answer for the text of the reference": lambda one, other: other in one,
 }
+RAISED = "it raised "
 Verify = Callable[[str, str], object]  # of a completion and a reference: a verdict, or a truth
 
 
@@ -56,12 +88,24 @@ def digits(text: str) -> str:
 
 @dataclass
 class Audit:
-    """What was found in a data set: rows by part, references by type, findings by kind."""
+    """What was found in a data set: rows by part, references by type, findings by kind.
+
+    `columns` counts what "question" and "answer" were read from, and what was "not read"; `unasked`
+    has an example of what a conversation holds besides. `untried` counts what there was no time
+    for, `example` is a prompt and its answer.
+    """
 
     name: str
     rows: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {"question": {}, "answer": {}, "not read": {}}
+    )
+    unasked: dict[str, str] = field(default_factory=dict)
+    example: tuple[str, str] | None = None
     types: dict[str, int] = field(default_factory=dict)
     tried: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TRIED, 0))
+    untried: dict[str, int] = field(default_factory=dict)
+    raised: dict[str, int] = field(default_factory=dict)
     alike: dict[str, int] = field(default_factory=lambda: dict.fromkeys(READINGS, 0))
     findings: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
@@ -88,69 +132,193 @@ class Audit:
     @property
     def passed(self) -> bool:
         """Whether nothing was found that spoils rewards; repeated questions do not."""
-        spoils = ("shape", "unreadable", "contradictory", "leaked", "passed")
-        return not any(self.findings[kind] for kind in spoils) and self.false_negatives <= MAY_MISS
+        return not any(self.spoils(kind) for kind in KINDS)
+
+    def spoils(self, kind: str) -> bool:
+        """Whether what was found of a kind has to be mended before a policy is trained."""
+        if kind == "missed":
+            return self.false_negatives > MAY_MISS
+        return kind in SPOILING and bool(self.findings[kind])
 
 
-def audit(source: str, seconds: float = 3.0, verify: Verify | None = None) -> Audit:
+@dataclass(frozen=True)
+class Row:
+    """A row that has a question and an answer."""
+
+    part: str
+    reading: Reading
+    problem: Problem
+    fault: tuple[str, str] | None
+
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return str(self.problem.meta["source"])
+
+
+def audit(
+    source: str, seconds: float = 3.0, verify: Verify | None = None, limit: float = 60.0
+) -> Audit:
     """Read a data set (a file, a folder, a hub id) as `DatasetTask` does and try its verifier.
 
     `verify` may be one's own: of a completion and a reference, a `Verdict` or whether it is right.
     Every reference is spelled truly and nearly in several ways (`rlbook.tasks.spellings`); of
-    those that need math-verify, `MOST_EXPRESSIONS` are tried. Chapter 05.
+    those that need math-verify, `MOST_EXPRESSIONS` are tried. After `limit` seconds nothing more is
+    compared, and what is left is counted in `Audit.untried`. Chapter 05.
     """
-    found, problems = Audit(source), list[tuple[str, Problem]]()
-    for part, problem in problems_by_part(find_source(source)):
-        if isinstance(problem, str):
-            found.findings["shape"].append(problem)
-        else:
-            problems.append((part, problem))
-    found.rows = dict(Counter(part for part, _ in problems))
-    compare_questions(found, problems)
+    found = Audit(source)
+    rows = list(readable(found, rows_by_part(find_source(source))))
+    begun = monotonic()
+    for row in rows:
+        note(found, row)
+    compare_questions(found, rows, seconds, begun + limit / 2)
     verify = verify or partial(verify_math, seconds=seconds)
-    try_references(found, [problem for _, problem in problems], verify)
+    try_references(found, rows, verify, begun + limit)
+    try_formulas(found, rows, verify, begun + limit)
+    calls = sum(found.tried[what] for what in ("true", "false", "formulas"))
+    if calls and sum(found.raised.values()) == calls:
+        found.findings["raises"] = [f"{n} times {error}" for error, n in found.raised.items()]
     return found
 
 
-def compare_questions(found: Audit, problems: Sequence[tuple[str, Problem]]) -> None:
-    """Repeated, nearly repeated, contradictory and leaked questions."""
-    first: dict[str, tuple[str, Problem]] = {}
-    for part, problem in problems:
-        before, other = first.setdefault(likeness(problem), (part, problem))
-        if other is problem:
+def readable(found: Audit, parts: Mapping[str, Iterable[tuple[str, object]]]) -> Iterator[Row]:
+    """The rows with a question and an answer; the others are findings."""
+    for part, rows in parts.items():
+        found.rows[part] = every = 0
+        for where, row in rows:
+            every += 1
+            try:
+                reading = read_row(row, where)
+                problem = problem_in(reading, where)
+            except ValueError as error:
+                found.findings["shape"].append(str(error))
+            except Exception as error:
+                found.findings["shape"].append(f"{where}: reading it raised {said(error)}")
+            else:
+                found.rows[part] += 1
+                yield Row(part, reading, problem, fault(problem.answer))
+        if not every:
+            found.findings["empty"].append(part)
+
+
+def note(found: Audit, row: Row) -> None:
+    """What one row says by itself."""
+    reading, findings = row.reading, found.findings
+    count(found.columns["question"], " + ".join(reading.asked))
+    count(found.columns["answer"], " + ".join(reading.answered))
+    for column in reading.unread:
+        count(found.columns["not read"], column)
+    found.unasked = {**reading.unasked, **found.unasked}
+    found.example = found.example or (row.problem.prompt, reading.answer)
+    if row.fault:
+        kind, why = row.fault
+        findings[kind].append(f"{row.where}: {shown(row.problem)}, {why}")
+    elif others := [one for one in reading.others.items() if differs(one[1], row)]:
+        column, other = others[0]
+        answers = f"{shown(row.problem)} in {reading.answered[0]} and {other[:60]!r} in {column}"
+        findings["disagreeing"].append(f"{row.where}: {answers}")
+    question = reading.question
+    told = told_in(question, reading.answer)
+    for kind, what in (
+        ("missing", question if MISSING.fullmatch(question) else ""),
+        ("told", told),
+        ("templated", template_in(question)),
+        ("pictured", picture_in(question)),
+        ("other form", "" if told else other_form_in(question)),
+        ("boxes", ", ".join(reading.boxes)),
+    ):
+        if what:
+            findings[kind].append(f"{row.where}: {what[:80]!r}")
+
+
+def count(counts: dict[str, int], name: str) -> None:
+    """One more of these."""
+    counts[name] = counts.get(name, 0) + 1
+
+
+def differs(other: str, row: Row) -> bool:
+    """Whether another column of a row holds another answer, where both are of one sort."""
+    if fault(other):
+        return False
+    letters = [bool(getattr(meaning(text), "choice", "")) for text in (other, row.problem.answer)]
+    return letters[0] == letters[1] and differ(other, row.problem.answer)
+
+
+def differ(one: str, other: str, seconds: float = 3.0) -> bool:
+    """`contradict`, where what cannot be compared does not contradict."""
+    try:
+        return contradict(one, other, seconds)
+    except Exception:
+        return False
+
+
+def compare_questions(found: Audit, rows: Sequence[Row], seconds: float, until: float) -> None:
+    """Repeated, nearly repeated, contradictory and leaked questions; one answer to all."""
+    first: dict[str, Row] = {}
+    known: dict[tuple[str, str], bool] = {}
+    for row in rows:
+        other = first.setdefault(likeness(row.problem), row)
+        if other is row:
             continue
-        rows = f"{other.meta['source']} and {problem.meta['source']}"
-        if before != part:
-            found.findings["leaked"].append(rows)
-        if contradict(other.answer, problem.answer):
-            answers = f"{shown(other)} and {shown(problem)}"
-            found.findings["contradictory"].append(f"{rows}: {answers}")
-        elif before == part:
-            found.findings["repeated" if other.id == problem.id else "near"].append(rows)
+        both = f"{other.where} and {row.where}"
+        if other.part != row.part:
+            found.findings["leaked"].append(both)
+        pair = (other.problem.answer, row.problem.answer)
+        if pair not in known and monotonic() < until:
+            known[pair] = differ(*pair, seconds)
+        if pair not in known:
+            count(found.untried, "pairs of answers")
+        elif known[pair]:
+            answers = f"{shown(other.problem)} and {shown(row.problem)}"
+            found.findings["contradictory"].append(f"{both}: {answers}")
+        elif other.part == row.part:
+            same = other.problem.id == row.problem.id
+            found.findings["repeated" if same else "near"].append(both)
+    if len(rows) >= LEAST_ROWS and len({row.problem.answer for row in rows}) == 1:
+        found.findings["constant"].append(shown(rows[0].problem))
 
 
-def try_references(found: Audit, problems: Iterable[Problem], verify: Verify) -> None:
-    """Types of the references, and the verifier's word on spellings of each."""
-    types: Counter[str] = Counter()
-    for problem in {problem.answer: problem for problem in problems}.values():
-        value, where = read(problem.answer), problem.meta["source"]
-        kind = "unreadable" if (fault := next(unread(value), None)) else type_of(value)
-        types[kind] += 1
-        if fault:
-            found.findings["unreadable"].append(f"{where}: {shown(problem)}, {fault.why}")
-        elif kind in QUICK or types[kind] <= MOST_EXPRESSIONS:
-            for truth, texts in ((True, spellings), (False, near_misses)):
-                for text in texts(value, problem.answer):
-                    try_one(found, problem, text, truth, verify)
-    kinds = (
-        type_of(read(p.answer)) if not [*unread(read(p.answer))] else "unreadable" for p in problems
-    )
-    found.types = dict(Counter(kinds).most_common())
+def try_references(found: Audit, rows: Iterable[Row], verify: Verify, until: float) -> None:
+    """Types of the references, and the verifier's word on spellings of each; quick ones first."""
+    kinds = [("unreadable" if row.fault else kind_of(row), row) for row in rows]
+    found.types = dict(Counter(kind for kind, _ in kinds).most_common())
+    each = {row.problem.answer: (kind, row) for kind, row in kinds if not row.fault}
+    tried: Counter[str] = Counter()
+    for kind, row in sorted(each.values(), key=lambda one: one[0] not in QUICK):
+        tried[kind] += 1
+        if monotonic() > until or (kind not in QUICK and tried[kind] > MOST_EXPRESSIONS):
+            count(found.untried, "references")
+            continue
+        value = meaning(row.problem.answer)
+        for truth, texts in ((True, spellings), (False, near_misses)):
+            for text in texts(value, row.problem.answer):
+                try_one(found, row.problem, text, truth, verify)
+
+
+def kind_of(row: Row) -> str:
+    """The type of its reference."""
+    return type_of(meaning(row.problem.answer))
+
+
+def try_formulas(found: Audit, rows: Iterable[Row], verify: Verify, until: float) -> None:
+    """How often a formula of the question, which states the task, is a right answer to it."""
+    for row in rows:
+        answer = row.problem.answer
+        formulas = [f for f in formulas_in(row.reading.question) if bare(f) != bare(answer)]
+        for formula in () if row.fault else formulas[:MOST_FORMULAS]:
+            if monotonic() > until:
+                count(found.untried, "formulas")
+                continue
+            right, _ = ask(found, verify, formula, answer)
+            found.tried["formulas"] += 1
+            if right:
+                line = f"{row.where}: {formula[:60]!r} for {shown(row.problem)}"
+                found.findings["restated"].append(line)
 
 
 def try_one(found: Audit, problem: Problem, text: str, truth: bool, verify: Verify) -> None:
     """One spelling: a finding if the verifier does not see what it is."""
-    right, reason = word(verify, rf"\boxed{{{text}}}", problem.answer)
+    right, reason = ask(found, verify, text, problem.answer)
     found.tried["true" if truth else "false"] += 1
     if not truth:
         for how, alike in READINGS.items():
@@ -160,12 +328,25 @@ def try_one(found: Audit, problem: Problem, text: str, truth: bool, verify: Veri
         found.findings["missed" if truth else "passed"].append(line)
 
 
+def ask(found: Audit, verify: Verify, answer: str, reference: str) -> tuple[bool, str]:
+    """What a verifier says to a boxed answer, and why; errors are counted."""
+    right, reason = word(verify, rf"\boxed{{{answer}}}", reference)
+    if reason.startswith(RAISED):
+        count(found.raised, reason.removeprefix(RAISED))
+    return right, reason
+
+
+def said(error: Exception) -> str:
+    """An error in a line."""
+    return f"{type(error).__name__}: {error}"
+
+
 def word(verify: Verify, completion: str, reference: str) -> tuple[bool, str]:
     """What a verifier says, and why; a verifier that fails has not said that it is right."""
     try:
         verdict = verify(completion, reference)
     except Exception as error:
-        return False, f"it raised {type(error).__name__}: {error}"
+        return False, RAISED + said(error)
     if isinstance(verdict, Verdict):
         return verdict.correct, verdict.reason
     return bool(verdict), f"it returned {verdict!r:.40}"
@@ -195,27 +376,52 @@ def dispute(
 
 def as_text(found: Audit) -> str:
     """The report for a terminal."""
-    lines = [f"{found.name}: " + ", ".join(f"{n} rows to {part}" for part, n in found.rows.items())]
-    lines += ["", "references  " + ", ".join(f"{n} {kind}" for kind, n in found.types.items())]
+    rows = ", ".join(f"{n} rows to {part}" for part, n in found.rows.items())
+    lines = [f"{found.name}: {rows}"]
+    kinds = [kind for kind, rows in found.findings.items() if rows]
+    grave = [finding(found, kind) for kind in kinds if found.spoils(kind)]
+    light = [finding(found, kind) for kind in kinds if not found.spoils(kind)]
+    lines += ["", "mend this first:" if grave else "nothing speaks against it", *grave]
+    lines += ["", "look at this as well:", *light] if light else []
+    lines += ["", *verdicts(found), "", *what_was_read(found)]
+    return "\n".join(lines)
+
+
+def finding(found: Audit, kind: str) -> str:
+    """The findings of a kind in a line: how many, and the first of them."""
+    rows = found.findings[kind]
+    return f"  {KINDS[kind]}: {len(rows)}{', first' * (len(rows) > 1)}: {rows[0]}"
+
+
+def verdicts(found: Audit) -> list[str]:
+    """What the verifier was asked, and how often it erred."""
+    lines = ["references  " + ", ".join(f"{n} {kind}" for kind, n in found.types.items())]
     for kind, (name, tried, what) in RATES.items():
-        if kind != "disputed" or found.tried[tried]:
-            count = f"{len(found.findings[kind])} of {found.tried[tried]:,} {what}"
-            lines.append(f"{name}  {found.rate(kind):.2%} ({count})")
+        if (kind in ("missed", "passed") or found.tried[tried]) and not found.findings["raises"]:
+            share = f"{len(found.findings[kind])} of {found.tried[tried]:,} {what}"
+            lines.append(f"{name}  {found.rate(kind):.2%} ({share})")
     if silent := found.tried["without an answer"]:
         lines.append(f"{silent} answers of the policy have no answer in a box")
-    lines += [f"the verifier seems to compare {how}" for how in found.readings]
-    for kind, rows in found.findings.items():
-        if rows:
-            more = [f"  … and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
-            lines += [
-                "",
-                f"{KINDS[kind]}: {len(rows)}",
-                *(f"  {row}" for row in rows[:SHOWN]),
-                *more,
-            ]
-    return "\n".join(
-        [*lines, "", "nothing speaks against it" if found.passed else "mend this first"]
-    )
+    if found.untried:
+        left = ", ".join(f"{n:,} {what}" for what, n in found.untried.items())
+        most = f"at most {MOST_EXPRESSIONS} expressions, and --limit seconds"
+        lines.append(f"not tried  {left} ({most})")
+    return lines + [f"the verifier seems to compare {how}" for how in found.readings]
+
+
+def what_was_read(found: Audit) -> list[str]:
+    """The columns, what was left out, and one prompt with its answer."""
+    if not found.example:
+        return []
+    total = sum(found.rows.values())
+    lines = []
+    for what, columns in found.columns.items():
+        names = [name + f" ({n} rows)" * (n < total) for name, n in columns.items()]
+        lines += [f"{what:<8}  " + ", ".join(names)] if names else []
+    lines += [f"not asked {what}, such as {text[:60]!r}" for what, text in found.unasked.items()]
+    prompt, answer = found.example
+    text = prompt if len(prompt) <= MOST_SHOWN else f"{prompt[:MOST_SHOWN]} …"
+    return [*lines, "", "a prompt", indent(text.rstrip(), "  "), "its answer", f"  {answer[:80]}"]
 
 
 def as_html(found: Audit) -> str:

@@ -14,19 +14,18 @@ from typing import cast
 
 from rlbook.extras import require
 from rlbook.grouping import group_by
-from rlbook.tasks.answers import read as read_answer
 from rlbook.tasks.base import Problem, Verdict
 from rlbook.tasks.math_answers import contradict, verify_math
+from rlbook.tasks.references import UNMARKED, fault
 from rlbook.tasks.rows import (
     READERS,
-    UNMARKED,
-    flat,
+    Reading,
+    kind_of,
     level_of,
     part_files,
-    question_and_answer,
+    read_row,
     rows_of,
 )
-from rlbook.tasks.values import unread
 
 HELD_OUT_SPLITS = ("test", "validation")
 MAX_FAULTY = 0.05  # share of references that no answer can meet, before it is an error
@@ -56,13 +55,14 @@ class DatasetTask:
     - `<hub id>[:<config>][:<split>]`, loaded with the `datasets` library; its test or validation
       part is held out.
 
-    A row has a question (`QUESTIONS` of `rlbook.tasks.rows`; a prompt may be messages), an answer
-    (`ANSWERS`; of a worked solution the last box, GSM8K's "… #### 42" means 42) and, if there is
-    one, a level. Prompts ask for the answer in a box and are a user's message where the tokenizer
-    has a chat template. A training question that differs from a held-out one in case, spaces or
-    punctuation is left out; so are, with a warning, references that no answer can meet and
-    questions with two different answers, and more than a twentieth of either is an error.
-    `rlbook audit` tells all of it beforehand.
+    A row has a question (`QUESTIONS` of `rlbook.tasks.rows`; of messages, also written out as text,
+    the user's last; what it is about, `CONTEXTS`, is asked with it), an answer (`ANSWERS`; of a
+    worked solution the last box, GSM8K's "… #### 42" means 42) and, if there is one, a level.
+    Prompts ask for the answer in a box and are a user's message where the tokenizer has a chat
+    template. A training question that differs from a held-out one in case, spaces or punctuation is
+    left out; so are, with a warning, references that no answer can meet and questions with two
+    different answers, and more than a twentieth of either is an error. `rlbook audit` tells all of
+    it beforehand.
 
     Reasons of a verdict are those of `verify_math`, and ``bad_reference`` if the data set's own
     answer cannot be read. Raises `FileNotFoundError` for a missing source and `ValueError` naming
@@ -151,7 +151,7 @@ def find_source(text: str) -> Path | HubSource:
     path = Path(text).expanduser()
     if path.exists():
         return path
-    if text.startswith((".", "/", "~")) or path.suffix in (".jsonl", ".json"):
+    if text.startswith((".", "/", "~")) or kind_of(path) in READERS:
         raise FileNotFoundError(f"no data set at {path}: check the path (relative to {Path.cwd()})")
     hub, *rest = text.split(":")
     if len(rest) > 2:
@@ -166,16 +166,6 @@ def read(source: Path | HubSource) -> dict[str, list[Problem]]:
         part: unique(problem_of(row, where) for where, row in rows)
         for part, rows in rows_by_part(source).items()
     }
-
-
-def problems_by_part(source: Path | HubSource) -> Iterator[tuple[str, Problem | str]]:
-    """Every row with its part, repeated ones too: a problem, or what is wrong with the row."""
-    for part, rows in rows_by_part(source).items():
-        for where, row in rows:
-            try:
-                yield part, problem_of(row, where)
-            except ValueError as error:
-                yield part, str(error)
 
 
 def rows_by_part(source: Path | HubSource) -> dict[str, Iterator[tuple[str, object]]]:
@@ -217,13 +207,16 @@ def hub_rows(source: HubSource) -> dict[str, Iterator[tuple[str, object]]]:
 
 def problem_of(row: object, where: str) -> Problem:
     """The problem in a row; `where` is for messages."""
-    question, answer = question_and_answer(row, where)
-    level = next((value for name, value in flat(row).items() if name == "level"), None)
+    return problem_in(read_row(row, where), where)
+
+
+def problem_in(reading: Reading, where: str) -> Problem:
+    """The problem that was read in a row."""
     return Problem(
-        id=question_id(question),
-        prompt=TEMPLATE.format(question=question),
-        answer=answer,
-        level=level_of(level, where),
+        id=question_id(reading.question),
+        prompt=TEMPLATE.format(question=reading.question),
+        answer=reading.answer,
+        level=level_of(reading.level, where),
         meta={"chat": True, "source": where},
     )
 
@@ -274,8 +267,7 @@ def usable(name: str, problems: list[Problem], seconds: float) -> list[Problem]:
 
 def unreadable(problems: Iterable[Problem], seconds: float) -> dict[Problem, str]:
     """The problems whose references cannot be read, and why."""
-    faults = ((p, next(unread(read_answer(p.answer)), None)) for p in problems)
-    return {problem: fault.why for problem, fault in faults if fault}
+    return {problem: found[1] for problem in problems if (found := fault(problem.answer))}
 
 
 def contradictory(problems: Iterable[Problem], seconds: float) -> dict[Problem, str]:

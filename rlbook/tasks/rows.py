@@ -3,22 +3,34 @@ r"""Rows of data sets as they are shipped: kinds of files, and where question an
 GSM8K, MATH, AIME, DAPO and every file for verl, Nemotron, SimpleRL, Open-Reasoner-Zero, OpenRLHF.
 """
 
+import ast
 import csv
 import gzip
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from decimal import Decimal
+from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from rlbook.tasks.answers import read
-from rlbook.tasks.formats import answer_in_boxes, box_spans
+from rlbook.tasks.formats import answer_in_boxes, box_spans, boxed_answers
+from rlbook.tasks.references import UNMARKED, is_sentence, meaning
 from rlbook.tasks.values import Unreadable, Word
 
-Row = dict[str, Any]
+
+class Cell(NamedTuple):
+    """A value of a row, and the columns that it is from."""
+
+    value: Any
+    columns: tuple[str, ...]
+
+
+NOTHING = Cell(None, ())
+Row = dict[str, Cell]  # by lower-case names
 
 TALKS = ("messages", "conversations", "conversation")  # both sides of one
 QUESTIONS = (
@@ -37,54 +49,125 @@ ANSWERS = (
     *("reference_answer", *WORKED),
 )
 INNER = ("reward_model", "reward_spec", "verification_info", "extra_info")  # may hold the answer
-UNMARKED = " ####"  # ends a reference in which no answer is marked: it cannot be read
+CHECKED = (  # whose answers are the same in a sound row
+    *("answer", "final_answer", "expected_answer", "gt_answer", "ground_truth", "target"),
+    *("reference_answer", "solution"),
+)
+CONTEXTS = ("body", "context", "passage", "background", "instruction", "input")  # of a question
+NESTED = (*TALKS, *QUESTIONS, *INNER)  # may be written out as text
+SIDES = {"human": "user", "gpt": "assistant", "model": "assistant"}
 PARTS = {"train": ("train",), "held out": ("test", "validation", "valid", "val", "dev", "eval")}
 SENTENCE = re.compile(r"(?i:answer)(?i: is|:| =)+\s*(.+?)\.?\s*$")
 
 
-def question_and_answer(row: object, where: str) -> tuple[str, str]:
-    """The two texts of a row; `ValueError` that says what was looked for and what stands there."""
+@dataclass(frozen=True)
+class Reading:
+    """What was read in a row, the columns that question and answer are from, and what was not read.
+
+    `others` are further answers in it, by column; `unasked` what a conversation holds besides.
+    """
+
+    question: str
+    answer: str
+    asked: tuple[str, ...]
+    answered: tuple[str, ...]
+    unread: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
+    unasked: Mapping[str, str] = field(default_factory=dict)
+    boxes: tuple[str, ...] = ()
+    level: object = None
+
+
+def read_row(row: object, where: str) -> Reading:
+    """A row; `ValueError` that says what was looked for and what stands there."""
+    if isinstance(row, ValueError):  # a line that is no row
+        raise row
     found = flat(row)
-    question, _ = field_of(found, QUESTIONS, where, row)
-    answer, name = field_of(found, ANSWERS, where, row)
-    reference = final_answer(answer, worked=name in WORKED)
+    question, name, asked = field_of(found, QUESTIONS, where, row)
+    question, beside = with_context(found, name, question)
+    answer, source, answered = field_of(found, ANSWERS, where, row)
+    reference = final_answer(answer, worked=source in WORKED)
     if not reference:
         raise ValueError(f"{where}: the answer is empty")
-    return question, reference
+    texts = {name: text_of(found[name].value) for name in CHECKED if name in found}
+    others = {
+        found[name].columns[0]: final_answer(text, worked=name in WORKED)
+        for name, text in texts.items()
+        if text and not set(found[name].columns) & set(answered)
+    }
+    given = row if isinstance(row, dict) else {}
+    level = found.get("level", NOTHING)
+    used = {*asked, *beside, *answered, *level.columns}
+    return Reading(
+        question,
+        reference,
+        (*beside, *asked),
+        answered,
+        tuple(str(name) for name in given if name not in used),
+        others,
+        unasked([found[c].value for c in found if set(found[c].columns) & set(asked)]),
+        tuple(boxed_answers(answer)) if len(boxed_answers(answer)) > 1 else (),
+        level.value,
+    )
+
+
+def with_context(row: Row, name: str, question: str) -> tuple[str, tuple[str, ...]]:
+    """The question of column `name` with what it is about, and the columns of that."""
+    used: tuple[str, ...] = ()
+    for beside in CONTEXTS:
+        text = text_of(row[beside].value) if beside in row and beside != name else ""
+        if text and text not in question and question not in text:
+            parts = (question, text) if beside == "input" else (text, question)
+            question, used = "\n\n".join(parts), (*used, *row[beside].columns)
+    return question, used
 
 
 def flat(row: object) -> Row:
     """A row by lower-case names, with what its inner fields and its conversation hold."""
     assert isinstance(row, dict | list)
     given = row if isinstance(row, dict) else {TALKS[0]: row}
-    small = {re.sub(r"[\s-]+", "_", str(name).strip().lower()): v for name, v in given.items()}
-    lone = {name: v[0] for name, v in small.items() if name in ANSWERS and is_lone(v)}
-    inner = [document(small.get(name)) for name in INNER]
-    truth = [one[name] for name in ("ground_truth", "answer") for one in inner if name in one]
-    asked = [one["question"] for one in inner if "question" in one]
-    found = conversation(next((small[name] for name in TALKS if name in small), ()))
+    names = {str(name): re.sub(r"[\s-]+", "_", str(name).strip().lower()) for name in given}
+    small = {
+        names[str(name)]: Cell(written_out(v) if names[str(name)] in NESTED else v, (str(name),))
+        for name, v in given.items()
+    }
+    lone = {
+        name: small[name]._replace(value=small[name].value[0])
+        for name in ANSWERS
+        if name in small and is_lone(small[name].value)
+    }
+    inner = [small[name] for name in INNER if name in small and isinstance(small[name].value, dict)]
+    truth = [
+        Cell(alone(cell.value[name]), cell.columns)
+        for name in ("ground_truth", "answer")
+        for cell in inner
+        if name in cell.value
+    ]
+    asked = [Cell(c.value["question"], c.columns) for c in inner if "question" in c.value]
+    talk = next((small[name] for name in TALKS if name in small), NOTHING)
+    found = {name: Cell(v, talk.columns) for name, v in conversation(talk.value).items()}
     found |= {"question": asked[0]} if asked else {}
-    found |= {"ground_truth": alone(truth[0])} if truth else {}
-    for first, then in (("instruction", "input"), ("body", "question")):
-        if small.get(first) and small.get(then):
-            found["said"] = f"{small.pop(first)}\n\n{small.pop(then)}"
+    found |= {"ground_truth": truth[0]} if truth else {}
     return found | small | lone | offered(found | small)
 
 
 def offered(row: Row) -> Row:
     """The question with the choices that stand beside it, and the letter of the right one."""
-    choices = row.get("choices", row.get("options"))
-    texts = choices.get("text") if isinstance(choices, dict) else choices
-    asked, letters = text_of(row.get("question")), "ABCDEFGHIJ"
+    offer = row.get("choices", row.get("options", NOTHING))
+    question, right = row.get("question", NOTHING), row.get("answerkey", row.get("answer", NOTHING))
+    texts = offer.value.get("text") if isinstance(offer.value, dict) else offer.value
+    asked, letters = text_of(question.value), "ABCDEFGHIJ"
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
         return {}
-    key = row.get("answerkey", row.get("answer"))
+    key = right.value
     if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(texts):
         key = letters[key]
     if not asked or key not in list(letters[: len(texts)]):
         return {}
     listed = "\n".join(f"({letter}) {t}" for letter, t in zip(letters, texts, strict=False))
-    return {"answer": key, "question": asked if texts[0] in asked else f"{asked}\n{listed}"}
+    whole = asked if texts[0] in asked else f"{asked}\n{listed}"
+    columns = (*question.columns, *offer.columns)
+    return {"answer": Cell(key, right.columns), "question": Cell(whole, columns)}
 
 
 def alone(value: Any) -> Any:
@@ -100,34 +183,65 @@ def is_lone(value: object) -> bool:
     return isinstance(value, list) and len(value) == 1
 
 
-def document(value: object) -> Row:
-    """An inner row, also one that is written out as JSON; nothing for anything else."""
-    if isinstance(value, str) and value.startswith("{"):
-        with suppress(json.JSONDecodeError):
-            value = json.loads(value)
-    return value if isinstance(value, dict) else {}
+def written_out(value: object) -> object:
+    """A conversation or an inner row that stands there as text, in JSON or as Python writes it."""
+    if isinstance(value, str) and value.lstrip().startswith(("[{", "{")):
+        for reader in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                found = reader(value)
+                if isinstance(found, dict) or (isinstance(found, list) and is_spoken(found)):
+                    return found
+    return value
 
 
-def conversation(turns: object) -> Row:
+def is_spoken(row: list[object]) -> bool:
+    """Whether each turn says who speaks."""
+    return is_talk(row) and all({"role", "from"} & set(cast(dict[str, Any], t)) for t in row)
+
+
+def conversation(turns: object) -> dict[str, Any]:
     """What a user said last and what was replied to it, or what should have been."""
-    found: Row = {}
-    for turn in turns if isinstance(turns, list) and is_talk(turns) else ():
-        side = turn.get("role", turn.get("from", "user"))
-        text = turn.get("content", turn.get("value"))
-        if side in ("user", "human"):
+    found: dict[str, Any] = {}
+    for side, text, turn in spoken(turns):
+        if side == "user":
             found = {"said": text}
-        elif side in ("assistant", "gpt", "model"):
-            found |= {"replied": text, "ground_truth": turn.get("ground_truth")}
+        elif side == "assistant":
+            found |= {"replied": text}
+            found |= {name: turn[name] for name in ("ground_truth",) if name in turn}
     return found
 
 
-def field_of(row: Row, names: Sequence[str], where: str, given: object) -> tuple[str, str]:
-    """The first of these fields that holds a text, and its name; `given` is the row as it came."""
+def spoken(turns: object) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Who speaks in each turn of a conversation, and what."""
+    for turn in turns if isinstance(turns, list) and is_talk(turns) else ():
+        side = str(turn.get("role", turn.get("from", "user")))
+        yield SIDES.get(side, side), turn.get("content", turn.get("value")), turn
+
+
+def unasked(values: Iterable[object]) -> dict[str, str]:
+    """What a conversation holds besides the last question: its system message, earlier ones."""
+    found: dict[str, str] = {}
+    for turns in values:
+        said = [(side, text_of(text)) for side, text, _ in spoken(turns)]
+        questions = [text for side, text in said if side == "user"]
+        orders = [text for side, text in said if side == "system"]
+        for what, texts in (("system message", orders), ("earlier turns", questions[:-1])):
+            found |= {what: texts[0]} if texts else {}
+    return found
+
+
+def field_of(
+    row: Row, names: Sequence[str], where: str, given: object
+) -> tuple[str, str, tuple[str, ...]]:
+    """The first of these fields that holds a text, its name and columns; `given` is the raw row."""
     for name in names:
-        if text := text_of(row.get(name)):
+        if name in row and (text := text_of(row[name].value)):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise ValueError(f"{where}: {name} has half a surrogate pair: write valid Unicode")
-            return text, name
+            return text, name, row[name].columns
+    if cell := next((row[name] for name in names if name in row), None):
+        what = " + ".join(cell.columns) + f" is {described(cell.value)}"
+        raise ValueError(f"{where}: no {names[0]}, {what}: one text is read")
     there = given if isinstance(given, dict) else {"a list": given}
     found = ", ".join(f"{name} ({type(value).__name__})" for name, value in there.items())[:300]
     raise ValueError(
@@ -136,9 +250,23 @@ def field_of(row: Row, names: Sequence[str], where: str, given: object) -> tuple
     )
 
 
+def described(value: object) -> str:
+    """What stands where a text should."""
+    if isinstance(value, str):
+        return "empty"
+    if isinstance(value, list):
+        kinds = {str(one.get("type", "message")) for one in value if isinstance(one, dict)}
+        return f"a list of {len(value)}" + (f" ({', '.join(sorted(kinds))})" if kinds else "")
+    if isinstance(value, dict):
+        return f"an object of {', '.join(map(str, value))}"[:80]
+    return "null" if value is None else str(value)
+
+
 def text_of(value: object) -> str:
     """Text, a number, one of them under "value" or "text", or the last thing that a user said."""
     if isinstance(value, float):
+        if isnan(value):
+            return ""
         return str(int(value)) if value.is_integer() else format(Decimal(repr(value)), "f")
     if isinstance(value, str | int):
         return str(value).strip()
@@ -146,7 +274,7 @@ def text_of(value: object) -> str:
         return text_of(value.get("value", value.get("text")))
     if not isinstance(value, list) or not is_talk(value):
         return ""
-    if "text" in value[0]:  # a message in pieces
+    if all("text" in piece for piece in value):  # a message in pieces
         return "\n".join(filter(None, map(text_of, value)))
     return text_of(conversation(value).get("said"))
 
@@ -164,15 +292,21 @@ def final_answer(text: str, worked: bool = False) -> str:
     if mark and not box_spans(line) and not before.endswith("#"):
         line, _, rest = line.partition("\n")
         meant = line.strip()
-        if not rest.strip() or (meant and not isinstance(read(meant), Word | Unreadable)):
+        if not rest.strip() or (meant and not isinstance(meaning(meant), Word | Unreadable)):
             return unseparated(meant)
     if boxes := box_spans(text):
         return answer_in_boxes(text, boxes)
     if found := SENTENCE.search(text):
         text = found[1]
-    elif worked and isinstance(read(text), Word):
+    elif worked and is_wordy(text):
         return text + UNMARKED
     return unseparated(text.strip().rstrip("."))
+
+
+def is_wordy(text: str) -> bool:
+    """Whether a text is no value but words."""
+    value = meaning(text)
+    return isinstance(value, Word | Unreadable) or is_sentence(value, text)
 
 
 def unseparated(text: str) -> str:
@@ -211,7 +345,7 @@ def kind_of(path: Path) -> str:
 
 
 def rows_of(path: Path) -> Iterator[tuple[str, object]]:
-    """Each row of a file with where it stands."""
+    """Each row of a file with where it stands; for one that is none, the `ValueError` it is."""
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
@@ -245,9 +379,11 @@ def json_lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
         try:
             row = json.loads(line.strip().rstrip(","))
         except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{where}: not JSON ({error}): one object per line") from None
-        if not isinstance(row, dict) and not (isinstance(row, list) and is_talk(row)):
-            raise ValueError(f'{where}: expected {{"question": …, "answer": …}}, got {line[:40]!r}')
+            row = ValueError(f"{where}: not JSON ({error}): one object per line")
+        else:
+            if not isinstance(row, dict) and not (isinstance(row, list) and is_talk(row)):
+                told = f'expected {{"question": …, "answer": …}}, got {line[:40]!r}'
+                row = ValueError(f"{where}: {told}")
         yield where, row
 
 
@@ -270,7 +406,7 @@ def json_list(path: Path, text: str) -> Iterator[tuple[str, object]]:
     yield from ((f"{path}, row {index}", row) for index, row in enumerate(rows))
 
 
-def listed(whole: Row) -> object:
+def listed(whole: dict[str, Any]) -> object:
     """The rows of a document that is no list: one of its lists, its columns, or its values."""
     values = list(whole.values())
     lists = [value for value in values if isinstance(value, list)]
@@ -284,8 +420,20 @@ def listed(whole: Row) -> object:
 def table(path: Path, text: str) -> Iterator[tuple[str, object]]:
     """Values under a line of names, with commas, semicolons or tabs between them."""
     mark = max(",;\t", key=text.partition("\n")[0].count)
-    for number, row in enumerate(csv.DictReader(io.StringIO(text), delimiter=mark), 2):
-        yield f"{path}, line {number}", row
+    lines = csv.DictReader(io.StringIO(text, newline=None), delimiter=mark)
+    try:
+        for number, row in enumerate(lines, 2):
+            where = f"{path}, line {number}"
+            if beyond := row.pop(None, ()):
+                many = f"{len(row) + len(beyond)} values under {len(row)} names"
+                fix = f"put quotes around what holds {mark!r}"
+                yield where, ValueError(f"{where}: {many}: {fix}")
+            else:
+                yield where, row
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, after line {lines.line_num}: {error}: save it as JSONL"
+        ) from None
 
 
 def parquet_rows(path: Path, data: bytes) -> Iterator[tuple[str, object]]:

@@ -7,6 +7,8 @@ from typing import Any
 from rlbook.tasks.exact import latex
 from rlbook.tasks.values import Expression, Group, Number, Region, Value, Word, merged
 
+LAST_GREEK = 0x3FF
+
 
 def spellings(value: Value, text: str) -> list[str]:
     """Other ways to write an answer that is right."""
@@ -159,12 +161,21 @@ def false_regions(value: Region) -> Iterator[str]:
 
 def true_expressions(value: Expression) -> Iterator[str]:
     """With a name before it, in brackets, with 0 added."""
+    if not is_formula(value.text):
+        return
     yield from (f"y = {value.text}", rf"\left({value.text}\right)", f"{value.text} + 0")
 
 
 def false_expressions(value: Expression) -> Iterator[str]:
     """One more, twice as much, the other sign."""
+    if not is_formula(value.text):
+        return
     yield from (f"{value.text} + 1", f"2({value.text})", f"-({value.text})")
+
+
+def is_formula(text: str) -> bool:
+    """Whether all letters are Latin or Greek: 北京 is a word, whatever it was read as."""
+    return all(ord(character) <= LAST_GREEK for character in text if character.isalpha())
 
 
 Spell = Callable[[Any], Iterator[str]]

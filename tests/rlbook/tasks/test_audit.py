@@ -50,7 +50,7 @@ PLANTED = {
     "contradictory": ("Question 0 of 18?", "18"),
     "repeated": ("Question 1 of 18?", "1234"),
     "near": ("question 2, of 18", r"\frac{6}{8}"),
-    "unreadable": ("Prove it.", SENTENCE),
+    "sentence": ("Prove it.", SENTENCE),
 }
 GSM8K = [
     {"question": f"How many, {i}?", "answer": f"So {i}.\n#### {1000 + i:,}"} for i in range(18)
@@ -149,7 +149,7 @@ def test_answers_of_a_policy_are_judged_twice(boxing_policy, tmp_path, monkeypat
     said = capsys.readouterr().out
     count, of = map(int, re.search(r"disputed .*\((\d+) of (\d+) answers", said).groups())
     assert 0 < count < of <= 64 and re.search(
-        rf"verdicts on a policy's answers .*: {count}\n", said
+        rf"verdicts on a policy's answers .*: {count}, first", said
     )
     assert "'CAB' for 'ABC' is wrong" in said
 
