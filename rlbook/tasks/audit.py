@@ -24,15 +24,15 @@ from rlbook.tasks.questions import (
     template_in,
     told_in,
 )
-from rlbook.tasks.references import MISSING, fault, meaning
+from rlbook.tasks.references import MISSING, UNMARKED, fault, meaning
 from rlbook.tasks.rows import Reading, read_row
 from rlbook.tasks.sandbox.bounded import WORKER
-from rlbook.tasks.spellings import near_misses, spellings
-from rlbook.tasks.values import type_of
+from rlbook.tasks.spellings import is_formula, near_misses, spellings
+from rlbook.tasks.values import Expression, type_of
 
 MOST_EXPRESSIONS = 200  # references that need math-verify and are tried
 MOST_FORMULAS = 3  # of a question that are tried as its answer
-MOST_SHOWN = 400  # characters of a prompt
+SHOWN = 200  # characters at either end of a prompt in the report
 LEAST_ROWS = 10  # from which on one answer to all questions is a fault
 MAY_MISS = 0.02  # share of true spellings that may fail
 SUSPECT = 0.05  # share of near misses that pass, from which on their kind is looked for
@@ -52,7 +52,7 @@ SPOILING = {  # rewards or questions, the gravest first
     "unmarked": "solutions in which no answer is marked",
     "sentence": "references that are sentences",
     "program": "references that are programs, tests or records",
-    "missing": "references that stand for a missing one",
+    "missing": "questions or references that stand for a missing one",
     "span": "dates or ranges that are read as something else",
     "contradictory": "questions with two different answers",
     "disagreeing": "rows whose columns hold two different answers",
@@ -66,6 +66,7 @@ SPOILING = {  # rewards or questions, the gravest first
 KINDS = SPOILING | {
     "missed": "true spellings that the verifier calls wrong",
     "other form": "questions that ask for another form than the box that is read",
+    "mixed": "numbers among words that are not read: only the very same text is right",
     "boxes": "solutions with several boxes, of which the last counts",
     "restated": "formulas of the question that pass as its answer",
     "repeated": "questions that occur again, word for word",
@@ -206,13 +207,13 @@ def note(found: Audit, row: Row) -> None:
     reading, findings = row.reading, found.findings
     count(found.columns["question"], " + ".join(reading.asked))
     count(found.columns["answer"], " + ".join(reading.answered))
-    for column in reading.unread:
+    for column in reading.ignored:
         count(found.columns["not read"], column)
     found.unasked = {**reading.unasked, **found.unasked}
-    found.example = found.example or (row.problem.prompt, reading.answer)
+    found.example = found.example or (row.problem.prompt, reading.answer.removesuffix(UNMARKED))
     if row.fault:
         kind, why = row.fault
-        findings[kind].append(f"{row.where}: {shown(row.problem)}, {why}")
+        findings[kind].append(f"{row.where}: {shown(row.problem)}" + (why and f", {why}"))
     elif others := [one for one in reading.others.items() if differs(one[1], row)]:
         column, other = others[0]
         answers = f"{shown(row.problem)} in {reading.answered[0]} and {other[:60]!r} in {column}"
@@ -220,15 +221,22 @@ def note(found: Audit, row: Row) -> None:
     question = reading.question
     told = told_in(question, reading.answer)
     for kind, what in (
-        ("missing", question if MISSING.fullmatch(question) else ""),
+        ("missing", question if MISSING.fullmatch(question) and not row.fault else ""),
         ("told", told),
         ("templated", template_in(question)),
         ("pictured", picture_in(question)),
         ("other form", "" if told else other_form_in(question)),
         ("boxes", ", ".join(reading.boxes)),
+        ("mixed", "" if row.fault else number_among_words(reading.answer)),
     ):
         if what:
             findings[kind].append(f"{row.where}: {what[:80]!r}")
+
+
+def number_among_words(answer: str) -> str:
+    """An answer with digits among letters that are neither Latin nor Greek, if it is no number."""
+    words = isinstance(meaning(answer), Expression) and not is_formula(answer)
+    return answer if words and digits(answer) else ""
 
 
 def count(counts: dict[str, int], name: str) -> None:
@@ -269,12 +277,13 @@ def compare_questions(found: Audit, rows: Sequence[Row], seconds: float, until: 
         if pair not in known:
             count(found.untried, "pairs of answers")
         elif known[pair]:
-            answers = f"{shown(other.problem)} and {shown(row.problem)}"
-            found.findings["contradictory"].append(f"{both}: {answers}")
+            texts = f"{shown(other.problem)} and {shown(row.problem)}"
+            found.findings["contradictory"].append(f"{both}: {texts}")
         elif other.part == row.part:
             same = other.problem.id == row.problem.id
             found.findings["repeated" if same else "near"].append(both)
-    if len(rows) >= LEAST_ROWS and len({row.problem.answer for row in rows}) == 1:
+    answers = {row.problem.answer for row in rows}
+    if len(rows) >= LEAST_ROWS and len(answers) == 1 and not rows[0].fault:
         found.findings["constant"].append(shown(rows[0].problem))
 
 
@@ -420,8 +429,9 @@ def what_was_read(found: Audit) -> list[str]:
         lines += [f"{what:<8}  " + ", ".join(names)] if names else []
     lines += [f"not asked {what}, such as {text[:60]!r}" for what, text in found.unasked.items()]
     prompt, answer = found.example
-    text = prompt if len(prompt) <= MOST_SHOWN else f"{prompt[:MOST_SHOWN]} …"
-    return [*lines, "", "a prompt", indent(text.rstrip(), "  "), "its answer", f"  {answer[:80]}"]
+    if len(prompt) > 2 * SHOWN:
+        prompt = f"{prompt[:SHOWN]} … {prompt[-SHOWN:]}"
+    return [*lines, "", "a prompt", indent(prompt.rstrip(), "  "), "its answer", f"  {answer[:80]}"]
 
 
 def as_html(found: Audit) -> str:
@@ -436,7 +446,8 @@ def as_html(found: Audit) -> str:
     title = html.escape(f"Audit of {found.name}")
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        "<style>body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto}</style>"
+        "<style>body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto}"
+        "pre{white-space:pre-wrap}</style>"
         f"<h1>{title}</h1><pre>{html.escape(as_text(found))}</pre>{rows}</html>\n"
     )
 

@@ -267,7 +267,9 @@ def usable(name: str, problems: list[Problem], seconds: float) -> list[Problem]:
 
 def unreadable(problems: Iterable[Problem], seconds: float) -> dict[Problem, str]:
     """The problems whose references cannot be read, and why."""
-    return {problem: found[1] for problem in problems if (found := fault(problem.answer))}
+    return {
+        problem: found[1] or found[0] for problem in problems if (found := fault(problem.answer))
+    }
 
 
 def contradictory(problems: Iterable[Problem], seconds: float) -> dict[Problem, str]:

@@ -11,8 +11,8 @@ from rlbook.tasks.values import Group, Number, Unreadable, Value, Word, type_of,
 UNMARKED = " ####"  # ends a reference in which no answer is marked: it cannot be read
 PHRASE = 3  # words from which on a member of a list is part of a sentence
 MISSING = re.compile(  # what spreadsheets, pandas and NuminaMath write where there is nothing
-    r"#?n/?a|<na>|-?nan|null|#(?:ref|value|div/0|name|num)[!?]?|proof|not ?found|unknown|tbd|todo|"
-    r"[-?.…]+",
+    r"(?-i:#?N/?A)|n/a|<na>|-?nan|null|#(?:ref|value|div/0|name|num)[!?]?|[-?.…]+|"
+    r"proof|not ?found|unknown|tbd|todo",
     re.I,
 )
 PROGRAM = re.compile(
@@ -39,19 +39,22 @@ def meaning(text: str) -> Value:
 
 
 def fault(text: str) -> tuple[str, str] | None:
-    """The kind of a reference that no answer can meet (of `rlbook.tasks.audit.KINDS`), and why."""
+    """The kind of a reference that no answer can meet, and why where the kind does not say it.
+
+    Kinds are those of `rlbook.tasks.audit.KINDS`.
+    """
     if text.endswith(UNMARKED):
-        return "unmarked", "no answer is marked in it: no box, no ####, no `the answer is`"
+        return "unmarked", "no box, no ####, no `the answer is`"
     if MISSING.fullmatch(text):
-        return "missing", "it stands for a missing answer"
+        return "missing", ""
     if is_program(text):
-        return "program", "it is a program, a test or a record"
+        return "program", ""
     value = meaning(text)
     if is_sentence(value, text):
-        return "sentence", "it is a sentence"
+        return "sentence", ""
     if SPAN.fullmatch(text) and isinstance(value, Group | Number) and type_of(value) != "date":
         as_what = f"the number {value.value}" if isinstance(value, Number) else f"a {value.kind}"
-        return "span", f"it is a date or a range, and is read as {as_what}"
+        return "span", f"is read as {as_what}"
     nothing = next(unread(value), None)
     return ("unreadable", nothing.why) if nothing else None
 
@@ -62,7 +65,7 @@ def is_program(text: str) -> bool:
         with suppress(ValueError, RecursionError):
             document = json.loads(text)
             inside = document if isinstance(document, list) else [document]
-            return any(isinstance(one, dict) for one in inside)
+            return any(isinstance(one, dict) and one for one in inside)
     return PROGRAM.search(text) is not None
 
 
@@ -71,7 +74,7 @@ def is_sentence(value: Value, text: str) -> bool:
     if isinstance(value, Unreadable):
         return value.why == "it is a sentence" or len(WORDS.findall(text)) > MAX_WORDS
     small = [word for word in WORDS.findall(text) if word[0].islower()]  # of names few are
-    return isinstance(value, Group) and len(small) > MAX_WORDS and any(map(is_phrase, value.items))
+    return isinstance(value, Group) and len(small) >= MAX_WORDS and any(map(is_phrase, value.items))
 
 
 def is_phrase(value: Value) -> bool:

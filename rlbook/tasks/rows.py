@@ -71,7 +71,7 @@ class Reading:
     answer: str
     asked: tuple[str, ...]
     answered: tuple[str, ...]
-    unread: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     others: Mapping[str, str] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
     boxes: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ def read_row(row: object, where: str) -> Reading:
         reference,
         (*beside, *asked),
         answered,
-        tuple(str(name) for name in given if name not in used),
+        tuple(str(name) for name, v in given.items() if name not in used and v not in (None, "")),
         others,
         unasked([found[c].value for c in found if set(found[c].columns) & set(asked)]),
         tuple(boxed_answers(answer)) if len(boxed_answers(answer)) > 1 else (),

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlbook.cli import main
 from rlbook.tasks.answers import read
-from rlbook.tasks.audit import audit, dispute, remark
+from rlbook.tasks.audit import as_text, audit, dispute, remark
 from rlbook.tasks.base import Problem
 from rlbook.tasks.compare import same
 from rlbook.tasks.spellings import near_misses, spellings
@@ -74,6 +74,103 @@ def test_planted_faults_are_found(shape, tmp_path):
     assert "line 23" in found.findings["shape"][0] and "anwser" in found.findings["shape"][0]
 
 
+def found_in(tmp_path, rows, **how):
+    """The audit of these rows, and its findings that are not empty."""
+    found = audit(str(write(tmp_path / "rows.jsonl", rows)), **how)
+    return found, {kind: lines for kind, lines in found.findings.items() if lines}
+
+
+def test_one_row_that_cannot_be_read_does_not_end_the_audit(tmp_path, monkeypatch):
+    def fails(text):
+        if text == "deep":
+            raise RecursionError("too deep")
+        return read(text)
+
+    monkeypatch.setattr("rlbook.tasks.references.read", fails)
+    path = tmp_path / "rows.jsonl"
+    rows = [*GSM8K, {"question": "Deep?", "answer": "deep"}]
+    path.write_text("\n".join([*map(json.dumps, rows), '{"question": "Broken?"']))
+    found = audit(str(path))
+    assert found.rows == {"train": 19} and found.tried["true"] > 100
+    assert "line 20: not JSON" in found.findings["shape"][0]
+    assert "line 19: 'deep', reading it raised RecursionError" in found.findings["unreadable"][0]
+
+
+def test_a_part_without_rows_is_a_fault(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RLBOOK_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "train.jsonl", GSM8K)
+    (tmp_path / "test.jsonl").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(tmp_path)])
+    assert ended.value.code == 1
+    assert "parts without rows: 1: held out" in capsys.readouterr().out
+
+
+def numbered(answers):
+    return [{"question": f"q {i}?", "answer": answer} for i, answer in enumerate(answers)]
+
+
+BOXES = r"First \boxed{3}, then \boxed{4}."
+NAMED = {  # of a kind: rows, how many of them are found, whether it speaks against the data
+    "sentence": (numbered(["To find it, we add 1 and 2, which gives 3."] * 3), 3, True),
+    "missing": (numbered(["7", "not found", "not found"]), 2, True),
+    "told": ([{"question": "How many? (Answer: 26)", "answer": "26"}], 1, True),
+    "constant": (numbered(["42"] * 10), 1, True),
+    "disagreeing": ([{"problem": "q", "answer": "5", "solution": r"\boxed{6}"}], 1, True),
+    "templated": ([{"prompt": "<|im_start|>user\n1+1?", "answer": "2"}], 1, True),
+    "pictured": ([{"prompt": "<image> How many?", "answer": "2"}], 1, True),
+    "other form": ([{"prompt": 'Write 1+1 after "####".', "answer": "2"}], 1, False),
+    "boxes": ([{"problem": "q", "solution": BOXES}], 1, False),
+    "restated": ([{"question": r"Compute $11\times 37$.", "answer": "407"}], 1, False),
+    "mixed": (numbered(["答案是12"]), 1, False),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_what_a_reader_should_know_is_named(kind, tmp_path):
+    rows, count, spoils = NAMED[kind]
+    found, findings = found_in(tmp_path, rows)
+    assert {kind: len(lines) for kind, lines in findings.items()} == {kind: count}
+    assert found.passed is not spoils
+
+
+AGREE = [
+    {"problem": "q", "answer": "0.5", "solution": r"So \boxed{\frac12}"},
+    {"problem": "q", "answer": "C", "solution": r"So \boxed{12}"},
+    {"problem": "q", "answer": "5", "solution": "So it is clear."},
+    {"problem": "q", "answer": "5", "label": 1},
+]
+
+
+@pytest.mark.parametrize("row", AGREE)
+def test_columns_that_hold_no_other_answer_do_not_disagree(row, tmp_path):
+    assert found_in(tmp_path, [row])[1] == {}
+
+
+def test_words_of_another_alphabet_are_no_formulas(tmp_path):
+    found, findings = found_in(tmp_path, numbered(["北京", "上海"]))
+    assert findings == {} and found.tried["true"] > 0
+
+
+def test_what_was_read_and_what_was_not_is_said(tmp_path):
+    talk = [{"role": "system", "content": "Use base 8."}, {"role": "user", "content": "1+1?"}]
+    row = {"context": "A sum.", "prompt": talk, "answer": "2", "source": "me", "note": None}
+    found, _ = found_in(tmp_path, [row, {"question": "2+2?", "answer": "4"}])
+    text = as_text(found)
+    assert "question  context + prompt (1 rows), question (1 rows)\n" in text
+    assert "answer    answer\nnot read  source (1 rows)\n" in text
+    assert "not asked system message, such as 'Use base 8.'" in text
+    assert "  A sum.\n\n  1+1?\n" in text and text.endswith("its answer\n  2")
+
+
+def test_comparisons_end_after_the_limit(tmp_path):
+    asked = []
+    rows = [*numbered(["x+1", "x^2", "5"]), {"question": "q 0?", "answer": "1+x"}]
+    found, _ = found_in(tmp_path, rows, verify=lambda *sides: asked.append(sides), limit=0)
+    assert asked == [] and found.untried == {"pairs of answers": 1, "references": 4}
+    assert "not tried  1 pairs of answers, 4 references" in as_text(found)
+
+
 @pytest.mark.parametrize("rows", [sound(18), GSM8K], ids=["plain", "GSM8K"])
 def test_sound_data_pass_and_the_run_is_told(rows, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RLBOOK_CACHE", str(tmp_path / "cache"))
@@ -124,6 +221,8 @@ def test_a_verifier_that_raises_has_not_said_right(tmp_path):
     found = audit(str(write(tmp_path / "rows.jsonl", GSM8K)), verify=fails)
     assert found.false_negatives == 1 and found.false_positives == 0
     assert "it raised KeyError" in found.findings["missed"][0]
+    (line,) = (line for line in as_text(found).splitlines() if "always raised" in line)
+    assert "times KeyError: 'gold'" in line and "false negatives" not in as_text(found)
 
 
 @pytest.fixture

@@ -98,6 +98,10 @@ SHAPES = {  # what is shipped, and the reference in it
     "a list of one truth": ({"prompt": TALK, "reward_model": {"ground_truth": ["34"]}}, "34"),
     "verl's extra_info": ({"prompt": TALK, "extra_info": {"answer": "x #### 34"}}, "34"),
     "prompt and completion": ({"prompt": "q", "completion": "3"}, "3"),
+    "a prompt written out as JSON": ({"prompt": json.dumps(TALK), "answer": "3"}, "3"),
+    "a prompt as Python writes it": ({"prompt": repr(TALK), "answer": "3"}, "3"),
+    "messages written out": ({"messages": json.dumps(TALK), "answer": "3"}, "3"),
+    "an answer that is not there": ({"question": "q", "answer": float("nan"), "target": 3}, "3"),
     "a message in pieces": (
         {"prompt": [{"role": "user", "content": [{"type": "text", "text": "q"}]}], "answer": "3"},
         "3",
@@ -112,6 +116,25 @@ def test_choices_and_the_story_of_a_question_stand_in_the_prompt():
     assert problem_of(told, "row 0").prompt.startswith("There are 3 dogs.\n\nHow many legs?\n")
     shown = {"question": "Which? (A) red (B) blue", "options": ["red", "blue"], "answer": "B"}
     assert problem_of(shown, "row 0").prompt.count("red") == 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"context": "There are 3 dogs.", "question": "How many legs?"},
+        {"passage": "There are 3 dogs.", "prompt": [{"role": "user", "content": "How many legs?"}]},
+        {"question": "There are 3 dogs.", "input": "How many legs?"},
+        {"context": "3 dogs", "question": "There are 3 dogs.\n\nHow many legs?"},
+    ],
+)
+def test_what_a_question_is_about_is_asked_with_it(row):
+    problem = problem_of({**row, "answer": "12"}, "here")
+    assert problem.prompt.startswith("There are 3 dogs.\n\nHow many legs?\n\nReason")
+
+
+def test_brackets_in_a_question_are_no_conversation():
+    for question in ("[{1, 2}, {3}]: how many sets?", '{"a": 1}["a"]?', "[{'a': 1}]"):
+        assert problem_of({"question": question, "answer": "1"}, "here").prompt.startswith(question)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -283,6 +306,20 @@ HOSTILE = {
     "null": ({"question": "1+1?", "answer": None}, "line 2: no answer"),
     "empty reference": ({"question": "1+1?", "answer": "two ####"}, "line 2: the answer is empty"),
     "level": ({"question": "1+1?", "answer": "2", "level": "hard"}, "line 2: level 'hard'"),
+    "two answers": (
+        {"question": "1+1?", "answer": ["2", "3"]},
+        "line 2: no answer, answer is a list",
+    ),
+    "empty answer": ({"question": "1+1?", "answer": ""}, "line 2: no answer, answer is empty"),
+    "not a number": ('{"question": "1+1?", "answer": NaN}', "line 2: no answer, answer is nan"),
+    "picture": (
+        {
+            "prompt": [
+                {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "q"}]}
+            ]
+        },
+        r"line 2: no question, prompt is a list of 1",
+    ),
     "surrogate": (r'{"question": "\ud800?", "answer": "2"}', "line 2: question has half"),
     "not JSON": ("question,answer", "line 2: not JSON"),
     "array": ("[1, 2]", "line 2: expected"),
@@ -296,6 +333,22 @@ def test_hostile_rows_are_named_with_file_line_and_fix(name, tmp_path):
     path = write(tmp_path / "bad.jsonl", [numbered(1, 2)[0], row])
     with pytest.raises(ValueError, match=f"{path}, {message}"):
         get_task(f"dataset:{path}").sample(0, 1)
+
+
+def test_hostile_tables(tmp_path):
+    old_mac = tmp_path / "mac.csv"
+    old_mac.write_bytes(b"question,answer\r1+1?,2\r2+2?,4\r")
+    assert len(get_task(f"benchmark:{old_mac}").held_out(2)) == 2
+    commas = tmp_path / "commas.csv"
+    commas.write_text("question,answer\n1,000 + 1?,1,001\n")
+    with pytest.raises(ValueError, match=r"line 2: 4 values under 2 names: put quotes"):
+        get_task(f"dataset:{commas}").sample(0, 1)
+    commas.write_text('question,answer\n"' + "1" * 200_000 + '",2\n')
+    with pytest.raises(ValueError, match=r"commas\.csv, after line .*limit.*save it as JSONL"):
+        get_task(f"dataset:{commas}").sample(0, 1)
+    for name in ("missing.csv", "missing.parquet", "missing.jsonl.gz"):
+        with pytest.raises(FileNotFoundError, match=r"no data set at .*check the path"):
+            get_task(f"dataset:{name}")
 
 
 def test_hostile_files(tmp_path):
