@@ -507,10 +507,11 @@ def doctor(words: Sequence[str]) -> None:
 def audit(words: Sequence[str]) -> int:
     """Judge a data set and its verifier before a policy is trained on them.
 
-    A file, a folder or a hub id: shapes and types of its rows, questions that repeat, contradict or
-    leak, and the verifier's error rates on true spellings and near misses of each reference; one's
-    own is a function of completion and reference. With a policy, verdicts on its answers that
-    math-verify alone does not share. Code 1 if something speaks against the data:
+    A file, a folder or a hub id: the columns that are read, references that no answer can meet,
+    questions that repeat, contradict, leak or tell their answer, and the verifier's error rates on
+    true spellings and near misses of each reference; one's own is a function of completion and
+    reference. With a policy, verdicts on its answers that math-verify alone does not share. Code 1
+    if something speaks against the data:
     `rlbook audit data/train.jsonl --html audit.html`.
     """
     parser = parser_of("rlbook audit", audit)

@@ -33,6 +33,8 @@ from rlbook.tasks.values import Expression, type_of
 MOST_EXPRESSIONS = 200  # references that need math-verify and are tried
 MOST_FORMULAS = 3  # of a question that are tried as its answer
 SHOWN = 200  # characters at either end of a prompt in the report
+MOST_READ = 20_000  # characters at the end of a question that are looked through
+TIME_UP = "when the time was up (--limit)"
 LEAST_ROWS = 10  # from which on one answer to all questions is a fault
 MAY_MISS = 0.02  # share of true spellings that may fail
 SUSPECT = 0.05  # share of near misses that pass, from which on their kind is looked for
@@ -45,7 +47,7 @@ RATES = {
 }
 QUICK = {"integer", "fraction", "decimal", "word", "interval", "tuple", "list", "set", "base-n"}
 SPOILING = {  # rewards or questions, the gravest first
-    "raises": "the verifier always raised",
+    "raises": "errors that the verifier raised in the place of every verdict",
     "empty": "parts without rows",
     "shape": "rows without question or answer",
     "unreadable": "references that no answer can meet",
@@ -172,13 +174,14 @@ def audit(
     begun = monotonic()
     for row in rows:
         note(found, row)
+    compare_columns(found, rows, seconds, begun + limit / 4)
     compare_questions(found, rows, seconds, begun + limit / 2)
     verify = verify or partial(verify_math, seconds=seconds)
     try_references(found, rows, verify, begun + limit)
     try_formulas(found, rows, verify, begun + limit)
     calls = sum(found.tried[what] for what in ("true", "false", "formulas"))
     if calls and sum(found.raised.values()) == calls:
-        found.findings["raises"] = [f"{n} times {error}" for error, n in found.raised.items()]
+        found.findings["raises"] = [f"{error} ({n} times)" for error, n in found.raised.items()]
     return found
 
 
@@ -214,11 +217,7 @@ def note(found: Audit, row: Row) -> None:
     if row.fault:
         kind, why = row.fault
         findings[kind].append(f"{row.where}: {shown(row.problem)}" + (why and f", {why}"))
-    elif others := [one for one in reading.others.items() if differs(one[1], row)]:
-        column, other = others[0]
-        answers = f"{shown(row.problem)} in {reading.answered[0]} and {other[:60]!r} in {column}"
-        findings["disagreeing"].append(f"{row.where}: {answers}")
-    question = reading.question
+    question = reading.question[-MOST_READ:]
     told = told_in(question, reading.answer)
     for kind, what in (
         ("missing", question if MISSING.fullmatch(question) and not row.fault else ""),
@@ -244,15 +243,26 @@ def count(counts: dict[str, int], name: str) -> None:
     counts[name] = counts.get(name, 0) + 1
 
 
-def differs(other: str, row: Row) -> bool:
-    """Whether another column of a row holds another answer, where both are of one sort."""
-    if fault(other):
-        return False
+def compare_columns(found: Audit, rows: Iterable[Row], seconds: float, until: float) -> None:
+    """Rows of which two columns hold two different answers."""
+    for row in rows:
+        for column, other in () if row.fault else row.reading.others.items():
+            if monotonic() > until:
+                count(found.untried, f"pairs of columns {TIME_UP}")
+            elif of_one_sort(other, row) and differ(other, row.problem.answer, seconds):
+                first = row.reading.answered[0]
+                answers = f"{shown(row.problem)} in {first} and {other[:60]!r} in {column}"
+                found.findings["disagreeing"].append(f"{row.where}: {answers}")
+                break
+
+
+def of_one_sort(other: str, row: Row) -> bool:
+    """Whether another answer can be compared with that of the row: a letter stands for a text."""
     letters = [bool(getattr(meaning(text), "choice", "")) for text in (other, row.problem.answer)]
-    return letters[0] == letters[1] and differ(other, row.problem.answer)
+    return letters[0] == letters[1] and not fault(other)
 
 
-def differ(one: str, other: str, seconds: float = 3.0) -> bool:
+def differ(one: str, other: str, seconds: float) -> bool:
     """`contradict`, where what cannot be compared does not contradict."""
     try:
         return contradict(one, other, seconds)
@@ -275,8 +285,8 @@ def compare_questions(found: Audit, rows: Sequence[Row], seconds: float, until: 
         if pair not in known and monotonic() < until:
             known[pair] = differ(*pair, seconds)
         if pair not in known:
-            count(found.untried, "pairs of answers")
-        elif known[pair]:
+            count(found.untried, f"pairs of answers {TIME_UP}")
+        if known.get(pair):
             texts = f"{shown(other.problem)} and {shown(row.problem)}"
             found.findings["contradictory"].append(f"{both}: {texts}")
         elif other.part == row.part:
@@ -295,13 +305,16 @@ def try_references(found: Audit, rows: Iterable[Row], verify: Verify, until: flo
     tried: Counter[str] = Counter()
     for kind, row in sorted(each.values(), key=lambda one: one[0] not in QUICK):
         tried[kind] += 1
-        if monotonic() > until or (kind not in QUICK and tried[kind] > MOST_EXPRESSIONS):
-            count(found.untried, "references")
+        if kind not in QUICK and tried[kind] > MOST_EXPRESSIONS:
+            count(found.untried, f"references beyond {MOST_EXPRESSIONS} of their type")
             continue
-        value = meaning(row.problem.answer)
-        for truth, texts in ((True, spellings), (False, near_misses)):
-            for text in texts(value, row.problem.answer):
-                try_one(found, row.problem, text, truth, verify)
+        value, answer = meaning(row.problem.answer), row.problem.answer
+        texts = [(text, True) for text in spellings(value, answer)]
+        for text, truth in texts + [(text, False) for text in near_misses(value, answer)]:
+            if monotonic() > until:
+                count(found.untried, f"references {TIME_UP}")
+                break
+            try_one(found, row.problem, text, truth, verify)
 
 
 def kind_of(row: Row) -> str:
@@ -316,7 +329,7 @@ def try_formulas(found: Audit, rows: Iterable[Row], verify: Verify, until: float
         formulas = [f for f in formulas_in(row.reading.question) if bare(f) != bare(answer)]
         for formula in () if row.fault else formulas[:MOST_FORMULAS]:
             if monotonic() > until:
-                count(found.untried, "formulas")
+                count(found.untried, f"formulas {TIME_UP}")
                 continue
             right, _ = ask(found, verify, formula, answer)
             found.tried["formulas"] += 1
@@ -387,10 +400,12 @@ def as_text(found: Audit) -> str:
     """The report for a terminal."""
     rows = ", ".join(f"{n} rows to {part}" for part, n in found.rows.items())
     lines = [f"{found.name}: {rows}"]
-    kinds = [kind for kind, rows in found.findings.items() if rows]
+    raises = found.findings["raises"]
+    kinds = [k for k, rows in found.findings.items() if rows and not (raises and k == "missed")]
     grave = [finding(found, kind) for kind in kinds if found.spoils(kind)]
     light = [finding(found, kind) for kind in kinds if not found.spoils(kind)]
-    lines += ["", "mend this first:" if grave else "nothing speaks against it", *grave]
+    sound = "nothing speaks against it" + ", as far as it was tried" * bool(found.untried)
+    lines += ["", "mend this first:" if grave else sound, *grave]
     lines += ["", "look at this as well:", *light] if light else []
     lines += ["", *verdicts(found), "", *what_was_read(found)]
     return "\n".join(lines)
@@ -413,8 +428,7 @@ def verdicts(found: Audit) -> list[str]:
         lines.append(f"{silent} answers of the policy have no answer in a box")
     if found.untried:
         left = ", ".join(f"{n:,} {what}" for what, n in found.untried.items())
-        most = f"at most {MOST_EXPRESSIONS} expressions, and --limit seconds"
-        lines.append(f"not tried  {left} ({most})")
+        lines.append(f"not tried  {left}")
     return lines + [f"the verifier seems to compare {how}" for how in found.readings]
 
 
@@ -425,7 +439,7 @@ def what_was_read(found: Audit) -> list[str]:
     total = sum(found.rows.values())
     lines = []
     for what, columns in found.columns.items():
-        names = [name + f" ({n} rows)" * (n < total) for name, n in columns.items()]
+        names = [name + f" ({n} of {total})" * (n < total) for name, n in columns.items()]
         lines += [f"{what:<8}  " + ", ".join(names)] if names else []
     lines += [f"not asked {what}, such as {text[:60]!r}" for what, text in found.unasked.items()]
     prompt, answer = found.example

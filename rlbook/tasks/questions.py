@@ -4,7 +4,9 @@ import re
 
 from rlbook.tasks.formats import boxed_answers
 
-TEMPLATED = re.compile(r"<\|[\w ./-]+\|>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>")
+TEMPLATED = re.compile(
+    r"<[|｜][A-Za-z_▁]{3,}[\w▁]*[|｜]>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>"
+)
 PICTURED = re.compile(r"<(?:image|img|video|audio)\b[^>]*>|!\[[^\]]*\]\([^)]*\)|\\includegraphics")
 STATED = re.compile(r"(?:\banswer(?: is|:| =)+|####)\s*([^\n]*)", re.I)
 OTHER_FORM = re.compile(r"####|</?answer>|\banswer\b\W{0,3}:", re.I)

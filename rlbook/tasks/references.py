@@ -66,7 +66,7 @@ def is_program(text: str) -> bool:
             document = json.loads(text)
             inside = document if isinstance(document, list) else [document]
             return any(isinstance(one, dict) and one for one in inside)
-    return PROGRAM.search(text) is not None
+    return PROGRAM.search(text[:MAX_ANSWER_CHARS]) is not None
 
 
 def is_sentence(value: Value, text: str) -> bool:

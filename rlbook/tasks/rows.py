@@ -64,7 +64,8 @@ SENTENCE = re.compile(r"(?i:answer)(?i: is|:| =)+\s*(.+?)\.?\s*$")
 class Reading:
     """What was read in a row, the columns that question and answer are from, and what was not read.
 
-    `others` are further answers in it, by column; `unasked` what a conversation holds besides.
+    `others` are further answers in it, by column; `unasked` is what a conversation holds besides,
+    `boxes` are several of which only the last was taken.
     """
 
     question: str
@@ -89,6 +90,7 @@ def read_row(row: object, where: str) -> Reading:
     reference = final_answer(answer, worked=source in WORKED)
     if not reference:
         raise ValueError(f"{where}: the answer is empty")
+    boxes = tuple(boxed_answers(answer))
     texts = {name: text_of(found[name].value) for name in CHECKED if name in found}
     others = {
         found[name].columns[0]: final_answer(text, worked=name in WORKED)
@@ -106,7 +108,7 @@ def read_row(row: object, where: str) -> Reading:
         tuple(str(name) for name, v in given.items() if name not in used and v not in (None, "")),
         others,
         unasked([found[c].value for c in found if set(found[c].columns) & set(asked)]),
-        tuple(boxed_answers(answer)) if len(boxed_answers(answer)) > 1 else (),
+        boxes if len(set(boxes)) > 1 and reference == boxes[-1].strip() else (),
         level.value,
     )
 

@@ -139,6 +139,7 @@ AGREE = [
     {"problem": "q", "answer": "C", "solution": r"So \boxed{12}"},
     {"problem": "q", "answer": "5", "solution": "So it is clear."},
     {"problem": "q", "answer": "5", "label": 1},
+    {"problem": "q", "solution": r"$\boxed{1}$ and $\boxed{2}$"},
 ]
 
 
@@ -157,8 +158,8 @@ def test_what_was_read_and_what_was_not_is_said(tmp_path):
     row = {"context": "A sum.", "prompt": talk, "answer": "2", "source": "me", "note": None}
     found, _ = found_in(tmp_path, [row, {"question": "2+2?", "answer": "4"}])
     text = as_text(found)
-    assert "question  context + prompt (1 rows), question (1 rows)\n" in text
-    assert "answer    answer\nnot read  source (1 rows)\n" in text
+    assert "question  context + prompt (1 of 2), question (1 of 2)\n" in text
+    assert "answer    answer\nnot read  source (1 of 2)\n" in text
     assert "not asked system message, such as 'Use base 8.'" in text
     assert "  A sum.\n\n  1+1?\n" in text and text.endswith("its answer\n  2")
 
@@ -167,8 +168,9 @@ def test_comparisons_end_after_the_limit(tmp_path):
     asked = []
     rows = [*numbered(["x+1", "x^2", "5"]), {"question": "q 0?", "answer": "1+x"}]
     found, _ = found_in(tmp_path, rows, verify=lambda *sides: asked.append(sides), limit=0)
-    assert asked == [] and found.untried == {"pairs of answers": 1, "references": 4}
-    assert "not tried  1 pairs of answers, 4 references" in as_text(found)
+    late = "when the time was up (--limit)"
+    assert asked == []
+    assert f"not tried  1 pairs of answers {late}, 4 references {late}\n" in as_text(found)
 
 
 @pytest.mark.parametrize("rows", [sound(18), GSM8K], ids=["plain", "GSM8K"])
@@ -221,8 +223,8 @@ def test_a_verifier_that_raises_has_not_said_right(tmp_path):
     found = audit(str(write(tmp_path / "rows.jsonl", GSM8K)), verify=fails)
     assert found.false_negatives == 1 and found.false_positives == 0
     assert "it raised KeyError" in found.findings["missed"][0]
-    (line,) = (line for line in as_text(found).splitlines() if "always raised" in line)
-    assert "times KeyError: 'gold'" in line and "false negatives" not in as_text(found)
+    (line,) = (line for line in as_text(found).splitlines() if "every verdict" in line)
+    assert "KeyError: 'gold' (" in line and "false negatives" not in as_text(found)
 
 
 @pytest.fixture

@@ -41,7 +41,8 @@ def test_other_forms_than_a_box():
 def test_templates_and_pictures():
     assert template_in("<|im_start|>user\n1+1?<|im_end|>") == "<|im_start|>"
     assert template_in("[INST] 1+1? [/INST]") == "[INST]"
-    assert template_in("Is |x|<|y| for x<y?") == ""
+    assert template_in("<｜User｜>1+1?") == "<｜User｜>"
+    assert template_in("Is 0<|x|>1, |x|<|y| or |a|>|b|?") == ""
     assert picture_in("See <image> here") == "<image>"
     assert picture_in("See ![](https://a.b/c.png)") == "![](https://a.b/c.png)"
     assert picture_in("[asy] draw((0,0)--(1,1)); [/asy] Is 3!=(2)?") == ""
