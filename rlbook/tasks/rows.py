@@ -224,7 +224,8 @@ def unasked(values: Iterable[object]) -> dict[str, str]:
     """What a conversation holds besides the last question: its system message, earlier ones."""
     found: dict[str, str] = {}
     for turns in values:
-        said = [(side, text_of(text)) for side, text, _ in spoken(turns)]
+        known = isinstance(turns, list) and is_spoken(turns)  # not the pieces of one message
+        said = [(side, text_of(text)) for side, text, _ in spoken(turns if known else None)]
         questions = [text for side, text in said if side == "user"]
         orders = [text for side, text in said if side == "system"]
         for what, texts in (("system message", orders), ("earlier turns", questions[:-1])):

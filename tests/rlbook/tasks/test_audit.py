@@ -164,6 +164,16 @@ def test_what_was_read_and_what_was_not_is_said(tmp_path):
     assert "  A sum.\n\n  1+1?\n" in text and text.endswith("its answer\n  2")
 
 
+def test_earlier_turns_are_named_and_pieces_of_a_message_are_none(tmp_path):
+    pieces = [{"type": "text", "text": "Look."}, {"type": "text", "text": "1+1?"}]
+    asked = {"role": "user", "content": pieces}
+    talk = [{"role": "user", "content": "Hi!"}, {"role": "assistant", "content": "Yes?"}, asked]
+    found, _ = found_in(tmp_path, [{"messages": [asked], "answer": "2"}])
+    assert found.example[0].startswith("Look.\n1+1?\n") and found.unasked == {}
+    found, _ = found_in(tmp_path, [{"messages": talk, "answer": "2"}])
+    assert found.unasked == {"earlier turns": "Hi!"}
+
+
 def test_comparisons_end_after_the_limit(tmp_path):
     asked = []
     rows = [*numbered(["x+1", "x^2", "5"]), {"question": "q 0?", "answer": "1+x"}]
