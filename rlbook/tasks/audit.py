@@ -299,7 +299,7 @@ def compare_questions(found: Audit, rows: Sequence[Row], seconds: float, until: 
 
 def try_references(found: Audit, rows: Iterable[Row], verify: Verify, until: float) -> None:
     """Types of the references, and the verifier's word on spellings of each; quick ones first."""
-    kinds = [("unreadable" if row.fault else kind_of(row), row) for row in rows]
+    kinds = [("unreadable" if row.fault else reference_type(row), row) for row in rows]
     found.types = dict(Counter(kind for kind, _ in kinds).most_common())
     each = {row.problem.answer: (kind, row) for kind, row in kinds if not row.fault}
     tried: Counter[str] = Counter()
@@ -317,7 +317,7 @@ def try_references(found: Audit, rows: Iterable[Row], verify: Verify, until: flo
             try_one(found, row.problem, text, truth, verify)
 
 
-def kind_of(row: Row) -> str:
+def reference_type(row: Row) -> str:
     """The type of its reference."""
     return type_of(meaning(row.problem.answer))
 

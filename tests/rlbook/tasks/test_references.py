@@ -1,11 +1,13 @@
 r"""References that no answer can meet are told from sound ones, and by their kind."""
 
+from fractions import Fraction
+
 import pytest
 
 from rlbook.tasks import references
 from rlbook.tasks.dataset import problem_of
 from rlbook.tasks.references import fault, meaning
-from rlbook.tasks.values import Unreadable, Word
+from rlbook.tasks.values import Group, Number, Unreadable, Word
 
 FAULTS = {
     "To find it, we add 2 and 3, which gives 5.\n\nTherefore, Jungkook has 5 apples": "sentence",
@@ -21,8 +23,6 @@ FAULTS = {
     "not found": "missing",
     "proof": "missing",
     "3-5": "span",
-    "10/01/2024": "span",
-    "2024-02-30-1": "span",
     "9" * 1001: "unreadable",
     "?": "missing",
     "(1, 2": "unreadable",
@@ -49,6 +49,15 @@ def test_sound_references_have_no_fault(text):
 
 def test_a_range_is_named_with_what_it_is_read_as():
     assert fault("3-5") == ("span", "is read as the number -2")
+
+
+@pytest.mark.parametrize("text", ["2024-01-10", "10/01/2024", "March 1, 2023", "3-Apr", "1.2.2024"])
+def test_a_date_is_named_unless_it_is_read_as_one(text, monkeypatch):
+    monkeypatch.setattr(references, "read", lambda text: Number(Fraction(2013)))
+    assert fault(text) == ("span", "is read as the number 2013")
+    for value in (Group("date", ()), Word(text)):
+        monkeypatch.setattr(references, "read", lambda text, value=value: value)
+        assert fault(text) is None
 
 
 @pytest.mark.parametrize("text", ["Thus it is $48$, as we see.", "Thus it is $48$."])
