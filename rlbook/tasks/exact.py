@@ -7,6 +7,7 @@ from math import comb, factorial, isqrt
 
 LARGEST = 50_000  # bits of a number that is written out
 LARGEST_FACTORIAL = 5_000
+DEEPEST = 50  # brackets in brackets
 CLOSED_BY = {"(": ")", "{": "}", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 FOLLOWERS = ("(", "{", r"\frac", r"\sqrt", r"\binom")  # factors without a sign before them
 
@@ -30,7 +31,7 @@ class Arithmetic:
     """Recursive descent over tokens; whatever is no arithmetic raises `ValueError`."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names, self.i = [*names, ""], 0
+        self.names, self.i, self.depth = [*names, ""], 0, 0
 
     def value(self) -> Fraction:
         """All of it."""
@@ -91,7 +92,11 @@ class Arithmetic:
 
     def enclosed(self, opening: str) -> Fraction:
         """The inside of brackets, bars or floors."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError("too many brackets")
         inside = self.sum()
+        self.depth -= 1
         if not self.take(CLOSED_BY[opening]):
             raise ValueError("a bracket is open")
         if opening == r"\lfloor":

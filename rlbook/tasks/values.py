@@ -1,7 +1,7 @@
 """The types of an answer, and what can be done with regions of the number line."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import inf
@@ -126,6 +126,36 @@ def as_region(value: Value) -> Region | None:
     if isinstance(value, Group) and value.kind == "set":
         return Region(tuple((item, True, item, True) for item in value.items))
     return value if isinstance(value, Region) else None
+
+
+def as_matrix(group: Group) -> Group:
+    """A list of rows in square brackets as a matrix; anything else as it is."""
+    rows = [row_of(item) for item in group.items]
+    if group.kind != "list" or {()} == set(rows) or len({len(row) for row in rows}) != 1:
+        return group
+    return Group("matrix", tuple(Group("tuple", row) for row in rows))
+
+
+def row_of(value: Value) -> tuple[Value, ...]:
+    """The values in square brackets, two of which were read as an interval; () without any."""
+    if isinstance(value, Group) and value.kind == "list":
+        return value.items
+    if isinstance(value, Region) and len(value.parts) == 1 and value.parts[0][1::2] == (True, True):
+        return value.parts[0][::2]
+    return ()
+
+
+def twelve_hours(clock: Group) -> Group:
+    """A time after noon or before one in the morning with am or pm; others as they are."""
+    hour, *rest = clock.items
+    if not isinstance(hour, Number) or clock.unit or 0 < hour.value <= 12:
+        return clock
+    hour, unit = (
+        (replace(hour, value=hour.value - 12), "pm")
+        if hour.value
+        else (replace(hour, value=Fraction(12)), "am")
+    )
+    return replace(clock, items=(hour, *rest), unit=unit)
 
 
 def merged(region: Region) -> list[Interval] | None:
