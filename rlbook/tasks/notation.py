@@ -22,7 +22,7 @@ CHARACTERS = {
     **dict.fromkeys("°˚º", r"^\circ "),
     **dict.fromkeys("⁄∕÷", "/"),
     **{letter: rf"\mathbb{{{name}}}" for letter, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)},
-    **{"−": "-", "’": "'", "∛": r"\sqrt[3]"},
+    **{"−": "-", "’": "'", "∛": r"\sqrt[3]", "。": ".", "、": ", "},
 }
 STYLES = (
     "left|right|displaystyle|textstyle|limits|bf|it|rm|sf|tt|bfseries|itshape|normalsize|tiny|small|"
@@ -43,7 +43,8 @@ ALIASES = {
 }
 TEXTS = "text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|operatorname|mbox"
 PREFIX = (  # what may stand before an answer
-    r"^\s*(?:(?:so |thus )?(?:the |my )?(?:final )?answers?(?: is| are|:| =)+|"
+    r"^(\s*\{?)(?:(?:so |thus )?(?:the |my )?(?:final )?answers?(?: is| are|:| =)+|"
+    r"(?:最终|最后)?答案[是为:]+ *|"
     r"(?:option|choice) (?=\(?[A-J]\)?\.?\s*$)|(?:USD|EUR|GBP|INR|Rs)\b\.?)\s*"
 )
 
@@ -92,13 +93,17 @@ def alias(found: re.Match[str]) -> str:
 def word(found: re.Match[str]) -> str:
     r"""Words in any font as `\text{…}`; a number or one letter in a font as it is."""
     inside = " ".join(found[1].replace("~", " ").replace("\\ ", " ").split())
-    inside = re.sub(PREFIX, "", inside, flags=re.I)
+    inside = re.sub(PREFIX, r"\1", inside, flags=re.I)
     if re.fullmatch(r"[A-Za-z] ?= ?[^A-Za-z]+", inside):
         return inside
     single = len(inside) == 1 and found[0].startswith((r"\mathrm", r"\operator"))
-    if single or not re.search("[A-Za-z]", inside):
+    if single or not re.search(r"[^\W\d_]", inside):
         return f" {inside} "
-    return re.sub(r"\\text\{(-?\d[\d.,]*) ", r"\1 \\text{", rf" \text{{{inside}}} ")
+    number, _, words = inside.partition(" ")
+    if not re.fullmatch(r"-?\d[\d.,]*", number):
+        return rf" \text{{{inside}}} "
+    words = re.sub(r" (\d+) ", r"} \1 \\text{", words)
+    return rf" {number} \text{{{words}}} "
 
 
 def joined(found: re.Match[str]) -> str:
@@ -125,9 +130,11 @@ def in_braces(text: str, command: str, new: str = "") -> str:
 
 def bare(text: str) -> str:
     """Without what stands around it: spaces, full stops, braces that hold all of it."""
-    text = text.strip().rstrip(".;:,").strip()
-    whole = text.startswith("{") and closing(text, 1) == len(text) - 1
-    return bare(text[1:-1]) if whole else text
+    while (text := text.strip().rstrip(".;:,").strip()).startswith("{"):
+        if closing(text, 1) != len(text) - 1:
+            break
+        text = text[1:-1]
+    return text
 
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
@@ -146,7 +153,7 @@ CLOTHES: list[Rule] = [  # fonts, colours, sizes; one name for each command
 ]
 WORDS: list[Rule] = [
     (rf"\\(?:{TEXTS})\*?\s*\{{([^{{}}]*)\}}", word),
-    (PREFIX, ""),
+    (PREFIX, r"\1"),
     (r"^\s*([A-J])\)(?=\s|$)", r"(\1)"),
     (rf"(?<=\d) ?(?:\^ ?\{{ ?{ORDINAL} ?\}}|\^? ?{ORDINAL})", ""),
     (r"\\text\{([^{}]*)\}\s*\\text\{([^{}]*)\}", r"\\text{\1 \2}"),
@@ -158,8 +165,11 @@ NUMBERS: list[Rule] = [  # thousands, repeating, of programs, mixed; powers and 
     (r"(?<![\d.,\w])(\d{1,3}(?:\.\d{3}){2,})(?![\d.,])", joined),
     (r"(?<![\d.,\w])(\d{1,3}(?:_\d{3})+)(?![\w{])", joined),
     (r"(?<!\\)\\[,;:! ]|~", " "),
-    (r"(\d*)\.(\d*?)(\d)\3\3+(?:\.\.\.|\\ldots)", repeating),
-    (r"(\d*)\.(\d*)(?:\\overline ?\{?(\d+)\}?|\\dot ?\{?(\d)\}?|\((\d+)\)(?! *[\d(]))", repeating),
+    (r"(?<!\d)(\d*)\.(\d*?)(\d)\3\3+(?:\.\.\.|\\ldots)", repeating),
+    (
+        r"(?<!\d)(\d*)\.(\d*)(?:\\overline ?\{?(\d+)\}?|\\dot ?\{?(\d)\}?|\((\d+)\)(?! *[\d(]))",
+        repeating,
+    ),
     (r"(?<![\w.])(\d+\.?\d*|\.\d+)[eE]([+-]?\d{1,4})(?!\w)", r"(\1\\cdot 10^{\2})"),
     (r"(?<![\d./]) ?\b(\d+) (\d+)/(\d+)(?![\d/])", r" \1\\frac{\2}{\3}"),
     (r"(?<=\d) ?[xX] ?(?=10 ?\^)", r"\\cdot "),
