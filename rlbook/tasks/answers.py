@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 from math import inf
 
-from rlbook.tasks.exact import exact, latex
+from rlbook.tasks.exact import DEEPEST, exact, latex
 from rlbook.tasks.notation import plain
+from rlbook.tasks.spoken import numeric_date, spoken, worded_date
+from rlbook.tasks.units import in_same_units, total
 from rlbook.tasks.values import (
     Based,
     Expression,
@@ -31,14 +34,26 @@ from rlbook.tasks.values import (
     reals,
 )
 
+MAX_CHARS = 2_000
 MAX_WORDS = 5  # of an answer in words; longer ones are sentences
+PLACEHOLDER = re.compile(  # of an answer that is not there
+    r"(?:\\text\{)?(?:n/a|proof|not (?:found|available|given))\}?|nan|none|null|[-?]+", re.I
+)
 HEDGES = re.compile(
     r"\b(or|any|not|other|except|anything|than|but|least|most|about|if|when|where|only|unless|more|"
-    r"fewer|between|either|neither|maybe|possibly|approximately|is|are)\b"
+    r"fewer|between|either|neither|maybe|possibly|approximately|is|are|или|не|более|менее|больше|"
+    r"меньше|около|примерно)\b"
+)
+NO_UNIT = re.compile(
+    HEDGES.pattern + "|[或和与不非约多少至超余未]|左右|以上|以下|以内|또는|이상|이하|약"
+)
+CLAUSE = re.compile(  # words and full stops that make a sentence out of a list
+    r"\b(?:we|he|she|they|it|which|that|this|there|therefore|thus|hence|so|then|has|have|had|was|"
+    r"were|will|can|gives?|gets?)\b|(?:[a-z]{3,}|[a-z] \d+)[.!?] [A-Z]|所以|因此|因为"
 )
 MAGNITUDES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 FUNCTIONS = re.compile("sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|gcd|lcm|mod|det|lim")
-SHORT_WORDS = {"yes", "no", "odd", "up", "all", "nan", "none"}
+SHORT_WORDS = {"yes", "no", "odd", "up", "all", "nan", "none", "one", "two", "six", "ten"}
 SHORT_UNITS = re.compile(
     "([cmk]?m|[mk]?g|m[Ll]|ft|in|yd|mi|lb|oz|sq|hr?s?|min|sec|mph|rad)s?|"
     "USD|EUR|GBP|[kM]?Hz|[kM]?W|kWh|[kM]?J|k?Pa|mol"
@@ -52,7 +67,7 @@ FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
 OPENING, CLOSING = {"(", "[", "{", r"\{", r"\langle"}, {")", "]", "}", r"\}", r"\rangle"}
 TOKEN = re.compile(
     r"\\text\{[^{}]*\}|\\(?:begin|end)\{\w+\*?\}|\\mathbb ?\{?[A-Z]\}?|\d+\.?\d*|\.\d+|"
-    r"\\[A-Za-z]+|\\.|[A-Za-z]+|\S"
+    r"\\[A-Za-z]+|\\.|[^\W\d_]+|\S"
 )
 ARITHMETIC = re.compile(r"(?:[\d+\-/^!(){}. ]|\\(?:frac|cdot|times|sqrt|binom))+")
 Tokens = Sequence[re.Match[str]]
@@ -63,12 +78,23 @@ def read(text: str, thousands: bool = True) -> Value:
     """The value a text stands for; `thousands` says whether 1,234 is one number."""
     if re.fullmatch(r"-?\d{1,18}", text):
         return Number(Fraction(int(text)), text=text)
-    if thousands:
+    if len(text) > MAX_CHARS:
+        return Unreadable(text, "it is too long")
+    if thousands and "," in text:
         text = THOUSANDS.sub(lambda found: re.sub(r"(?<=\d),(?=\d)", "", found[0]), text.strip())
     text = plain(text)
     if letter := re.fullmatch(r"\(?([A-J])[).]?", text):
         return Word(letter[1].casefold(), letter[1].casefold())
-    return read_tokens(text, list(TOKEN.finditer(text)))
+    tokens = list(TOKEN.finditer(text))
+    if len(tokens) > DEEPEST and depth([token[0] for token in tokens]) > DEEPEST:
+        return Unreadable(text, "it is nested too deeply")
+    try:
+        value = read_tokens(text, tokens)
+    except RecursionError:
+        return Unreadable(text, "it is nested too deeply")
+    if not isinstance(value, Number) and PLACEHOLDER.fullmatch(text):
+        return Unreadable(text, "it stands for an answer that is not there")
+    return value
 
 
 GROUPED = r"\d{1,3}(?:,\d{3})+"
@@ -86,12 +112,21 @@ def read_tokens(text: str, tokens: Tokens) -> Value:
         return Unreadable(whole, "it is no expression" if names else "it is empty")
     if any(a[0].isdigit() and b[0].isdigit() and c != "_" for a, b, c in neighbours(names)):
         return Unreadable(whole, "two numbers stand side by side")
-    if ARITHMETIC.fullmatch(whole) and (number := numeral(text, tokens)) is not None:
-        return number
+    if ARITHMETIC.fullmatch(whole):
+        if whole[0].isdigit() and (day := numeric_date(whole)):
+            return Word(day)
+        if (number := numeral(text, tokens)) is not None:
+            return number
     for reader in READERS:
         if (value := reader(text, tokens)) is not None:
             return value
     return in_words(whole, names) or Expression(exact_decimals(whole))
+
+
+def depth(names: Sequence[str]) -> int:
+    """How many brackets at most are open at a time; a bar may open or close."""
+    steps = ((name in OPENING) - (name in CLOSING) for name in names)
+    return max(accumulate(steps), default=0) + names.count("|") // 2
 
 
 def neighbours(names: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -135,6 +170,15 @@ def said(name: str) -> str:
 # From the loosest bond to the tightest: each reader takes what is its own, or leaves it.
 
 
+def in_letters(text: str, tokens: Tokens) -> Value | None:
+    """An integer in words, or a date with the name of its month."""
+    whole = " ".join(re.sub(r"\\text\{([^{}]*)\}", r" \1 ", slice_of(text, tokens)).split())
+    if (number := spoken(whole.casefold())) is not None:
+        return Number(Fraction(number), text=whole)
+    day = worded_date(whole)
+    return Word(day) if day else None
+
+
 def because(text: str, tokens: Tokens) -> Value | None:
     """What stands before a reason."""
     for i, token in enumerate(tokens):
@@ -152,15 +196,50 @@ def half(text: str, tokens: Tokens) -> Value | None:
     return None
 
 
+def glossed(text: str, tokens: Tokens) -> Value | None:
+    """A quantity and, in brackets, the same in other words: 7 (seven), 120 minutes (2 hours)."""
+    names = [token[0] for token in tokens]
+    if names[-1] != ")" or "(" not in names[1:]:
+        return None
+    start = len(names) - 1 - names[::-1].index("(")
+    if not any(map(str.isalpha, (said(name) for name in names[start:]))):
+        return None
+    gloss = read_tokens(text, tokens[start + 1 : -1])
+    if not isinstance(gloss, Number):
+        return None
+    value = read_tokens(text, tokens[:start])
+    pair = in_same_units(value, gloss) if isinstance(value, Number) else None
+    if pair and not one_value(pair):
+        return Unreadable(slice_of(text, tokens), "two numbers stand side by side")
+    return value if pair else None
+
+
+def summed(text: str, tokens: Tokens) -> Value | None:
+    """A quantity in two units, side by side."""
+    starts = [
+        i
+        for i, token in enumerate(tokens)
+        if token[0][0].isdigit() and (i == 0 or said(tokens[i - 1][0])[-1:].isalpha())
+    ]
+    if len(starts) < 2 or starts[0]:
+        return None
+    ends = [*starts[1:], len(tokens)]
+    return total([read_tokens(text, tokens[a:b]) for a, b in zip(starts, ends, strict=True)])
+
+
 def several(text: str, tokens: Tokens) -> Value | None:
     """A list, the values of several names, or regions of which all or one have to hold."""
     pieces, cuts = split(tokens, lambda n: n in (",", ";") or said(n) in ("and", "or"))
     pieces = [piece for piece in pieces if piece]
     if not cuts or not pieces:
         return None
+    if CLAUSE.search(whole := slice_of(text, tokens)):
+        return Unreadable(whole, "it is a sentence")
     items = [item for piece in pieces for item in members(read_tokens(text, piece))]
     if any(isinstance(i, Unreadable) or (isinstance(i, Word) and hedged(i.text)) for i in items):
-        return Unreadable(slice_of(text, tokens), "it is no list")
+        return Unreadable(whole, "it is no list")
+    if "or" not in map(said, cuts) and (quantity := total(items)):
+        return quantity
     either, regions = "or" in map(said, cuts), [i for i in items if isinstance(i, Region)]
     if len(regions) == len(items):
         both = None if either else common(regions)
@@ -192,7 +271,8 @@ def related(text: str, tokens: Tokens) -> Value | None:
     if not cuts:
         return None
     if len(cuts) == 1 and (not pieces[0] or (cuts == [r"\in"] and is_name(pieces[0]))):
-        return read_tokens(text, pieces[1]) if cuts[0] in (r"\in", r"\approx", r"\sim") else None
+        signs = ("=", r"\in", r"\approx", r"\sim")
+        return read_tokens(text, pieces[1]) if cuts[0] in signs else None
     if not all(pieces):
         return Unreadable(slice_of(text, tokens), "it is half a relation")
     if set(cuts) <= {"=", r"\approx", r"\sim"}:
@@ -227,7 +307,7 @@ def constant(tokens: Tokens) -> bool:
 
 
 LETTERS = (
-    r"(?:\\vec\{?[A-Za-z]+\}?|[A-Za-z]|[A-Z]{2,}|[A-Za-z]{4,}|\\text\{[^{}]*\}|"
+    r"(?:\\vec\{?[A-Za-z]+\}?|[^\W\da-zA-Z_]+|[A-Za-z]|[A-Z]{2,}|[A-Za-z]{4,}|\\text\{[^{}]*\}|"
     r"\\[a-zA-Z]{2,}(?:\{?[A-Z]+\}?)?)"
 )
 NAME = re.compile(
@@ -369,7 +449,8 @@ def grouped(text: str, tokens: Tokens) -> Value | None:
         return None
     if not cuts:
         return items[0]
-    if len(items) == 2 and first + last in ("[]", "[)", "(]", "]["):
+    ends = not any(isinstance(item, Region | Group) for item in items)
+    if len(items) == 2 and ends and first + last in ("[]", "[)", "(]", "]["):
         return Region(((items[0], first == "[", items[1], last == "]"),))
     return Group("list" if first + last == "[]" else "tuple", items)
 
@@ -431,22 +512,28 @@ def measured(text: str, tokens: Tokens) -> Value | None:
     return None
 
 
+SCALES = {"": "", "C": "celsius", "F": "fahrenheit", "K": "kelvin"}
+
+
 def unit_of(names: list[str], apart: bool) -> str:
     """The unit that tokens are, "" if they are none; `apart` if a space stands before them."""
     whole = "".join(names)
-    if re.fullmatch(r"\^\{?\\circ\}?[CFK]?", whole):
-        return "degrees"
+    if scale := re.fullmatch(r"\^\{?\\circ\}?(?:\\text\{)?([CFK]?)\}?", whole):
+        return f"degrees {SCALES[scale[1]]}".strip()
     if not all(
-        re.fullmatch(r"\\text\{.*\}|[A-Za-z]+|\\frac|\\cdot|[{}/^.()-]|-?[23]", n) for n in names
+        re.fullmatch(r"\\text\{.*\}|[^\W\d_]+|\\frac|\\cdot|[{}/^.()-]|-?[23]", n) for n in names
     ):
         return ""
-    words = " ".join(
-        re.sub(r"\\text|\\frac|\\cdot|[{}().]", " ", " ".join(names)).split()
-    ).casefold()
-    if HEDGES.search(words) or len(words.split()) > 6 or not re.search("[a-z]", words):
+    over = re.sub(r"\\frac \{ (.*?) \} \{ (.*) \}", r"\1 / \2", " ".join(names))
+    over = re.sub(r" ?\( ?s ?\)", "s", over)
+    words = " ".join(re.sub(r"\\text|\\cdot|[{}().]", " ", over).split()).casefold()
+    words = words.removesuffix(" and")
+    letters = re.findall(r"[^\W\d_]+", words)
+    if NO_UNIT.search(words) or not 0 < len(letters) <= 6:
         return ""
     if names[0] == r"\frac":
         return words if r"\text" in whole else ""
+    apart = apart or not names[0].isascii()
     known = names[0].startswith(r"\text") or (apart and (is_word(names[0]) or names[0] == "of"))
     short = SHORT_UNITS.fullmatch(names[0]) and (apart or len(names) == 1)
     return words if known or short else ""
@@ -463,8 +550,8 @@ def with_unit(value: Value, unit: str) -> Value | None:
 
 
 READERS: tuple[Callable[[str, Tokens], Value | None], ...] = (
-    *(because, half, several, related, united, compared, residue, both_signs, based, chosen),
-    *(grouped, numeral, measured),
+    *(in_letters, because, half, glossed, several, related, united, compared, residue, both_signs),
+    *(based, chosen, grouped, numeral, summed, measured),
 )
 
 
@@ -472,6 +559,8 @@ def is_word(name: str) -> bool:
     """Whether letters are a word, not a product of variables."""
     if not name.isalpha():
         return name.startswith(r"\text{")
+    if not name.isascii():
+        return True
     long = len(name) > 3 or name.casefold() in SHORT_WORDS or re.fullmatch("[A-Z][a-z]+", name)
     return bool(long) and not FUNCTIONS.fullmatch(name)
 
@@ -500,7 +589,7 @@ def hedged(text: str) -> bool:
 
 def exact_decimals(text: str) -> str:
     """Decimals as fractions; degrees inside of an expression as radians."""
-    text = re.sub(r"(\d+) ?\^ ?\{? ?\\circ ?\}?", r"\\frac{\1\\pi}{180}", text)
+    text = re.sub(r"(?<!\d)(\d+) ?\^ ?\{? ?\\circ ?\}?", r"\\frac{\1\\pi}{180}", text)
     decimal = r"(?<![\d.])\d*\.\d+|\d+\.(?!\d)"
     text = re.sub(decimal, lambda found: latex(Fraction(found[0].rstrip("."))), text)
     return re.sub(r"(?<![\d^_{/.])1(?=[a-z])", "", text)

@@ -1,13 +1,17 @@
-"""Answers as people write them: both error rates of the verifier over two files of cases.
+"""Answers as people write them: both error rates of the verifier over three files of cases.
 
 `answers/reported.jsonl` holds small inputs made of public reports (`source` names the thread),
 `answers/further.jsonl` others of the same kinds, written before the code was tried on them, and, as
-"later", some that were written afterwards. A `convention` is a matter of taste and is not counted.
+"later", some that were written afterwards. `answers/outside.jsonl` has what somebody found who did
+not know the code, with as many cases of the same kinds again. A `convention` is a matter of taste
+and is not counted.
 """
 
 import json
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -30,7 +34,8 @@ def judged(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "may_miss"), [("reported", 300, 0.02), ("further", 500, 0.02)]
+    ("name", "least", "may_miss"),
+    [("reported", 300, 0.02), ("further", 500, 0.02), ("outside", 130, 0)],
 )
 def test_error_rates_over_the_case_files(name, least, may_miss, capsys):
     pytest.importorskip("math_verify")
@@ -59,6 +64,9 @@ def test_error_rates_over_the_case_files(name, least, may_miss, capsys):
         *(("x^2 + 1", "expression"), ("12:30", "clock"), (r"\mathbb{R}", "interval")),
         *(("", "unreadable"), (r"\frac{1", "unreadable"), ("7 7", "unreadable")),
         ("Clearly this holds for all numbers, by induction.", "unreadable"),
+        ("We add 1 and 4, which gives 5. Therefore, Tom has 5 apples.", "unreadable"),
+        *(("red, blue", "list"), ("Anna, Bob and Carl", "list"), ("北京", "word")),
+        *(("2024-01-10", "word"), ("nine", "integer"), ("[[1,2],[3,4]]", "list")),
     ],
 )  # fmt: skip
 def test_types(text, kind):
@@ -132,6 +140,49 @@ def test_reading_takes_bounded_time_and_never_raises():
         "a=" * 400,
     ):
         assert type_of(read(text)) in {"unreadable", "expression", "integer", "list", "equation"}
+
+
+@pytest.mark.parametrize(
+    "missing", ["proof", "not found", "N/A", "n/a", "NaN", "None", "null", "?", "-", r"\text{N/A}"]
+)
+def test_a_placeholder_is_no_reference(missing):
+    with pytest.raises(ValueError, match="cannot read the reference"):
+        verify_math(rf"\boxed{{{missing}}}", missing)
+    assert not verify_math(rf"\boxed{{{missing}}}", "5").correct
+
+
+def nested(opening, inside, closing, times):
+    return opening * times + inside + closing * times
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(nested(o, "1", c, 200) for o, c in ("()", "[]", ("-(", ")"), "{}", ("(1,", ")"))),
+        *(nested("(", "x", ")", 480), nested("(1:", "2", ")", 190), nested("[", "1", "]", 330)),
+        *("|" * 200, "|" * 900, r"\sqrt" * 190, r"\frac" * 190, "A) " * 320, "()" * 490),
+        *("(x)" * 300, "7 (seven)" * 100, "1 and a half" + " and a half" * 80, "9" * 999),
+        *("3 hours " * 100 + "20 minutes", "twenty " * 140, "北" * 900, r"\text{a}" * 120),
+    ],
+)
+def test_degenerate_texts_are_wrong_at_once(text):
+    started = process_time()
+    assert not verify_math(rf"\boxed{{{text}}}", "5", seconds=1).correct
+    with suppress(ValueError):  # no reference
+        assert not verify_math(r"\boxed{5}", text, seconds=1).correct
+    assert process_time() - started < 2
+
+
+def test_nesting_that_people_write_is_read():
+    assert read(nested("(", "7", ")", 20)) == read("7")
+    assert type_of(read(nested(r"1+\frac{1}{", "x", "}", 12))) == "expression"
+
+
+@pytest.mark.parametrize("text", ["9" * 20_000, "(" * 100_000, "1.1" * 5_000, "1,234" * 20_000])
+def test_long_texts_are_not_read(text):
+    started = process_time()
+    assert type_of(read(text)) == "unreadable"
+    assert process_time() - started < 0.1
 
 
 def test_plain_is_a_normal_form():
