@@ -498,10 +498,11 @@ def doctor(words: Sequence[str]) -> None:
     parser = parser_of("rlbook doctor", doctor)
     parser.add_argument("log", type=Path)
     parser.add_argument("--beside", type=Path, help="log of another run on the same first batch")
+    parser.add_argument("--all", action="store_true", help="also what could not be asked, and why")
     asked = parser.parse(words)
     from rlbook.doctor import read_log, report
 
-    print(report(read_log(asked.log, asked.beside)))
+    print(report(read_log(asked.log, asked.beside), asked.all))
 
 
 def audit(words: Sequence[str]) -> int:

@@ -2,8 +2,9 @@
 
 JSON lines, tables (CSV of wandb or TensorBoard), TensorBoard's event files, TRL's
 `trainer_state.json`, and what was printed: dictionaries, verl's `step:1 - a/b:0.5`, `a=0.5`,
-`Step 1 | Loss: 0.5`. The columns of each trainer are in `logs.yaml`. Whose log it is, is decided
-once, by its columns; a `kl` without any other column of a trainer means nothing, and is not read.
+`Step 1 | Loss: 0.5`; gzip and UTF-16 as well. The columns of each trainer are in `logs.yaml`. Whose
+log it is, is decided once, by its columns; a `kl` without any other column of a trainer means
+nothing, and is not read. Lines of one step that do not contradict each other are one row.
 """
 
 import csv
@@ -11,12 +12,13 @@ import json
 import math
 import re
 import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ class Log:
 
     `beside` is the log of another run on the same first batch, such as one with other
     micro-batches. `trainer` wrote it, "" where nothing says so; `unknown` are columns that no
-    trainer's table has.
+    trainer's table has. `crash` is the error that ends what was printed, after the last row.
     """
 
     rows: Sequence[Row]
@@ -39,6 +41,7 @@ class Log:
     beside: "Log | None" = None
     trainer: str = "rlbook"
     unknown: Sequence[str] = ()
+    crash: str = ""
 
     def all(self, name: str) -> list[float]:
         """The numbers in a column; none where there is no such column."""
@@ -84,20 +87,58 @@ def read_log(path: str | Path, beside: str | Path | None = None) -> Log:
     without the traceback of a full memory.
     """
     path = Path(path)
-    found, text = [], []
+    found: list[Row] = []
+    text: list[str] = []
+    ending: list[str] = []
     for file in files_of(path):
         for line in lines_of(file):
             row = row_of(line)
-            found.append(row) if row else text.append(str(line))
+            found += [row] if row else []
+            if row and not (isinstance(line, str) and all(our_name(n, "") is None for n in row)):
+                ending = []
+            else:
+                text.append(str(line))
+                ending.append(text[-1])
     log = in_our_words(found, "\n".join(text), None if beside is None else read_log(beside))
+    log = replace(log, crash=error_in(ending))
     if not log.rows and not re.search(OUT_OF_MEMORY, log.text):
-        trainers = ", ".join(list(tables())[1:])
-        seen = f"; it has {', '.join(log.unknown[:12])}" if log.unknown else ""
-        raise ValueError(f"{path}: no column here that {trainers} write as a metric{seen}")
+        raise ValueError(f"{path}: {why_unread(log)}")
     return log
 
 
+def why_unread(log: Log) -> str:
+    """What is missing in a log without a row."""
+    if log.crash:
+        return f"no row of metrics before it ended: {log.crash}"
+    if not log.text and not log.unknown:
+        return "no row in it"
+    if any(re.search(r"\bkl$", column) for column in log.unknown):
+        return (
+            f"a KL to the reference, or to the policy before? Beside {', '.join(log.unknown[:12])} "
+            "there is no column that tells the trainer"
+        )
+    seen = f"; it has {', '.join(log.unknown[:12])}" if log.unknown else ""
+    return f"no column here that {', '.join(list(tables())[1:])} write as a metric{seen}"
+
+
 OUT_OF_MEMORY = r"(?i)out of memory|OutOfMemory|CUBLAS_STATUS_ALLOC_FAILED"
+ERROR = (
+    r"\w(?:Error|Exception)\b|\bWatchdog caught\b|\btimed out\b|\bKilled\b|Segmentation fault|"
+    r"\bSIG(?:KILL|TERM|SEGV|ABRT)\b|core dumped"
+)
+ENDING = 20  # lines in which a run says why it ended
+
+
+def error_in(lines: Sequence[str]) -> str:
+    """The last error that the last lines name; "" if none."""
+    named = [one for one in lines[-ENDING:] if re.search(ERROR, one) and "ignored in" not in one]
+    return bare(named[-1]) if named else ""
+
+
+def bare(line: str) -> str:
+    """A printed line without colours and the name of a process, and not too long."""
+    line = re.sub(r"\x1b\[[\d;]*m|\(\w+ pid=\d+[^)]*\)", "", line).strip()
+    return line if len(line) < 160 else f"{line[:160]}…"
 
 
 def files_of(path: Path) -> list[Path]:
@@ -120,26 +161,47 @@ def files_of(path: Path) -> list[Path]:
         [*sorted(path.glob("*.jsonl")), *sorted(path.glob("*.csv"))],
     )
     logs = next((there for files in choices if (there := [f for f in files if f.exists()])), [])
-    printed = sorted([*path.glob("*.log"), *path.glob("*.txt")])
+    printed = sorted(one for form in PRINTED for one in path.glob(form))
     if not logs and not printed:
-        raise ValueError(f"{path}: no log here (metrics.jsonl, trainer_state.json, *.csv, *.log)")
+        below = {found.parent for form in FORMS_OF_FILES for found in path.rglob(form)}
+        runs = ", ".join(sorted(str(one.relative_to(path)) for one in below)[:12])
+        raise ValueError(
+            f"{path}: no log here ({', '.join(FORMS_OF_FILES)})"
+            + (f"; name one of those below it: {runs}" if runs else "")
+        )
     return [*logs, *printed]
+
+
+PRINTED = ("*.log", "*.txt", "*.out")
+FORMS_OF_FILES = ("metrics.jsonl", "trainer_state.json", "*.jsonl", "*.csv", *PRINTED)
+
+
+def text_of(file: Path) -> str:
+    """What stands in a file, unzipped, in the encoding it has."""
+    data = file.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        data = zlib.decompressobj(wbits=31).decompress(data)  # what is there of one still written
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace")
+    if b"\0" in data[:2]:
+        return data.decode("utf-16-be" if data[0] == 0 else "utf-16-le", errors="replace")
+    return data.decode("utf-8-sig", errors="replace")
 
 
 def lines_of(file: Path) -> Iterable[Any]:
     """Rows of a table, of event files, of JSON as a whole; else lines."""
     if ".tfevents." in file.name:
         return read_events(file.read_bytes())
-    text = file.read_text(errors="replace").lstrip("\ufeff")
+    text, kind = text_of(file), Path(file.name.removesuffix(".gz")).suffix
     head = text.lstrip()[:1]
     if head in ("{", "["):
         with suppress(json.JSONDecodeError):
             return rows_in(json.loads(text))
-        if file.suffix == ".json" and not text.rstrip().endswith(("}", "]")):
+        if kind == ".json" and not text.rstrip().endswith(("}", "]")):
             raise ValueError(f"{file} is not JSON: it ends in the middle, copy it again")
     lines = ruled(text.splitlines())
     mark = max(",;\t", key=lines[0].count) if lines else ","
-    if file.suffix in (".csv", ".tsv") or is_table(lines[:2], mark):
+    if kind in (".csv", ".tsv") or is_table(lines[:2], mark):
         return read_table(file.stem, csv.reader(lines, delimiter=mark))
     return lines
 
@@ -156,7 +218,9 @@ def is_table(head: Sequence[str], mark: str) -> bool:
     """Whether two lines are names and numbers with a mark between them."""
     cells = head[1].split(mark) if len(head) > 1 else []
     return 2 < len(cells) == len(head[0].split(mark)) and all(
-        re.fullmatch(NUMBER, cell.strip(), re.IGNORECASE) for cell in cells if cell.strip()
+        re.fullmatch(NUMBER, cell.strip().replace(",", "."), re.IGNORECASE)
+        for cell in cells
+        if cell.strip()
     )
 
 
@@ -186,16 +250,62 @@ def is_number(value: Any) -> bool:
 
 
 def read_table(stem: str, lines: Iterator[list[str]]) -> list[dict[str, str]]:
-    """Rows by column; TensorBoard's tables say in their name what `Value` is."""
-    names = [name.strip() for name in next(lines)]
+    """Rows by column; TensorBoard's tables say in their name what `Value` is.
+
+    Raises `ValueError` for a table of several runs, and for one that would be read in small part.
+    """
+    names = [name.strip() for name in next(lines, [])]
     tag = re.search(r"tag-(.+)$", stem)
     if names == ["Wall time", "Step", "Value"] and not tag:
         raise ValueError(
             f"{stem}: Value of what? TensorBoard names the file run-<run>-tag-<name>.csv; or give "
             "its event files"
         )
+    if {"Name", "State"} <= set(names):
+        raise ValueError(f"{stem} is a table of runs: export the history of one of them")
+    if len(runs := runs_in(names)) > 1:
+        raise ValueError(f"{stem} has {len(runs)} runs, {', '.join(runs)}: export one of them")
     names = [tag[1] if tag and name == "Value" else name for name in names]
-    return [dict(zip(names, map(str.strip, row), strict=False)) for row in lines]
+    cells = with_points([[cell.strip() for cell in row] for row in lines])
+    rows = [dict(zip(names, row, strict=False)) for row in cells]
+    known = [n for n in names if (pair := our_name(n, "")) and pair[0] not in NO_METRIC]
+    said = [row[name] for name in known for row in rows if row.get(name, "") not in NO_VALUE]
+    unread = [cell for cell in said if not is_numeral(cell)]
+    if len(unread) > len(said) / 2:
+        raise ValueError(
+            f"{stem}: {len(unread)} of {len(said)} cells are no numbers, such as {unread[0]!r}"
+        )
+    return rows
+
+
+NO_VALUE = ("", "None", "null", "N/A")  # as tables write that there is none
+
+
+def runs_in(names: Iterable[str]) -> list[str]:
+    """Names of the runs of which a table of wandb has the same column."""
+    runs: dict[str, list[str]] = defaultdict(list)
+    for run, _, column in (name.rpartition(" - ") for name in names):
+        runs[column].append(run)
+    return max(runs.values(), key=len, default=[])
+
+
+def with_points(rows: list[list[str]]) -> list[list[str]]:
+    """Cells with a point for a decimal comma: where no cell has one, and not all commas could be
+    those of thousands."""
+    cells = [cell for row in rows for cell in row]
+    commas = [cell for cell in cells if re.fullmatch(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?", cell)]
+    thousands = all(re.fullmatch(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+", cell) for cell in commas)
+    if thousands or any("." in cell and is_numeral(cell) for cell in cells):
+        return rows
+    decimal = set(commas)
+    return [[cell.replace(",", ".") if cell in decimal else cell for cell in row] for row in rows]
+
+
+def is_numeral(cell: str) -> bool:
+    """Whether a cell can be read as a number."""
+    with suppress(ValueError):
+        return math.isfinite(float(cell)) or True
+    return False
 
 
 def read_events(data: bytes) -> list[dict[str, float]]:
@@ -261,8 +371,8 @@ STEP = re.compile(r"\bstep[ :#]+(\d+)\b", re.IGNORECASE)
 SUMMARY = "train_runtime"  # of the row of totals that ends a log of TRL, under its last step
 
 
-def row_of(line: Any) -> dict[str, float]:
-    """The numbers in a row or a line by the names they have there; none for any other text."""
+def row_of(line: Any) -> dict[str, float | None]:
+    """The numbers and nulls in a row or a line by the names there; none for any other text."""
     if isinstance(line, str):
         parsed = None
         with suppress(json.JSONDecodeError):
@@ -270,13 +380,17 @@ def row_of(line: Any) -> dict[str, float]:
         line = parsed if isinstance(parsed, dict) else pairs_in(line)
     if not isinstance(line, Mapping) or SUMMARY in line:
         return {}
-    row = {}
+    row: dict[str, float | None] = {}
     for name, value in flat(line):
         with suppress(TypeError, ValueError):
-            row[name] = float(
-                re.sub(r"^(\d+)/\d+$", r"\1", value) if isinstance(value, str) else value
+            row[name] = (
+                value
+                if value is None
+                else float(
+                    re.sub(r"^(\d+)/\d+$", r"\1", value) if isinstance(value, str) else value
+                )
             )
-    return row
+    return row if any(value is not None for value in row.values()) else {}
 
 
 def pairs_in(line: str) -> dict[str, str]:
@@ -322,11 +436,13 @@ OTHERS = ("eval", "val", "test", "critic", "ref", "timing", "perf", "prompt")
 NO_METRIC = {"step", "learning_rate"}  # settings are printed under these names as well
 
 
+@cache
 def our_name(column: str, trainer: str) -> tuple[str, str] | None:
     """This package's name of a column, and its name in the trainer's table; None if there is none.
 
     What stands before the name is taken off until a table has it: a run's name, `train/`,
-    `actor_`. A part of the reward keeps its name, `rewards/<part>/mean`.
+    `actor_`. A part of the reward keeps its name, `rewards/<part>/mean`; what held-out answers are
+    worth is `heldout/<name>`.
     """
     known = every_name() | ({"kl": tables()[trainer]["kl"]} if trainer else {})
     column = re.sub(r" */ *", "/", column)
@@ -340,8 +456,24 @@ def our_name(column: str, trainer: str) -> tuple[str, str] | None:
         if name.startswith("rewards/") and not name.endswith(("/std", "__min", "__max")):
             return name.removesuffix("/mean") + "/mean", name
         if part.startswith(OTHERS):
-            return None
+            worth = f"heldout/{found}" if (found := heldout_worth(name)) else None
+            return (worth, worth) if worth else None
     return None
+
+
+HELD_OUT = r"(?:eval|val|test)(?:uation|idation)?(?:_core)?[_/](.+)"
+RIGHT = "acc|correct|verif|math"  # in names of a verdict
+
+
+def heldout_worth(name: str) -> str | None:
+    """The name of a reward or accuracy in an evaluation; None for anything else in it."""
+    held = re.fullmatch(HELD_OUT, name)
+    found = re.sub(r"/mean(?:@\d+)?$", "", held[1]) if held else ""
+    if found.startswith("rewards/"):
+        return found if re.fullmatch(rf"rewards/[^/]*(?:{RIGHT})[^/]*", found) else None
+    other = re.search(r"(?:^|[/_])(?:std|min|max|best|worst|maj)(?:$|[/_@])", found)
+    worth = re.search(r"(?:^|[/_])(?:reward|score|acc|accuracy|pass@1)(?:$|/)", found)
+    return found if worth and not other else None
 
 
 def trainer_of(columns: Iterable[str]) -> str:
@@ -373,16 +505,19 @@ def in_our_words(rows: Sequence[Row], text: str = "", beside: Log | None = None)
             key=lambda np: order.index(np[1][1]) if np[1][1] in order else len(order),
         )
     }
-    parts = {"accuracy": part_like("acc|correct|verif|math", names.values())}
+    parts = {"accuracy": part_like(RIGHT, names.values())}
     parts["format_ok"] = part_like("format", names.values())
+    lost = {name for name in names if ends_in_null([row[name] for row in rows if name in row])}
     ours: list[dict[str, Any]] = []
     for row in rows:
         new: dict[str, Any] = {}
         for name, our in names.items():
-            if name in row:
+            if row.get(name) is not None:
                 new.setdefault(our, row[name])
         if not new.keys() - NO_METRIC:
             continue
+        if any(not our.startswith("heldout/") for our in new.keys() - NO_METRIC):
+            new |= {names[n]: math.nan for n in lost & row.keys() if names[n] not in new}
         for name, part in parts.items():
             if part in new:
                 new.setdefault(name, new[part])
@@ -393,7 +528,31 @@ def in_our_words(rows: Sequence[Row], text: str = "", beside: Log | None = None)
             new.setdefault("equal_rewards", float(spread == 0))
         ours.append(new)
     unknown = [name for name, pair in found.items() if not pair and not name.startswith("_")]
-    return Log(ours, text, beside, trainer, unknown)
+    return Log(joined(ours), text, beside, trainer, unknown)
+
+
+def ends_in_null(values: Sequence[float | None]) -> bool:
+    """Numbers, then null to the end: JSON has no NaN. A null now and then is no value at all."""
+    nulls = len(list(takewhile(lambda value: value is None, reversed(values))))
+    return max(5, len(values) / 10) <= nulls < len(values)
+
+
+def joined(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one step as one, where they agree: charts of one run, an evaluation, a replay.
+
+    Of a step that was done again with another result, both rows are kept.
+    """
+    kept: list[dict[str, Any]] = []
+    last: dict[float, dict[str, Any]] = {}
+    for row in rows:
+        before = last.get(row.get("step", math.inf))
+        if before is not None and all(str(before[n]) == str(row[n]) for n in before.keys() & row):
+            before.update(row)
+        else:
+            kept.append(row)
+            if "step" in row:
+                last[row["step"]] = row
+    return kept
 
 
 def part_like(pattern: str, names: Iterable[str]) -> str:
