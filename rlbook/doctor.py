@@ -203,13 +203,13 @@ def only(name: str, row: Row) -> Row:
 def fallen_from(values: Sequence[float], width: int = 3) -> int:
     """The middle of the best window, if the last lies far below it; else 0.
 
-    Far is a tenth, and five errors by the scatter from one value to the next, which no trend adds
-    to.
+    Far is a tenth, and five errors by the scatter from one value to the next, to which a trend
+    adds nothing, and the fall itself neither: the largest is left out.
     """
     means = [fmean(values[i : i + width]) for i in range(len(values) - width + 1)]
     if len(values) < 2 * width:
         return 0
-    scatter = math.sqrt(fmean((b - a) ** 2 for a, b in pairwise(values)) / 2)
+    scatter = math.sqrt(fmean(sorted((b - a) ** 2 for a, b in pairwise(values))[:-1]) / 2)
     fall = max(means) - means[-1]
     far = fall > max(0.1 * abs(max(means)), 5 * scatter * math.sqrt(2 / width))
     return means.index(max(means)) + width // 2 if far else 0
@@ -300,8 +300,9 @@ def falls_to_nothing(log: Log) -> Sight | None:
     get no better; or a twentieth is left of their length."""
     for name in WORTH:
         seen, rows = log.windows(name), having(log, name)
-        if len(seen) > 3 and min(seen) >= 0 and seen[-1] < 0.2 * max(seen) > 0.04:
-            return Sight([name], [rows[seen.index(max(seen))], rows[-1]])
+        best = fallen_from(log.all(name))
+        if best and min(seen) >= 0 and seen[-1] < 0.2 * max(seen) > 0.04:
+            return Sight([name], [rows[best], rows[-1]])
     far = [row for row in having(log, "kl") if row["kl"] > 0.1]
     if far and not any(change(log.all(name)) > 0 for name in WORTH):
         return Sight(["kl", "ratio_max", "accuracy"], far, "far_steps")
@@ -417,8 +418,8 @@ def one_update(log: Log) -> bool:
 WORTH = ("accuracy", "reward")  # of answers
 FINITE = ("loss", "grad_norm", "kl", "kl_ref")
 LOUD = ("kl", "kl_ref", "kl_ref_sum", "grad_norm")
-# From where engine and trainer are apart. A KL of 0.05 is a mean gap of a quarter nat: engines in
-# half precision stay far below it and above what the first limit would allow.
+# From where engine and trainer are apart. A KL of 0.05 is a mean gap of a quarter nat: that is wrong
+# in any precision, and a log of the KL alone does not tell in which it was.
 APART = {"mismatch": 0.03, "mismatch_correlation": 0.02, "mismatch_kl": 0.05, "mismatch_prob": 0.05}
 STEADY = ("mismatch", "mismatch_correlation")
 Rule = Callable[[Log], Sight | bool | None]

@@ -1,5 +1,6 @@
 """Logs as other trainers leave them: what is read, and what the doctor says of it first."""
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlbook.doctor import askable, diagnose, report
-from rlbook.logs import read_log
+from rlbook.logs import our_name, read_log
 
 STEPS = range(1, 21)
 
@@ -181,7 +182,9 @@ def test_measurements_and_critics_are_not_taken_for_the_policy(tmp_path):
     row = under("eval_", trl(1)) | under("val/", trl(1)) | {"critic/kl": 9.0, "reward": 1.0}
     (tmp_path / "log.jsonl").write_text(lines([row]))
     log = read_log(tmp_path / "log.jsonl")
-    assert log.rows == [{"reward": 1.0}] and "eval_reward" in log.unknown
+    known = {"reward": 1.0, "heldout/reward": 1.3 * wave(1),
+             "heldout/rewards/accuracy_reward": 0.4 * wave(1)}  # fmt: skip
+    assert log.rows == [known] and "eval_entropy" in log.unknown
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,19 @@ def test_measurements_and_critics_are_not_taken_for_the_policy(tmp_path):
         ("weather.csv", "date,temperature\n1,20\n2,21\n", "it has date, temperature"),
         ("tensorboard.csv", "Wall time,Step,Value\n1,2,3\n", "Value of what"),
         ("cut.json", '{"log_history": [', "ends in the middle"),
-        ("empty.jsonl", "", "no column here"),
+        ("notes.txt", "nothing here", "no column here"),
+        ("empty.jsonl", "", "no row in it"),
+        ("empty.csv", "", "no row in it"),
+        ("header.csv", "_step,train/reward,train/entropy\n", "no row in it"),
+        ("kl.csv", "_step,train/kl\n1,0.5\n2,0.6\n", "KL to the reference, or to the policy"),
+        ("early.log", "Traceback\nKeyError: 'answer'\n", "before it ended: KeyError: 'answer'"),
+        ("runs.csv", "Name,State,train/reward\na,finished,0.5\n", "table of runs"),
+        (
+            "three.csv",
+            "Step,good - train/reward,good - train/reward__MIN,dead - train/reward\n1,1,1,0\n",
+            "2 runs, good, dead",
+        ),
+        ("odd.csv", "Step;train/reward;train/entropy\n1;1.2x;0.5x\n2;1.3x;0.4x\n", "1.2x"),
         ("run.wandb", "x", "export the run's history"),
     ],
 )
@@ -198,3 +213,89 @@ def test_what_is_no_log_is_said(name, text, said, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=said):
         read_log(tmp_path / name)
+
+
+def german(rows, mark):
+    return table(rows, mark).replace(".", ",")
+
+
+def quoted(text):
+    return "\n".join(",".join(f'"{cell}"' for cell in row.split(";")) for row in text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("points.csv", table(history()).encode()),
+        ("german.csv", german(history(), ";").encode()),
+        ("german.tsv", german(history(), "\t").encode()),
+        ("german.txt", german(history(), ";").encode()),
+        ("quoted.csv", quoted(german(history(), ";")).encode()),
+        ("utf16.csv", table(history()).encode("utf-16")),
+        ("utf16le.csv", table(history()).encode("utf-16-le")),
+        ("zipped.csv.gz", gzip.compress(table(history()).encode())),
+        ("zipped.jsonl.gz", gzip.compress(lines(history()).encode())),
+    ],
+)  # fmt: skip
+def test_a_table_is_read_in_whatever_it_is_written(name, data, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    log = read_log(tmp_path / name)
+    assert len(log.rows) == 20 and log.first("learning_rate") == 1e-6
+    assert log.all("grad_norm") == [0.3 * wave(i) for i in STEPS]
+
+
+def test_commas_of_thousands_are_no_decimal_commas(tmp_path):
+    (tmp_path / "a.csv").write_text('Step,reward,length\n1,0.5,"1,234"\n2,0.6,"1,300"\n')
+    assert read_log(tmp_path / "a.csv").rows[1] == {"step": 2, "reward": 0.6}
+
+
+def test_charts_of_one_run_and_its_evaluations_are_one_row_a_step(tmp_path):
+    for name in ("reward", "entropy"):
+        text = f"Step,run - train/{name}\n" + "".join(f"{i},0.{i}\n" for i in range(1, 7))
+        (tmp_path / f"{name}.csv").write_text(text)
+    log = read_log(tmp_path)
+    assert log.rows[2] == {"step": 3, "entropy": 0.3, "reward": 0.3} and len(log.rows) == 6
+    rows = [{"step": i, "reward": 0.1 * i, "entropy": 0.5} for i in (1, 2, 3, 2, 3)]
+    again = [*rows, {"step": 3, "reward": 0.9, "entropy": 0.5}, {"step": 3, "eval_reward": 0.2}]
+    (tmp_path / "log.jsonl").write_text(lines(again))
+    assert [row["reward"] for row in read_log(tmp_path / "log.jsonl").rows] == [
+        0.1,
+        0.2,
+        0.1 * 3,
+        0.9,
+    ]
+    assert read_log(tmp_path / "log.jsonl").rows[-1]["heldout/reward"] == 0.2
+
+
+def test_null_to_the_end_is_a_number_that_json_cannot_write(tmp_path):
+    for nulls, first in (((15, 16, 17, 18, 19, 20), "overflow"), ((3, 9, 20), None)):
+        rows = [trl(i, step=i, **({"loss": None} if i in nulls else {})) for i in STEPS]
+        (tmp_path / "log.jsonl").write_text(lines(rows))
+        found = [one.name for one in diagnose(read_log(tmp_path / "log.jsonl"))]
+        assert (found or [None])[0] == first
+
+
+@pytest.mark.parametrize(
+    ("column", "ours"),
+    [
+        ("eval_reward", "heldout/reward"),
+        ("eval/rewards/accuracy_reward/mean", "heldout/rewards/accuracy_reward"),
+        ("val-core/openai/gsm8k/reward/mean@1", "heldout/openai/gsm8k/reward"),
+        ("val/test_score/math", "heldout/test_score/math"),
+        ("val-core/openai/gsm8k/reward/best@4/mean", None),
+        ("eval_reward_std", None),
+        ("eval_rewards/length_reward/mean", None),
+        ("val/clipfrac_avg", None),
+    ],
+)
+def test_what_held_out_answers_are_worth_has_a_name(column, ours):
+    assert our_name(column, "TRL") == (ours and (ours, ours))
+
+
+def test_a_folder_of_runs_names_them(tmp_path):
+    for run in ("one", "two"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "slurm-1.out").write_text(console(verl(i) for i in STEPS))
+    with pytest.raises(ValueError, match="below it: one, two"):
+        read_log(tmp_path)
+    assert len(read_log(tmp_path / "one").rows) == 20
