@@ -418,8 +418,8 @@ def one_update(log: Log) -> bool:
 WORTH = ("accuracy", "reward")  # of answers
 FINITE = ("loss", "grad_norm", "kl", "kl_ref")
 LOUD = ("kl", "kl_ref", "kl_ref_sum", "grad_norm")
-# From where engine and trainer are apart. A KL of 0.05 is a mean gap of a quarter nat: that is wrong
-# in any precision, and a log of the KL alone does not tell in which it was.
+# From where engine and trainer are apart. A KL of 0.05 is a mean gap of a quarter nat, wrong in any
+# precision; a log that has the KL alone does not tell in which one it was.
 APART = {"mismatch": 0.03, "mismatch_correlation": 0.02, "mismatch_kl": 0.05, "mismatch_prob": 0.05}
 STEADY = ("mismatch", "mismatch_correlation")
 Rule = Callable[[Log], Sight | bool | None]
