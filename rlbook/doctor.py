@@ -107,7 +107,8 @@ def sudden_fall(values: Sequence[float], width: int = 10) -> int:
         was, fall = fmean(before), fmean(before) - fmean(after)
         alone = values[at - 1] - values[at] > fall / 2
         learnt = fall / 2 < was - start < 2 * fall
-        for_good = 0.2 * was < fmean(values[at:]) < was > fmean(values[-width:])
+        later = max(fmean(values[at:]), fmean(values[-width:]))
+        for_good = 0.2 * was < later < was - fall / 2
         if alone and learnt and for_good and fall > 6 * error:
             return at
     return 0
@@ -330,16 +331,16 @@ def goes_silent(log: Log) -> Sight | None:
 
 
 def differs(log: Log) -> Sight | None:
-    """Log-probs of engine and trainer are apart, on average or in the last third."""
-    rows = [row for row in log.rows if is_fresh(row)]
+    """Log-probs of engine and trainer are apart in most rows, or grow so; where the newest weights
+    wrote the tokens."""
     for name, most in APART.items():
-        gaps = [apart(name, row) for row in rows if numbers([row.get(name)])]
-        third = max(len(gaps) // 3, 1)
-        late = median(gaps[-third:] or [0.0])
-        if gaps and max(late, fmean(gaps) if name in STEADY else 0.0) > most:
-            grows = len(gaps) > 8 and late > 3 * median(gaps[:third])
-            seen = ends_of([row for row in rows if numbers([row.get(name)])])
-            return Sight([name], seen, "parted") if grows else Sight([name], log.rows)
+        rows = [row for row in having(log, name) if is_fresh(row)]
+        gaps = [apart(name, row) for row in rows]
+        third = len(gaps) // 3
+        if third > 2 and median(gaps[-third:]) > max(most, 3 * median(gaps[:third])):
+            return Sight([name], ends_of(rows), "parted")
+        if gaps and median(gaps) > most:
+            return Sight([name], log.rows)
     return None
 
 
@@ -421,7 +422,6 @@ LOUD = ("kl", "kl_ref", "kl_ref_sum", "grad_norm")
 # From where engine and trainer are apart. A KL of 0.05 is a mean gap of a quarter nat, wrong in any
 # precision; a log that has the KL alone does not tell in which one it was.
 APART = {"mismatch": 0.03, "mismatch_correlation": 0.02, "mismatch_kl": 0.05, "mismatch_prob": 0.05}
-STEADY = ("mismatch", "mismatch_correlation")
 Rule = Callable[[Log], Sight | bool | None]
 RULES: dict[str, Rule] = {
     "out_of_memory": memory_is_full,
