@@ -176,6 +176,11 @@ def test_a_second_log_of_the_same_batch_tells_another_gradient():
     assert names(Log(HEALTHY, beside=Log(elsewhere))) == []
 
 
+def test_tokens_of_older_weights_say_nothing_of_the_engine():
+    log = Log([row | {"mismatch_correlation": 0.9, "staleness": 3.0} for row in HEALTHY])
+    assert names(log) == []
+
+
 def test_a_rule_without_its_columns_is_silent():
     log = Log([{"step": 1.0, "loss": 0.3}])
     assert names(log) == [] and askable(log) == ["overflow", "resume_jumps"]
@@ -207,7 +212,11 @@ def test_the_folder_of_a_run_is_read_with_its_traceback(tmp_path, capsys):
     (tmp_path / "err.log").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
     assert names(read_log(tmp_path)) == ["out_of_memory"]
     main(["doctor", str(tmp_path)])
-    assert "micro_batch_tokens" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "log    torch.OutOfMemoryError: CUDA out of memory.\n" in page
+    assert "micro_batch_tokens" in page and "Not asked" not in page
+    main(["doctor", str(tmp_path), "--all", "--beside", str(tmp_path / "metrics.jsonl")])
+    assert "8 rows: 33 of 33 questions" in capsys.readouterr().out
 
 
 TRL = {
@@ -363,6 +372,7 @@ def test_engine_and_trainer_part(column, least, most):
     assert told(log) == {"parted": f"{column} {least:.3g} (step 1), {most:.3g} (step 30)"}
     assert told(columns(30, **{column: most})) == {"mismatch": f"{column} {most} … {most}"}
     assert told(columns(30, **{column: least})) == {}
+    assert told(columns(30, **{column: lambda i: most if i % 3 == 0 else least})) == {}
 
 
 def test_groups_fall_silent_at_last():
@@ -398,6 +408,11 @@ def test_entropy_that_is_gone_while_nothing_gets_better():
     assert told(columns(60, entropy=entropy(0.06), reward=0.3)) == {}
     learning = columns(60, entropy=entropy(0.02), reward=lambda i: 0.01 * i)
     assert told(learning) == {}
+
+
+def test_gradients_that_wake_up_are_no_spikes():
+    """Nothing to learn in most rows, and a gradient of usual size in the others."""
+    assert told(columns(40, grad_norm=lambda i: 2.0 + i / 20 if i % 5 == 0 else 0.01)) == {}
 
 
 def test_a_third_of_all_tokens_is_clipped():
