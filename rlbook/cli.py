@@ -270,14 +270,21 @@ def methods(words: Sequence[str]) -> None:
 def translate(words: Sequence[str]) -> None:
     """Write a method or a run in the settings of TRL, verl, SkyRL or prime-rl, and what is lost.
 
+    Of a run's own settings those that are given, or are not the default, are written or lost.
     `rlbook translate dapo --to verl`, `rlbook translate settings.yaml --to trl`, or
     `rlbook translate method=grpo rollout.prompts=512 --to skyrl --ranks 8`.
     """
-    from rlbook.interop import PEERS, BatchSizes, Turns, translation_text
+    from rlbook.interop import PEERS, BatchSizes, Turns, flat, say_run, translation_text
     from rlbook.interop import translate as written
     from rlbook.objectives import FIELD, METHODS, Method
     from rlbook.tasks.registry import environment
-    from rlbook.training.config import RunConfig, load_config, settings_text, with_settings
+    from rlbook.training.config import (
+        RunConfig,
+        changed,
+        load_config,
+        settings_text,
+        with_settings,
+    )
 
     parser = parser_of("rlbook translate", translate, settings_text(RunConfig))
     parser.add_argument("words", nargs="*", metavar="method | settings.yaml | section.field=value")
@@ -291,13 +298,11 @@ def translate(words: Sequence[str]) -> None:
         Method.from_dict(file)  # names what comes near
     if file in METHODS or file in FIELD:
         file, settings = None, [f"method={file}", *settings]
-    run = with_settings(load_config(file) if file else RunConfig(), settings)
+    start = load_config(file) if file else RunConfig()
+    run = with_settings(start, settings)
     rollout, optimizer = run.rollout, run.optimizer
-    played = environment(run.data.task) is not None
-    turns = Turns(rollout.max_turns, rollout.turn_tokens, run.data.reward or "") if played else None
-    said = written(
-        run.method, asked.to, rollout.group_size, rollout.max_new_tokens, asked.plugin, turns
-    )
+    named = [start.model_dump(exclude_unset=True), changed({}, settings, RunConfig)]
+    given = {name for document in named for name in flat(document)}
     sizes = BatchSizes(
         rollout.prompts,
         rollout.group_size,
@@ -306,7 +311,20 @@ def translate(words: Sequence[str]) -> None:
         asked.ranks,
         asked.micro_batch,
     )
-    print(translation_text(said, sizes.settings(asked.to)))
+    counts = sizes.settings(asked.to)
+    played = environment(run.data.task) is not None
+    turns = Turns(rollout.max_turns, rollout.turn_tokens, run.data.reward or "") if played else None
+    said = written(
+        run.method, asked.to, rollout.group_size, rollout.max_new_tokens, asked.plugin, turns
+    )
+    elsewhere = ("data.task", "data.reward") if played else ()
+    read = {
+        name: value
+        for name, value in flat(run.to_dict()).items()
+        if name not in elsewhere and (run.method.needs & {"values"} or "critic." not in name)
+    }
+    say_run(said, read, flat(RunConfig().to_dict()), given, sizes.updates)
+    print(translation_text(said, counts))
 
 
 STARTING = "--resume", "--rollback"  # flags of `rlbook scale` under which processes are started

@@ -16,13 +16,14 @@ import yaml
 
 from rlbook.interop import prime_rl, skyrl, trl, verl
 from rlbook.interop.batch_sizes import BatchSizes, read_batch_sizes
+from rlbook.interop.run_settings import say_run
 from rlbook.interop.translation import Run, Settings, Translation
 from rlbook.interop.turns import Turns, say_turns
 from rlbook.objectives import FIELD, METHODS, Method
 from rlbook.verbs import value_of
 
-__all__ = ["PEERS", "BatchSizes", "Likeness", "Run", "Translation", "Turns", "like"]
-__all__ += ["likeness_text", "read_batch_sizes", "translate", "translation_text"]
+__all__ = ["PEERS", "BatchSizes", "Likeness", "Run", "Translation", "Turns", "flat", "like"]
+__all__ += ["likeness_text", "read_batch_sizes", "say_run", "translate", "translation_text"]
 
 PEERS: Mapping[str, ModuleType] = {
     "trl": trl,

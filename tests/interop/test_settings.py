@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlbook.interop import PEERS, BatchSizes, Turns, translate
+from rlbook.interop import PEERS, BatchSizes, Turns, say_run, translate
 from rlbook.logs import tables
 from rlbook.objectives import FIELD, METHODS
 from rlbook.paths import data_dir
@@ -70,6 +70,42 @@ def test_the_limit_of_turns_is_accepted(to, parse):
     config = parse(SIZES.settings(to) | said)
     assert named
     assert {name: found(config, name) for name in named} == named
+
+
+OF_A_RUN = {
+    "steps": 7,
+    "seed": 3,
+    "rollout.temperature": 0.7,
+    "rollout.max_new_tokens": 99,
+    "rollout.stop": ["</s>"],
+    "optimizer.lr": 2e-6,
+    "optimizer.warmup": 12,
+    "optimizer.betas": [0.8, 0.97],
+    "optimizer.eps": 1e-7,
+    "optimizer.weight_decay": 0.3,
+    "optimizer.max_grad_norm": 0.2,
+    "critic.lr": 3e-6,
+    "critic.gamma": 0.98,
+    "critic.lam": 0.94,
+    "critic.value_clip": 0.4,
+}
+
+
+def test_a_runs_own_settings_are_accepted(to, parse):
+    said = translate("ppo", to)
+    of_the_row = said.settings.copy()
+    say_run(said, OF_A_RUN, {}, (), updates=6)
+    named = {k: v for k, v in said.settings.items() if of_the_row.get(k) != v}
+    config = parse(SIZES.settings(to) | said.settings)
+    kept = {name: found(config, name) for name in named}
+    assert len(named) >= 10
+    assert {name: getattr(v, "value", v) for name, v in kept.items()} == named
+
+
+def test_verls_rate_rises_once_a_step_and_its_clip_is_the_optimizers(text_of_verl):
+    assert "update_lr_scheduler=batch_idx == total_num_iterations - 1" in text_of_verl
+    assert "max_norm=self.optimizer_config.clip_grad" in text_of_verl
+    assert "actor.grad_clip" not in text_of_verl
 
 
 @pytest.mark.parametrize("plugin", [False, True])

@@ -174,6 +174,70 @@ def test_the_command_writes_settings_that_yaml_reads(capsys):
     assert said["actor_rollout_ref.actor.clip_ratio_high"] == 0.28
 
 
+RATES = {  # by trainer: learning rate, gradient clipping, temperature, second β
+    "trl": "learning_rate max_grad_norm temperature adam_beta2",
+    "verl": "actor_rollout_ref.actor.optim.lr actor_rollout_ref.actor.optim.clip_grad "
+    "actor_rollout_ref.rollout.temperature actor_rollout_ref.actor.optim.betas",
+    "skyrl": "trainer.policy.optimizer_config.lr trainer.policy.optimizer_config.max_grad_norm "
+    "generator.sampling_params.temperature trainer.policy.optimizer_config.adam_betas",
+    "prime-rl": "trainer.optim.lr trainer.optim.max_norm "
+    "orchestrator.train.sampling.temperature trainer.optim.betas2",
+}
+
+
+@pytest.mark.parametrize("to", PEERS)
+def test_a_runs_own_settings_are_written_or_lost(to, capsys):
+    run = ["lr=1e-6", "max_grad_norm=0.2", "temperature=0.7", "betas=[0.9,0.99]", "minibatches=1"]
+    main(["translate", "maxrl", *run, "rollout.sync_every=4", "eps=1e-9", "--to", to])
+    text = capsys.readouterr().out
+    said = yaml.safe_load(text)
+    lr, clip, temperature, beta = (said[name] for name in RATES[to].split())
+    assert (lr, clip, temperature) == (1e-6, 0.2, 0.7)
+    assert beta in (0.99, [0.9, 0.99])
+    assert "# lost: rollout.sync_every: not translated: 4" in text
+    assert ("# lost: optimizer.eps: not translated: 1e-09" in text) == (to != "trl")
+
+
+def test_steps_and_warm_up_are_counted_as_each_trainer_counts_them(capsys):
+    """20 batches of 4 updates, the rate rising for 12 of them: 3 batches."""
+    run = ["steps=20", "optimizer.warmup=12", "optimizer.minibatches=4"]
+    said = {}
+    for to in ("trl", "verl", "skyrl"):
+        main(["translate", "grpo", *run, "--to", to])
+        said[to] = yaml.safe_load(capsys.readouterr().out)
+    assert (said["trl"]["max_steps"], said["trl"]["warmup_steps"]) == (80, 12)
+    assert said["trl"]["lr_scheduler_type"] == "constant_with_warmup"
+    assert said["verl"]["trainer.total_training_steps"] == 20
+    assert said["verl"]["actor_rollout_ref.actor.optim.lr_warmup_steps"] == 3
+    assert said["skyrl"]["trainer.max_training_steps"] == 20
+    assert said["skyrl"]["trainer.policy.optimizer_config.num_warmup_steps"] == 12
+
+
+def test_what_is_not_given_is_not_written_and_a_default_that_is_given_is(capsys, tmp_path):
+    main(["translate", "grpo", "--to", "trl"])
+    plain = yaml.safe_load(capsys.readouterr().out)
+    assert not plain.keys() & {*RATES["trl"].split(), "max_steps", "seed", "weight_decay"}
+    file = tmp_path / "run.yaml"
+    file.write_text("method: grpo\noptimizer: {lr: 1.5e-4, weight_decay: 0}\npatience: 5\n")
+    main(["translate", str(file), "seed=0", "--to", "trl"])
+    text = capsys.readouterr().out
+    wanted = {"learning_rate": 1.5e-4, "weight_decay": 0.0, "seed": 0}
+    wanted |= {"lr_scheduler_type": "constant_with_warmup"}
+    assert yaml.safe_load(text) == plain | wanted
+    assert "lost" not in text
+
+
+def test_a_critics_settings_are_said_where_there_is_a_critic(capsys):
+    critic = ["critic.lr=2e-5", "critic.lam=0.95"]
+    main(["translate", "ppo", *critic, "--to", "verl"])
+    said = yaml.safe_load(capsys.readouterr().out)
+    assert (said["critic.optim.lr"], said["algorithm.lam"]) == (2e-5, 0.95)
+    main(["translate", "ppo", *critic, "--to", "trl"])
+    assert "# lost: critic.lam: not translated: 0.95" in capsys.readouterr().out
+    main(["translate", "grpo", *critic, "--to", "verl"])
+    assert "critic" not in capsys.readouterr().out
+
+
 def test_the_command_knows_the_rows_of_the_field(capsys):
     main(["translate", "vespo", "--to", "trl"])
     assert yaml.safe_load(capsys.readouterr().out)["loss_type"] == "vespo"
