@@ -229,8 +229,8 @@ def run_config(policy: str) -> "RunConfig":
 def methods(words: Sequence[str]) -> None:
     """Print the table of methods, all that is known of one, or which one a trainer's file is.
 
-    `--like` reads settings of TRL, verl, SkyRL or prime-rl, as YAML or JSON: the rows that come
-    nearest, and what is different in the file.
+    `--like` reads settings of TRL, verl, SkyRL or prime-rl, as YAML, JSON, TOML, the words of a .sh
+    or the `GRPOConfig(…)` of a .py: the rows that come nearest, and what is different in the file.
     """
     parser = parser_of("rlbook methods", methods)
     parser.add_argument("name", nargs="?", help="row to print; all of them if absent")
@@ -243,14 +243,9 @@ def methods(words: Sequence[str]) -> None:
     parser.add_argument("--like", type=Path, help="file with another trainer's settings")
     asked = parser.parse(words)
     if asked.like:
-        from rlbook.interop import like, likeness_text
-        from rlbook.yaml12 import read_yaml
+        from rlbook.interop import comparison_text, read_peer_file
 
-        settings = read_yaml(asked.like.read_text(), str(asked.like))
-        if not isinstance(settings, dict):
-            what = "is empty" if settings is None else "holds no `name: value`"
-            raise ValueError(f"{asked.like} {what}: expected the settings of a trainer")
-        return print(likeness_text(like(settings)))
+        return print(comparison_text(read_peer_file(asked.like)))
     from rlbook.objectives import (
         FIELD,
         METHODS,
@@ -274,7 +269,15 @@ def translate(words: Sequence[str]) -> None:
     `rlbook translate dapo --to verl`, `rlbook translate settings.yaml --to trl`, or
     `rlbook translate method=grpo rollout.prompts=512 --to skyrl --ranks 8`.
     """
-    from rlbook.interop import PEERS, BatchSizes, Turns, flat, say_run, translation_text
+    from rlbook.interop import (
+        PEERS,
+        BatchSizes,
+        Turns,
+        flat,
+        refuse_foreign,
+        say_run,
+        translation_text,
+    )
     from rlbook.interop import translate as written
     from rlbook.objectives import FIELD, METHODS, Method
     from rlbook.tasks.registry import environment
@@ -298,6 +301,8 @@ def translate(words: Sequence[str]) -> None:
         Method.from_dict(file)  # names what comes near
     if file in METHODS or file in FIELD:
         file, settings = None, [f"method={file}", *settings]
+    if file and Path(file).is_file():
+        refuse_foreign(Path(file))
     start = load_config(file) if file else RunConfig()
     run = with_settings(start, settings)
     rollout, optimizer = run.rollout, run.optimizer

@@ -42,6 +42,9 @@ ADVANTAGES = {
 MODES = {"truncate": "truncate", "drop": "mask"}
 CORRECTION = "vllm_importance_sampling_"
 FOLLOWS = {"epsilon_high": "epsilon"}  # what None stands for
+READ_BY = {CORRECTION + "correction": "use_vllm"}  # off without, whatever its default says
+RENAMED = {CORRECTION + "cap": CORRECTION + "clip_max"}
+MEANT = {"scale_rewards": {True: "group", False: "none"}}
 
 
 def translate(method: Method, run: Run) -> Translation:

@@ -24,6 +24,7 @@ VERSION, DEFAULTS = table("verl")
 ACTOR, ALGORITHM = "actor_rollout_ref.actor.", "algorithm."
 CORRECTION = ALGORITHM + "rollout_correction."
 DISTILLATION = "distillation."
+RENAMED = {"reward_model.reward_manager": "reward.reward_manager.name"}
 CLIPS = ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlbook.interop import PEERS, BatchSizes, Turns, say_run, translate
+from rlbook.interop import BESIDE, PEERS, BatchSizes, Turns, names_of, say_run, translate
+from rlbook.interop.peer_files import near_name
 from rlbook.logs import tables
 from rlbook.objectives import FIELD, METHODS
 from rlbook.paths import data_dir
@@ -100,6 +101,38 @@ def test_a_runs_own_settings_are_accepted(to, parse):
     kept = {name: found(config, name) for name in named}
     assert len(named) >= 10
     assert {name: getattr(v, "value", v) for name, v in kept.items()} == named
+
+
+def plain(config):
+    """Hydra's config with what it leaves for the user to fill in."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(config)
+
+
+def names_in(config, prefix=""):
+    """All dotted names of a typed config or of a dictionary."""
+    named = vars(config) if dataclasses.is_dataclass(config) else config
+    if not hasattr(named, "keys"):
+        return
+    for name in named:
+        yield prefix + str(name)
+        yield from names_in(named[name], f"{prefix}{name}.")
+
+
+def test_no_name_that_there_is_is_taken_for_a_misspelt_one(to, parse):
+    known, beside = names_of(to), {*BESIDE[to].split()}
+    config = parse({})
+    theirs = {*names_in(config if to != "verl" else plain(config))}
+    assert known | beside <= theirs
+    rest = theirs - known - beside
+    assert {name: near for name in rest if (near := near_name(name, known))} == {}
+
+
+def test_trl_corrects_the_sampler_with_vllm_only(trl):
+    source = inspect.getsource(trl.GRPOTrainer)
+    uses = re.findall(r"(.*)self\.vllm_importance_sampling_correction\b(?! =)", source)
+    assert uses and all("self.use_vllm and" in before or before.strip() == "and" for before in uses)
 
 
 def test_verls_rate_rises_once_a_step_and_its_clip_is_the_optimizers(text_of_verl):

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from rlbook.cli import main
-from rlbook.interop import PEERS, like, likeness_text, translate, translation_text
+from rlbook.interop import PEERS, like, likeness_text, read_peer_file, translate, translation_text
 from rlbook.interop.fold import folded
 from rlbook.objectives import FIELD, METHODS, KLPenalty, SamplerCorrection, policy_loss
 
@@ -138,10 +138,60 @@ def test_a_file_is_named_and_its_deviations_too():
 
 
 def test_what_is_not_given_counts_as_the_default():
-    """TRL's defaults are DAPO's average with a symmetric clip, and a correction of the sampler."""
-    best = like({"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28})[0]
-    assert best.row == "dapo"
+    """TRL's defaults are DAPO's average with a symmetric clip; with vLLM, a correction of it."""
+    given = {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28}
+    assert (like(given)[0].row, like(given)[0].differ) == ("dapo", {})
+    best = like(given | {"use_vllm": True})[0]
     assert best.differ == {"vllm_importance_sampling_correction": (True, False)}
+    assert "correction: True by default, False in the row" in likeness_text([best])
+
+
+@pytest.mark.parametrize(
+    ("given", "row"),
+    [
+        ({"beta": 0.04, "num_generations": 8}, "grpo"),
+        ({"loss_type": "dr_grpo", "scale_rewards": False}, "dr_grpo"),
+        ({"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}, "gspo"),
+        (
+            {
+                "algorithm.adv_estimator": "grpo",
+                "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+                "actor_rollout_ref.rollout.n": 5,
+            },
+            "dapo",
+        ),
+    ],
+)
+def test_what_is_given_weighs_more_than_what_is_not(given, row):
+    best = like(given)[0]
+    assert best.row == row and best.differ.keys() == best.assumed
+
+
+def test_no_bound_is_a_choice_and_no_number():
+    """Clip-higher without a deviation, as many write it: DAPO, not a loss without a clip."""
+    given = {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28, "scale_rewards": False}
+    assert like(given)[0].row == "dapo"
+
+
+def test_a_name_of_an_earlier_version_is_read():
+    given = {"algorithm.filter_groups": {"enable": True, "metric": "acc"}}
+    given |= {"reward_model": {"reward_manager": "dapo"}, "algorithm.adv_estimator": "grpo"}
+    best = like(given)[0]
+    assert best.row == "dapo" and "reward.reward_manager.name" not in best.differ
+
+
+def test_a_misspelt_name_is_told_and_others_are_listed(capsys, tmp_path):
+    file = tmp_path / "trl.yaml"
+    file.write_text("loss_type: dapo\nepsilon_hihg: 0.28\nuse_vllm: true\nnum_generations: 8\n")
+    main(["methods", "--like", str(file)])
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "# no setting epsilon_hihg in trl, did you mean epsilon_high?"
+    assert last == "# not compared: use_vllm, num_generations"
+
+
+def test_a_count_that_is_none_is_named():
+    with pytest.raises(ValueError, match="num_generations is a count of at least 1, got 'eight'"):
+        like({"beta": 0.0, "num_generations": "eight"})
 
 
 def test_strangers_are_refused_by_name():
@@ -248,6 +298,66 @@ def test_the_command_names_a_file(capsys, tmp_path):
     file.write_text(yaml.safe_dump(translate("dr_grpo", "skyrl").settings))
     main(["methods", "--like", str(file)])
     assert capsys.readouterr().out.startswith("dr_grpo, as skyrl says it: the same")
+
+
+OF_TRL, OF_VERL = "beta: 0.04\nnum_generations: 8\n", "algorithm.adv_estimator: grpo\n"
+SCRIPT = """set -x
+high=0.28  # clip-higher
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo +data.note='two words' \\
+    actor_rollout_ref.actor.clip_ratio_high=${high} \\
+    trainer.n_gpus_per_node=$GPUS $@
+"""
+FOREIGN = {  # a file, its trainer, and the row that it is
+    "trl.yaml": (OF_TRL, "trl", "grpo"),
+    "flat.yaml": (OF_VERL + "actor_rollout_ref.actor.clip_ratio_high: 0.28\n", "verl", "dapo"),
+    "nested.json": ('{"trainer": {"algorithm": {"policy_loss_type": "gspo"}}}', "skyrl", "gspo"),
+    "verl.sh": (SCRIPT, "verl", "dapo"),
+    "flags.sh": ("trl grpo --beta 0.04 --use_vllm --num_generations=8", "trl", "grpo"),
+    "run.py": ("GRPOConfig(output_dir=out(), beta=0.04, num_generations=8)", "trl", "grpo"),
+    "prime.toml": ('[trainer.loss]\nkl_tau = 0.0\n[orchestrator.algo]\ntype = "max_rl"\n',
+                   "prime-rl", "maxrl"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_trainers_file_is_pointed_to_the_verb_that_reads_it(name, capsys, tmp_path):
+    text, peer, row = FOREIGN[name]
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(SystemExit):
+        main(["translate", str(file), "--to", "verl"])
+    said = capsys.readouterr().err
+    assert f"settings of {peer}: `rlbook methods --like {file}`" in said
+    main(["methods", "--like", str(file)])
+    assert capsys.readouterr().out.startswith(f"{row}, as {peer} says it")
+
+
+def test_a_script_gives_its_words_its_own_variables_and_no_others(tmp_path):
+    file = tmp_path / "verl.sh"
+    file.write_text(SCRIPT)
+    said = read_peer_file(file)
+    assert said["actor_rollout_ref.actor.clip_ratio_high"] == "0.28"
+    assert said["data.note"] == "two words"
+    assert "trainer.n_gpus_per_node" not in said
+
+
+@pytest.mark.parametrize("name", ["openrlhf.sh", "train.py"])
+def test_a_program_of_nobody_is_not_read_out(name, capsys, tmp_path):
+    file = tmp_path / name
+    file.write_text("python3 -m openrlhf --init_kl_coef 1e-3" if name[0] == "o" else "x = 1")
+    for words in (["translate", str(file), "--to", "trl"], ["methods", "--like", str(file)]):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert len(capsys.readouterr().err) < 250
+
+
+def test_a_run_of_the_book_is_no_trainers_file(capsys, tmp_path):
+    """`temperature`, `seed` and `max_grad_norm` are words of TRL too."""
+    file = tmp_path / "run.yaml"
+    file.write_text("temperature: 0.7\nseed: 3\nmax_grad_norm: 0.5\n")
+    main(["translate", str(file), "--to", "trl"])
+    assert yaml.safe_load(capsys.readouterr().out)["temperature"] == 0.7
 
 
 def test_the_command_refuses_a_method_that_there_is_not(capsys):
