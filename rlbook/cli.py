@@ -319,9 +319,9 @@ def translate(words: Sequence[str]) -> None:
     counts = sizes.settings(asked.to)
     played = environment(run.data.task) is not None
     turns = Turns(rollout.max_turns, rollout.turn_tokens, run.data.reward or "") if played else None
-    said = written(
-        run.method, asked.to, rollout.group_size, rollout.max_new_tokens, asked.plugin, turns
-    )
+    chosen = sizes.updates if given & {"optimizer.minibatches", "optimizer.epochs"} else 1
+    limits = rollout.group_size, rollout.max_new_tokens
+    said = written(run.method, asked.to, *limits, asked.plugin, turns, chosen)
     elsewhere = ("data.task", "data.reward") if played else ()
     read = {
         name: value

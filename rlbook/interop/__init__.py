@@ -43,17 +43,20 @@ def translate(
     max_new_tokens: int = 1024,
     plugin: bool = False,
     turns: Turns | None = None,
+    updates: int = 1,
 ) -> Translation:
     """A row, or a method of your own, as settings of the trainer `to`, and what they leave out.
 
     `plugin`: with `rlbook.interop`'s advantages where the trainer's own do not reach. `turns`: of a
-    run whose answers are episodes with an environment.
+    run whose answers are episodes with an environment. `updates`: that its batch makes.
     Raises `ValueError` for an unknown trainer or method.
     """
     if to not in PEERS:
         raise ValueError(f"no trainer {to!r}: choose from {', '.join(PEERS)}")
     method = Method.from_dict(method)
-    said: Translation = PEERS[to].translate(method, Run(group_size, max_new_tokens, plugin))
+    said: Translation = PEERS[to].translate(
+        method, Run(group_size, max_new_tokens, plugin, updates)
+    )
     if method.reward_values != (0.0, 1.0):
         wrong, right = method.reward_values
         said.notes["rewards"] = f"the reward function has to give {wrong:g} and {right:g}"

@@ -69,6 +69,8 @@ class BatchSizes:
             raise ValueError(f"no trainer {to!r}: choose from {', '.join(WORDS)}")
         if to == "prime-rl" and self.updates > 1:
             raise ValueError("prime-rl makes one update per batch: minibatches=1, epochs=1")
+        if to == "trl" and self.group_size < 2:
+            raise ValueError("TRL compares at least 2 answers of a prompt: group_size=2")
         return {name: count(self) for name, count in WORDS[to].items()}
 
 

@@ -30,7 +30,7 @@ def translate(method: Method, run: Run) -> Translation:
     out.estimates(m, ADVANTAGES)
     name, options = estimator(m)
     if name == "leave_one_out":
-        out.say({LOSS + "adv_tau": run.group_size / (run.group_size - 1)})
+        out.say({LOSS + "adv_tau": run.leave_one_out})
     elif name == "EMABaseline":
         out.say({ALGO + "decay": options["decay"]})
     t: Any = m.trust_region

@@ -43,7 +43,7 @@ def translate(method: Method, run: Run) -> Translation:
     """The row as SkyRL's settings; names and defaults are checked by `make interop`."""
     out, m = Translation("skyrl"), method.resolved(run.max_new_tokens)
     out.estimates(m, ADVANTAGES, PREFIX)
-    trust_region(out, m)
+    trust_region(out, m, run)
     say(out, {"loss_reduction": out.averages(m, AVERAGES)})
     if m.aggregation in ("constant", "sequence_sum"):
         per = m.constant if m.aggregation == "constant" and m.constant else 1
@@ -71,7 +71,7 @@ def say(out: Translation, settings: Settings) -> None:
     out.say(settings, PREFIX)
 
 
-def trust_region(out: Translation, m: Method) -> None:
+def trust_region(out: Translation, m: Method, run: Run) -> None:
     """The row's trust region in SkyRL's words, and what is lost."""
     t: Any = m.trust_region
     by_sampler = m.old_logprobs == "sampler"
@@ -79,9 +79,8 @@ def trust_region(out: Translation, m: Method) -> None:
         case "NoTrustRegion" | "NoTrustRegion/none":
             words = {"policy_loss_type": "regular", "eps_clip_low": BIG, "eps_clip_high": BIG}
             if m.ratio == "none":
-                out.notes["ratio"] = (
-                    "one update per batch: policy_mini_batch_size = train_batch_size"
-                )
+                one = "policy_mini_batch_size = train_batch_size"
+                out.notes["ratio"] = run.one_update(one)
         case "RatioClip" | "RatioClip/sequence" if not (m.ratio == "sequence" and t.dual):
             plain = "gspo" if m.ratio == "sequence" else "regular"
             words = {"policy_loss_type": "dual_clip" if t.dual else plain}

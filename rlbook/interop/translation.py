@@ -28,11 +28,26 @@ class Run:
     """What a translation needs to know of the run: completions per prompt and the limit, tokens.
 
     `plugin`: whether the trainer gets `rlbook.interop`'s advantages where its own do not reach.
+    `updates`: that a batch makes, where somebody chose them.
     """
 
     group_size: int = 8
     max_new_tokens: int = 1024
     plugin: bool = False
+    updates: int = 1
+
+    @property
+    def leave_one_out(self) -> float:
+        """What a centred reward is multiplied by; `ValueError` where nothing is left out."""
+        if self.group_size < 2:
+            raise ValueError("leave_one_out compares answers of a prompt: rollout.group_size=2")
+        return self.group_size / (self.group_size - 1)
+
+    def one_update(self, settings: str) -> str:
+        """That a loss without a ratio is said by one with it where a batch makes one update."""
+        made = f"; here are {self.updates}, and π/π_old counts from the second on: "
+        made += "optimizer.minibatches=1 optimizer.epochs=1 make one"
+        return f"one update per batch: {settings}" + (made if self.updates > 1 else "")
 
 
 @dataclass

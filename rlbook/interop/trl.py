@@ -52,8 +52,8 @@ def translate(method: Method, run: Run) -> Translation:
     out, m = Translation("trl"), method.resolved(run.max_new_tokens)
     out.estimates(m, ADVANTAGES)
     if estimator(m)[0] == "leave_one_out":  # the centred reward, times this
-        out.say({"reward_weights": [run.group_size / (run.group_size - 1)]})
-    loss = trust_region(out, m)
+        out.say({"reward_weights": [run.leave_one_out]})
+    loss = trust_region(out, m, run)
     word = out.averages(m, AVERAGES, OWN_AVERAGE.get(loss, ""))
     out.say({"loss_type": loss or word, "max_completion_length": run.max_new_tokens})
     if m.aggregation == "constant" and m.constant != run.max_new_tokens:
@@ -77,16 +77,15 @@ def translate(method: Method, run: Run) -> Translation:
     return out
 
 
-def trust_region(out: Translation, m: Method) -> str:
+def trust_region(out: Translation, m: Method, run: Run) -> str:
     """Say the trust region; TRL's loss where that decides it, else ""."""
     t: Any = m.trust_region
     level, token = {"importance_sampling_level": m.ratio}, {"importance_sampling_level": "token"}
     match region(m):
         case "NoTrustRegion/none":
             out.say({"num_iterations": 1, "epsilon": BIG, "epsilon_high": BIG})
-            out.notes["ratio"] = (
-                "one update per batch: steps_per_generation = gradient_accumulation_steps"
-            )
+            one = "steps_per_generation = gradient_accumulation_steps"
+            out.notes["ratio"] = run.one_update(one)
         case "NoTrustRegion" | "NoTrustRegion/sequence":
             out.say(level | {"epsilon": BIG, "epsilon_high": BIG})
         case "RatioClip" | "RatioClip/sequence":

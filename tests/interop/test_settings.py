@@ -129,6 +129,11 @@ def test_no_name_that_there_is_is_taken_for_a_misspelt_one(to, parse):
     assert {name: near for name in rest if (near := near_name(name, known))} == {}
 
 
+def test_trl_refuses_a_group_of_one(trl):
+    with pytest.raises(ValueError, match="at least 2 generations"):
+        parse_trl(trl, {"num_generations": 1})
+
+
 def test_trl_corrects_the_sampler_with_vllm_only(trl):
     source = inspect.getsource(trl.GRPOTrainer)
     uses = re.findall(r"(.*)self\.vllm_importance_sampling_correction\b(?! =)", source)

@@ -14,7 +14,7 @@ count = st.integers(1, 6)
 def test_there_and_back(per_mini, group, minibatches, epochs, ranks, micro):
     prompts = per_mini * minibatches * ranks * micro
     sizes = BatchSizes(prompts, group, minibatches, epochs, ranks, micro)
-    for to in ("trl", "verl", "skyrl"):
+    for to in ("verl", "skyrl", *["trl"] * (group > 1)):  # TRL refuses a group of one
         assert read_batch_sizes(sizes.settings(to), ranks) == sizes
 
 

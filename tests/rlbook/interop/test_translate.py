@@ -288,6 +288,34 @@ def test_a_critics_settings_are_said_where_there_is_a_critic(capsys):
     assert "critic" not in capsys.readouterr().out
 
 
+def test_a_note_on_one_update_counts_those_that_are_asked_for(capsys):
+    one = "one update per batch: steps_per_generation = gradient_accumulation_steps"
+    main(["translate", "maxrl", "optimizer.minibatches=4", "epochs=2", "--to", "trl"])
+    assert one + "; here are 8, and π/π_old counts" in capsys.readouterr().out
+    main(["translate", "maxrl", "optimizer.minibatches=1", "--to", "trl"])
+    text = capsys.readouterr().out
+    said = yaml.safe_load(text)
+    assert said["steps_per_generation"] == said["gradient_accumulation_steps"] == 128
+    assert one + "\n" in text
+    main(["translate", "maxrl", "optimizer.minibatches=4", "--to", "skyrl"])
+    assert "train_batch_size; here are 4" in capsys.readouterr().out
+
+
+def test_one_answer_to_a_prompt_is_compared_with_none(capsys):
+    for words, said in {
+        "grpo --to trl": "TRL compares at least 2 answers",
+        "rloo --to trl": "at least 2 answers",
+        "rloo minibatches=1 --to prime-rl": "leave_one_out compares answers",
+    }.items():
+        with pytest.raises(SystemExit):
+            main(["translate", *words.split(), "group_size=1"])
+        assert said in capsys.readouterr().err
+    main(["translate", "reinforce", "group_size=1", "--to", "verl"])
+    assert yaml.safe_load(capsys.readouterr().out)["actor_rollout_ref.rollout.n"] == 1
+    with pytest.raises(ValueError, match="leave_one_out"):
+        translate("rloo", "trl", group_size=1)
+
+
 def test_the_command_knows_the_rows_of_the_field(capsys):
     main(["translate", "vespo", "--to", "trl"])
     assert yaml.safe_load(capsys.readouterr().out)["loss_type"] == "vespo"
