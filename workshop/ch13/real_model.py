@@ -390,7 +390,6 @@ REAL_MODEL: dict[str, Experiment] = {
         "What ends its thinking: too few questions in steps, or the limit?",
         thinking(),
         seeds=(0, 1, 2),
-        planned=True,
     ),
     "real_more_sums": asked(
         "... for the other rows, and at twice the rate?",
