@@ -415,16 +415,17 @@ def draw_against_cold(
 
 
 def draw_real_model(axes: Sequence[Axes], steps: pd.DataFrame, greedy: float) -> None:
-    """A pretrained model, a thin line a run: right answers to short sums, and steps shown for long.
+    """A pretrained model: right answers to short sums, and steps shown for long ones.
 
-    Left the held-out pass@1 of sums of two numbers, with the untrained model's greedy answers as a
-    line; right the share of its answers to sums of three that show a step.
+    Left the held-out pass@1 of sums of two numbers, a thin line a run, with the untrained model's
+    greedy answers as a line; right the share of its answers to sums of three that show a step,
+    means alone, for a batch has few of them.
     """
     for ax, column in zip(axes, ("heldout_1", "steps_2"), strict=True):
         for arm, runs in steps.groupby("arm", sort=False):
             colour = REAL_COLOURS[str(arm)]
             asked = runs.dropna(subset=[column])
-            for _, run in asked.groupby("seed"):
+            for _, run in asked.groupby("seed") if ax is axes[0] else ():
                 ax.plot(run["step"], run[column], color=colour, lw=1, alpha=0.4)
             mean = asked.groupby("step")[column].mean()
             ax.plot(mean.index, mean, color=colour, lw=2.4, label=arm)

@@ -479,8 +479,9 @@ def in_words(evaluations: pd.DataFrame) -> pd.DataFrame:
 
 
 def wrong_by_sign(evaluations: pd.DataFrame) -> pd.DataFrame:
-    """Which share of the sums, differences and products that answers write out is wrong."""
-    return over_levels(evaluations, {name: rf"^{name}_\d$" for name in SIGNS})
+    """Which share of the written sums, differences and products is wrong, where they are needed."""
+    needed = {"sums": "13", "differences": "23", "products": "12"}  # by the kinds of question
+    return over_levels(evaluations, {name: rf"^{name}_[{of}]$" for name, of in needed.items()})
 
 
 def over_levels(evaluations: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
