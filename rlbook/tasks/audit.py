@@ -28,7 +28,7 @@ from rlbook.tasks.references import MISSING, UNMARKED, fault, meaning
 from rlbook.tasks.rows import Reading, read_row
 from rlbook.tasks.sandbox.bounded import WORKER
 from rlbook.tasks.spellings import is_formula, near_misses, spellings
-from rlbook.tasks.values import Expression, type_of
+from rlbook.tasks.values import Expression, Word, type_of
 
 MOST_EXPRESSIONS = 200  # references that need math-verify and are tried
 MOST_FORMULAS = 3  # of a question that are tried as its answer
@@ -234,7 +234,7 @@ def note(found: Audit, row: Row) -> None:
 
 def number_among_words(answer: str) -> str:
     """An answer with digits among letters that are neither Latin nor Greek, if it is no number."""
-    words = isinstance(meaning(answer), Expression) and not is_formula(answer)
+    words = isinstance(meaning(answer), Word | Expression) and not is_formula(answer)
     return answer if words and digits(answer) else ""
 
 

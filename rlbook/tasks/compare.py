@@ -5,7 +5,6 @@ decimals, such as 2/3 or π, is right if it rounds to the reference's own digits
 decimal against an exact reference has to be exactly it: 0.333 is not 1/3.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -13,6 +12,7 @@ from itertools import pairwise
 
 from rlbook.tasks.answers import read
 from rlbook.tasks.exact import latex
+from rlbook.tasks.units import in_same_units
 from rlbook.tasks.values import (
     Based,
     Expression,
@@ -31,20 +31,6 @@ from rlbook.tasks.values import (
 Ask = Callable[[str, str, Fraction | None], bool]  # equal? within a tolerance, if there is one
 Compare = Callable[[Value, Value, Ask], bool]
 
-MEASURES = {  # names of units, and what each is worth in the smallest of its kind
-    "length": "mm millimeter 1, cm centimeter 10, m meter 1000, km kilometer 1000000, "
-    "in inch inche 25.4, ft foot feet 304.8, yd yard 914.4, mi mile 1609344",
-    "time": "s sec second 1, min minute 60, h hr hour 3600, day 86400, week 604800",
-    "mass": "mg 1, g gram 1000, kg kilogram 1000000, oz ounce 28349.523125, lb pound 453592.37",
-    "money": "cent 1, dollar 100",
-}
-UNITS = {
-    name: (kind, Fraction(names.split()[-1]))
-    for kind, listed in MEASURES.items()
-    for names in listed.split(", ")
-    for name in names.split()[:-1]
-}
-POWERS = {"square": 2, "sq": 2, "cubic": 3}
 LEAST_DIGITS = 3  # of a decimal that an exact number may round to
 ROUGHLY = Fraction(1, 20)  # of the value: how far the two sides of ≈ may be apart
 MOST_ITEMS = 100  # of a list whose order is free
@@ -218,23 +204,10 @@ def same_number(answer: Value, reference: Value, ask: Ask) -> bool:
     """Numbers exactly, a percentage as its number or its hundredth, units where both have one."""
     if not isinstance(answer, Number) or not isinstance(reference, Number):
         return same_expression(answer, reference, ask)
-    mine, theirs = measure(answer.unit), measure(reference.unit)
-    if mine and theirs and mine != theirs:
-        same_kind = mine[:2] == theirs[:2]
-        return same_kind and answer.value * mine[2] == reference.value * theirs[2]
-    return any(
-        agree(a, r, reference) for a in worths(answer, reference) for r in worths(reference, answer)
-    )
-
-
-def measure(unit: str) -> tuple[str, int, Fraction] | None:
-    """What a known unit measures, its power, and its worth in the smallest unit of the kind."""
-    found = re.fullmatch(r"(?:(square|sq|cubic) )?(s|[a-z]+?)s?(?: ?\^ ?(\d))?", unit)
-    kind, worth = UNITS.get(found[2], ("", Fraction(0))) if found else ("", Fraction(0))
-    if not found or not kind:
-        return None
-    power = POWERS.get(found[1] or "", int(found[3] or 1))
-    return kind, power, worth**power
+    if (pair := in_same_units(answer, reference)) is None:
+        return False
+    one, other = (side for side in pair if isinstance(side, Number))
+    return any(agree(a, r, other) for a in worths(one, other) for r in worths(other, one))
 
 
 def worths(number: Number, other: Number) -> list[Fraction | float]:

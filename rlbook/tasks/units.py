@@ -1,7 +1,7 @@
 r"""What a unit is worth, and two quantities in the same units.
 
-`measure("km/h")` is m¹ s⁻¹ and 1000/3600. A unit that is not listed is worth itself, so that two
-such units are the same only if they are spelled the same.
+`measure("km/h")` is m¹ s⁻¹ and 1000/3600. A unit that is not listed is worth itself: beside a
+listed one it is another, beside one that is not listed it decides nothing.
 """
 
 import re
@@ -27,7 +27,7 @@ g: g gram 克; 0.001 g: mg milligram; 1000 g: kg kilogram 千克 公斤
 1609.344 m/h: mph; 1000 m/h: kph kmh; 1 /s: hz hertz; 1000 /s: khz kilohertz
 j: j joule; 1000 j: kj kilojoule; 3600000 j: kwh; 1 j/s: w watt; 1000 j/s: kw kilowatt
 n: n newton; pa: pa pascal; 1000 pa: kpa kilopascal
-person: person people; child: child children
+celsius: c celsius; fahrenheit: f fahrenheit; percent: percent
 """
 UNITS = {
     name: worth.strip()
@@ -94,19 +94,16 @@ def stem(word: str) -> str:
 
 
 def same_kind(one: Measure, other: Measure) -> bool:
-    """Whether two units measure the same, as far as that is known.
+    """Whether two units measure the same, as far as that is known; "units" are any.
 
-    Words that are no units may say more on one side, as 5 red apples; "units" are any.
+    Two words that are no units decide nothing: 12 pupils are 12 students.
     """
     mine, theirs = dict(one[0]), dict(other[0])
     if mine == theirs:
         return True
     if {"unit"} in (set(mine), set(theirs)):
         return list(mine.values()) == list(theirs.values())
-    plain = set(mine.values()) == set(theirs.values()) == {1} and not (
-        UNITS.keys() & {*mine, *theirs}
-    )
-    return plain and (mine.keys() <= theirs.keys() or theirs.keys() <= mine.keys())
+    return not UNITS.keys() & {*mine, *theirs}
 
 
 def unit_of_value(value: Value) -> str:

@@ -122,7 +122,7 @@ NAMED = {  # of a kind: rows, how many of them are found, whether it speaks agai
     "other form": ([{"prompt": 'Write 1+1 after "####".', "answer": "2"}], 1, False),
     "boxes": ([{"problem": "q", "solution": BOXES}], 1, False),
     "restated": ([{"question": r"Compute $11\times 37$.", "answer": "407"}], 1, False),
-    "mixed": (numbered(["答案是12"]), 1, False),
+    "mixed": (numbered(["甲12乙"]), 1, False),
 }
 
 

@@ -30,7 +30,7 @@ FAULTS = {
 SOUND = (
     *("17", "-3", "1-x", "3/4", "3 - x", "0.5", r"2^{10}-1", "x^2+1", "[0,1)", "{1,2}", "(1, 2)"),
     *("x=1 or x=2", "5 km", "3:30 PM", r"\text{(A)}", "2:3", "a/b/c"),
-    *("Tuesday", "None", "Na", "no real solutions", "北京", "red balls, green balls, blue balls"),
+    *("Tuesday", "Na", "no real solutions", "北京", "red balls, green balls, blue balls"),
     "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday",
     "King Henry VIII, Queen Anne Boleyn",
     r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
