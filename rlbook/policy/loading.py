@@ -219,16 +219,10 @@ def is_path(name: str) -> bool:
     )
 
 
-def is_run(name: str) -> bool:
-    """Whether it is the folder of a run, which names its newest checkpoint in `latest`."""
-    return (Path(name).expanduser() / "latest").is_file()
-
-
 def newest(folder: Path) -> Path:
-    """The newest checkpoint of a run's folder; any other as it is."""
-    if not is_run(str(folder)):
-        return folder
-    return folder / (folder / "latest").read_text().strip()
+    """The newest checkpoint of a run's folder, which it names in `latest`; any other as it is."""
+    pointer = folder / "latest"
+    return folder / pointer.read_text().strip() if pointer.is_file() else folder
 
 
 def policy_folder(name: str) -> Path:

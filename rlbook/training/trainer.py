@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.grouping import mean
 from rlbook.policy import load_policy
 from rlbook.policy.adapters import adapted, add_adapter, start_adapter
-from rlbook.policy.loading import base_name, cut_policy, is_run, newest
+from rlbook.policy.loading import base_name, cut_policy, newest
 from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
 from rlbook.tasks.registry import question
 from rlbook.training.batch import Rollout
@@ -62,8 +62,9 @@ def cut_once(config: Kind) -> Kind:
     later loads the same weights.
     """
     if config.model.vocabulary is None:
-        name = config.model.policy
-        return config.replace(model={"policy": str(newest(Path(name)))}) if is_run(name) else config
+        folder = Path(config.model.policy).expanduser()
+        step = newest(folder)
+        return config if step == folder else config.replace(model={"policy": str(step)})
     folder = cut_policy(config.model.policy, config.model.vocabulary)
     return config.replace(model={"policy": str(folder), "vocabulary": None})
 

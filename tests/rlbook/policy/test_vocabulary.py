@@ -84,13 +84,16 @@ def test_a_run_s_settings_cut_once(whole, tmp_path, monkeypatch):
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_policy_that_is_another_run_is_its_step_of_today_for_all_processes(tmp_path):
+def test_a_policy_that_is_another_run_is_its_step_of_today_for_all_processes(tmp_path, monkeypatch):
     """Whoever is started later loads the same reference, however far that run has gone on."""
     sft = tmp_path / "sft"
     sft.mkdir()
     (sft / "latest").write_text("step_000001\n")
     config = RunConfig(policy=str(sft))
     assert cut_once(config).model.policy == str(sft / "step_000001")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    at_home = RunConfig(policy="~/sft")
+    assert cut_once(at_home).model.policy == str(sft / "step_000001")
     assert cut_once(RunConfig()) == RunConfig()
 
 
