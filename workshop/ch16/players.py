@@ -114,7 +114,7 @@ GAME = Problem("game-1", "09?", "", 4, {"high": 9, "hidden": 7, "turns": 4})
 
 
 async def play_group(
-    worlds: Worlds, world: str, tokenizer: PreTrainedTokenizerBase, group: int = 0, n: int = 1
+    worlds: Worlds, world: str, tokenizer: PreTrainedTokenizerBase, n: int = 1
 ) -> None:
     """A group of episodes in the rooms of a cluster; its policy is a player and needs no time."""
     dialect, player = Dialect(tokenizer, (";",)), Guesser(tokenizer)
@@ -122,7 +122,7 @@ async def play_group(
     async def complete(ask: Ask) -> Completion:
         return player.says(decode(tokenizer, ask.token_ids))
 
-    async with worlds.seats(HERE + world, GAME, group, range(n)) as seats:
+    async with worlds.seats(HERE + world, GAME, range(n)) as seats:
         episodes = [dialogue(GAME, seat, dialect, Limits(24)) for seat in seats]
         await asyncio.gather(*(asked(complete, one, worlds.tell) for one in episodes))
 
@@ -149,19 +149,19 @@ async def beside_a_slow_world(
     """
     worlds, over = Worlds(2, 60.0, Counter()), list[tuple[str, float]]()
 
-    async def play(world: str, group: int) -> None:
-        await play_group(worlds, world, tokenizer, group, n=4)
+    async def play(world: str) -> None:
+        await play_group(worlds, world, tokenizer, n=4)
         over.append((world, perf_counter() - began))
 
     try:
         began = perf_counter()
-        await asyncio.gather(play("Guessing", 0), play("Guessing", 1))  # both are loaded
+        await asyncio.gather(play("Guessing"), play("Guessing"))  # both are loaded
         over.clear()
         began = perf_counter()
-        slow = asyncio.create_task(play("SlowGame", 2))
+        slow = asyncio.create_task(play("SlowGame"))
         await asyncio.sleep(0.01)  # it has taken its place
-        for group in range(3, 3 + groups):
-            await play("Guessing", group)
+        for _ in range(groups):
+            await play("Guessing")
         await slow
     finally:
         worlds.close()
