@@ -63,7 +63,7 @@ lint: setup-dev  ## ruff
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check rlbook workshop tests
 
-types: setup-dev  ## mypy on the rooms that [tool.mypy] names
+types: setup-dev  ## mypy: the package strictly, of the workshop names and calls
 	$(BIN)/python -m mypy
 
 unit: setup-dev  ## unit tests

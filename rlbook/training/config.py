@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -219,6 +219,10 @@ class RunConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     critic: CriticConfig = CriticConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    if TYPE_CHECKING:  # a setting without its section is no field, and right all the same
+
+        def __init__(self, **settings: Any) -> None: ...
 
     @model_validator(mode="before")
     @classmethod

@@ -40,6 +40,7 @@ from rlbook.scale.generate.vllm_adapter import CPU_ENVIRONMENT, check_version, v
 from rlbook.scale.layout import Layout
 from rlbook.tasks import Problem
 from rlbook.training import Rollout
+from rlbook.training.step import full_tensor
 from workshop.bench.record import Skipped, record
 from workshop.bench.timing import alternate, spread, timed
 
@@ -275,7 +276,7 @@ def resume(setting: Setting) -> list[dict]:
         loading = timed(second.load)
         again = second.learn(rollouts)
         pairs = zip(second.policy.parameters(), expected, strict=True)
-        gap = max(float((a.detach().to_local() - b.to_local()).abs().max()) for a, b in pairs)
+        gap = max(float((full_tensor(a.detach()) - full_tensor(b)).abs().max()) for a, b in pairs)
     return [
         {
             "durable": bool(durable),

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rlbook.stats import t_interval
+from rlbook.stats.intervals import Interval
 from rlbook.viz.style import BAD, FAINT, GOOD, INK, MUTED, label_lines, use_style
 from workshop.shared.evidence import learning_curves
 
@@ -70,7 +71,7 @@ def trl_learning_figure(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def learning_gap(table: pd.DataFrame, last: int = 5) -> dict[str, tuple]:
+def learning_gap(table: pd.DataFrame, last: int = 5) -> dict[str, Interval]:
     """Ours minus TRL's accuracy over the last steps: {method: (mean, low, high)}, 95 % over seeds.
 
     The two programs meet the same prompts at the same seed, so the differences are paired.

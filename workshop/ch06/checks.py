@@ -247,7 +247,7 @@ def descent(
     advantage: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Minus the gradient of a method's loss with these advantages."""
-    logp = logprobs(model, batch.ids, batch.mask)  # type: ignore[arg-type]
+    logp = logprobs(model, batch.ids, batch.mask)
     a = advantage(batch.rewards, batch.groups)
     loss = policy_loss(method, logp, logp.detach(), a, batch.mask, batch.groups).loss
     return -flat(torch.autograd.grad(loss, list(model.parameters())))

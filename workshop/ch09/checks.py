@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, log
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ def weighted(logp: Tensor, part: SimpleNamespace, weight: Tensor) -> Tensor:
     return (-weight * part.advantages[:, None] * logp)[part.mask].mean()
 
 
-def gradient(loss: Callable[..., Tensor], part: SimpleNamespace) -> Tensor:
+def gradient(loss: Callable[..., Any], part: SimpleNamespace) -> Tensor:
     """What a loss does to log π of every token, at ratios from 0.05 to 50."""
     logp = (part.logp_old + RATIOS.log()).requires_grad_()
     try:

@@ -71,7 +71,7 @@ def tokens_when_used(steps: int, rare: bool = False) -> pd.DataFrame:
         batches.append(collect())
         return batches[-1]
 
-    trainer.collect = collected  # type: ignore[method-assign]
+    trainer.collect = collected
     tokens = tokens_in_turn(trainer, {"PPO": PPO}, steps=steps)
     tokens.attrs["all"] = sum(answer.length for batch in batches for answer in batch)
     return tokens

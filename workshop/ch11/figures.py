@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rlbook.evaluation import held_out_problems
 from rlbook.objectives import (
     DivergenceMask,
     DivergencePenalty,
@@ -30,6 +29,7 @@ from rlbook.objectives import (
 )
 from rlbook.policy import Sampler, load_policy
 from rlbook.stats import t_interval
+from rlbook.tasks import held_out_problems
 from rlbook.training import Trainer, collect_rollouts
 from rlbook.viz import LivePlot
 from rlbook.viz.style import (

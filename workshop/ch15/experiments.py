@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,7 +35,7 @@ CREDITS = {
     WHITENED: "workshop.ch15.experiments:WhitenedPrime",
 }
 RATES = (3e-4, 6e-4)
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "prompts": 12,
     "group_size": 16,
     "minibatches": 1,
@@ -111,7 +112,7 @@ def _with_calculator(wrong: float, config: RunConfig) -> Trainer:
 
 def rules_and_cost(trainer: Trainer, rollouts: Sequence[Rollout]) -> dict[str, float]:
     """The share of right rules by family, and what has been sampled so far for all purposes."""
-    engine = trainer.source.engine
+    engine: Any = trainer.source.engine
     cost = {"answers_sampled": engine.answers, "tokens_sampled": engine.tokens}
     return families(trainer, rollouts) | cost
 

@@ -73,7 +73,10 @@ class Walker(Player):
         return "+" if (goal > here) == towards else "-"
 
 
-TAUGHT = {"guess": (Guessing(), Guesser, 2000, 3), "walk": (Walking(), Walker, 4000, 3)}
+TAUGHT: dict[str, tuple[Any, Any, int, int]] = {
+    "guess": (Guessing(), Guesser, 2000, 3),
+    "walk": (Walking(), Walker, 4000, 3),
+}
 
 
 @cache

@@ -60,7 +60,7 @@ def recorded(row: str, frames: Iterable[int] = FRAMES) -> list[dict[str, Any]]:
         )
     if done.returncode:
         raise RuntimeError(f"node: {done.stderr}")
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    return json.loads(done.stdout)
 
 
 def strip(rows: Iterable[str]) -> str:

@@ -33,6 +33,7 @@ from rlbook.rewards import TeacherReward
 from rlbook.tasks import Problem, SumsTask, Verdict
 from rlbook.training import Rollout, RunConfig, Trainer, batch, learner, prepare, step
 from rlbook.training.rollouts import RolloutSource
+from rlbook.training.step import adamw
 from workshop.shared.worlds import Unsolvable, rounded
 
 GRPO = replace(METHODS["grpo"], kl=None)
@@ -306,7 +307,6 @@ def ends_left_out() -> AbstractContextManager:
 
 def optimizer_of_a_copy() -> AbstractContextManager:
     """The optimizer holds parameters that the model does not use."""
-    adamw = learner.adamw
 
     def elsewhere(model: Any, *how: Any, **options: Any) -> torch.optim.Optimizer:
         return adamw(deepcopy(model), *how, **options)

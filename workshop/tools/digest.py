@@ -7,6 +7,7 @@ import re
 import tomllib
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import nbformat
 from IPython.display import Markdown
@@ -64,7 +65,7 @@ def start_value(name: str, paper: dict[str, str]) -> tuple[str, ...]:
     """A paper's row of `start_values`."""
     row, *words = paper["words"].split()
     said = dict(word.split("=") for word in words)
-    region = METHODS[row].trust_region
+    region: Any = METHODS[row].trust_region
     changed = {
         key.rpartition(".")[2]: float(value)
         for key, value in said.items()

@@ -56,7 +56,7 @@ class Essence(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """A function without decorators, annotations, docstring and guards."""
         node.decorator_list, node.returns, node.type_comment = [], None, None
-        node.type_params = []
+        node.type_params = []  # type: ignore[attr-defined]  # of Python 3.12
         body = without_docstring(node.body)
         while len(body) > 1 and is_guard(body[0]):
             body = body[1:]
@@ -85,15 +85,18 @@ class Essence(ast.NodeTransformer):
 
 def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     """Statements after the docstring."""
-    first = body[0] if body else None
-    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return body[1:] if is_text and isinstance(first.value.value, str) else body
+    match body:
+        case [ast.Expr(ast.Constant(str())), *rest]:
+            return rest
+    return body
 
 
 def only_guards(statement: ast.stmt) -> bool:
     """Whether a `__post_init__` does nothing but refuse."""
-    is_check = isinstance(statement, ast.FunctionDef) and statement.name == "__post_init__"
-    return is_check and all(map(is_guard, without_docstring(statement.body)))
+    match statement:
+        case ast.FunctionDef(name="__post_init__", body=body):
+            return all(map(is_guard, without_docstring(body)))
+    return False
 
 
 def is_guard(statement: ast.stmt) -> bool:

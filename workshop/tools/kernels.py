@@ -111,4 +111,6 @@ def stand_for_kernel(file: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(stand_for_kernel(sys.argv[2]) if sys.argv[1] == "--kernel" else run(sys.argv[1:]))
+    if sys.argv[1] != "--kernel":
+        sys.exit(run(sys.argv[1:]))
+    stand_for_kernel(sys.argv[2])

@@ -23,8 +23,8 @@ from rlbook.objectives import METHODS, Method
 from rlbook.paths import ROOT, data_dir
 from rlbook.policy import Sampler
 from rlbook.tasks import Problem
-from rlbook.training import RunConfig, Trainer
-from rlbook.training.rollouts import Rollout, collect_rollouts
+from rlbook.training import Rollout, RunConfig, Trainer
+from rlbook.training.rollouts import collect_rollouts
 from rlbook.viz.style import use_style
 from workshop.bench.plots import learning_gap
 from workshop.shared.evidence import load_results
