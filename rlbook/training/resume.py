@@ -14,7 +14,9 @@ RESUMABLE = ("steps", "sinks", "evaluation", "model.device")
 def saved_run(
     folder: Path, config: RunConfig | None, seams: dict[str, Any]
 ) -> tuple[RunConfig, dict[str, Any]]:
-    """Settings and state of the run saved in `folder`, which `config` and `seams` may go on with.
+    """Settings with which the run saved in `folder` goes on, and its state.
+
+    They are `config`, or those it was saved with; `seams` are the objects that it is given.
 
     Raises `ValueError` naming what differs, and for the folder of a full-scale run.
     """
@@ -24,8 +26,15 @@ def saved_run(
             f"{folder} is a full-scale run: go on with `rlbook scale {folder} --resume`"
         )
     saved = RunConfig(**state["config"])
-    check_same_run(saved, config or saved, state["given"], described(seams))
-    return saved, state
+    config = from_the_step(saved, config or saved)
+    check_same_run(saved, config, state["given"], described(seams))
+    return config, state
+
+
+def from_the_step(saved: RunConfig, config: RunConfig) -> RunConfig:
+    """The settings with the step that the saved run began with, where they name that step's run."""
+    step, named = Path(saved.model.policy), Path(config.model.policy).expanduser()
+    return config.replace(model={"policy": str(step)}) if step.parent == named else config
 
 
 def check_same_run(

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlbook.grouping import mean
 from rlbook.policy import load_policy
 from rlbook.policy.adapters import adapted, add_adapter, start_adapter
-from rlbook.policy.loading import base_name, cut_policy, newest
+from rlbook.policy.loading import base_name, cut_policy, policy_source
 from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
 from rlbook.tasks.registry import question
 from rlbook.training.batch import Rollout
@@ -62,11 +62,16 @@ def cut_once(config: Kind) -> Kind:
     later loads the same weights.
     """
     if config.model.vocabulary is None:
-        folder = Path(config.model.policy).expanduser()
-        step = newest(folder)
-        return config if step == folder else config.replace(model={"policy": str(step)})
+        return at_step(config)
     folder = cut_policy(config.model.policy, config.model.vocabulary)
     return config.replace(model={"policy": str(folder), "vocabulary": None})
+
+
+def at_step(config: Kind) -> Kind:
+    """The run with its policy's step by name where that is another run, which may go on."""
+    step, run = policy_source(config.model.policy), Path(config.model.policy).expanduser()
+    is_run = isinstance(step, Path) and step.parent == run
+    return config.replace(model={"policy": str(step)}) if is_run else config
 
 
 class Trainer:
@@ -107,6 +112,7 @@ class Trainer:
                 "the steps between evaluations, or leave `evaluate` out"
             )
         config.method.to_dict()  # what cannot be saved fails now, not hours later
+        config = config if policy else at_step(config)  # a resumed run has the same reference
         self.config, self.method, self.measure = config, config.resolved_method, evaluate
         self.seams = {"policy": policy, "task": task, "reward": reward, "engine": engine}
         self.task = task or get_task(config.data.task)
@@ -246,8 +252,8 @@ class Trainer:
         if config is not None:
             check_config(config)
         seams = {name: thing for name, thing in given.items() if name != "evaluate"}
-        saved, state = saved_run(Path(folder), config, seams)
-        trainer = cls(config or saved, **given)
+        config, state = saved_run(Path(folder), config, seams)
+        trainer = cls(config, **given)
         models, optimizers = trainer.others(), trainer.learner.optimizers
         load_checkpoint(Path(folder), trainer.model, models, optimizers)
         trainer.load_rest(state)

@@ -88,6 +88,8 @@ def test_a_policy_that_is_another_run_is_its_step_of_today_for_all_processes(tmp
     """Whoever is started later loads the same reference, however far that run has gone on."""
     sft = tmp_path / "sft"
     sft.mkdir()
+    (sft / "step_000001").mkdir()
+    (sft / "step_000001" / "config.json").write_text("{}")
     (sft / "latest").write_text("step_000001\n")
     config = RunConfig(policy=str(sft))
     assert cut_once(config).model.policy == str(sft / "step_000001")
@@ -95,6 +97,9 @@ def test_a_policy_that_is_another_run_is_its_step_of_today_for_all_processes(tmp
     at_home = RunConfig(policy="~/sft")
     assert cut_once(at_home).model.policy == str(sft / "step_000001")
     assert cut_once(RunConfig()) == RunConfig()
+    sft.rename(tmp_path / "tiny")
+    monkeypatch.chdir(tmp_path)
+    assert cut_once(RunConfig(policy="tiny")).model.policy == "tiny"  # the book's, as for everybody
 
 
 @pytest.mark.parametrize("size", [5, BYTES + 2, 5000])

@@ -151,6 +151,30 @@ def test_the_reference_of_a_resumed_run_is_the_policy_before_training(
     assert not torch.equal(second.model.lm_head.weight, start.lm_head.weight)
 
 
+@pytest.mark.parametrize("named_again", [False, True])
+def test_the_reference_of_a_resumed_run_stays_though_its_run_goes_on(named_again, tmp_path):
+    """The policy was another run's newest step, which by now is another one."""
+    base, run = tmp_path / "base", tmp_path / "run"
+    config = RunConfig(method="grpo", policy=str(base), prompts=4, group_size=2)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model, tokenizer = load_policy("tiny")
+        with torch.no_grad():
+            model.lm_head.weight += torch.randn_like(model.lm_head.weight)
+        folder = base / f"step_{seed}"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (base / "latest").write_text(f"step_{seed}\n")
+        if not seed:
+            started = Trainer(config)
+            started.train_one()
+            started.save(run)
+            was = load_policy(str(folder))[0].lm_head.weight
+    resumed = Trainer.resume(run, config if named_again else None)
+    assert torch.equal(resumed.learner.reference.lm_head.weight, was)
+    assert not torch.equal(load_policy(str(base))[0].lm_head.weight, was)
+
+
 def test_a_stale_sampler_goes_on_with_the_weights_it_had(trainer, tmp_path, parity, little_policy):
     """After four steps of two updates, synced at the third, it is neither new nor as at first."""
     first = trainer("rloo", sync_every=3)
