@@ -7,7 +7,7 @@ from rlbook.scale.plan.budget import GB, Budget
 from rlbook.scale.plan.fit import changes, fastest_split
 
 NAMES = 30  # letters of the column of names
-SLOWER = 1.6  # seconds of published whole runs over those of their plans: between 1 and this
+SLOWER = 1.75  # seconds of a published whole run over those of its plan: at most, for four of six
 Row = tuple[str, str]
 
 
