@@ -175,7 +175,7 @@ def more_sums() -> Iterator[Arm]:
 
 
 def off_policy() -> Iterator[Arm]:
-    """Four updates a batch, on answers up to four batches old, under each trust region."""
+    """Four updates a batch, on answers up to three batches old, under each trust region."""
     settings = SETTINGS | {"minibatches": 4, "sync_every": 4, "steps": 40}
     for name in REGIONS:
         yield vary(arm(name, without_idle(bounded(name)), **settings), lr=RATES)

@@ -24,7 +24,8 @@ COLUMNS = {
 NOTE = (
     "In brackets: the 95 % interval over seeds. **Bold**: *robust*, it stands after Holm's "
     "correction for the number of claims and, where learning rates were chosen, with them chosen "
-    "again. *Rate open*: with rates chosen again the sign may turn. –: not asked."
+    "again. *Rate open*: with rates chosen again the sign may turn. *Falls*: with rates chosen again "
+    "the verdict is another. –: not asked."
 )
 NUMBER = r"[-+]?\d*\.?\d+(?:e[-+]\d+)?"
 AGAIN = ("again_mean", "again_low", "again_high")
@@ -101,6 +102,8 @@ def load_ledger() -> pd.DataFrame:
 def ledger(claim: str, world: str) -> pd.Series:
     """A claim's row of the committed ledger, with `word`: robust, open, falls, or rates stated.
 
+    A difference that does not stand after the correction is not robust, its word is "uncorrected".
+
     With rates chosen again the difference is `again_mean`, between `again_low` and `again_high`.
     Raises `ValueError` naming the worlds of a claim that has none of this name.
     """
@@ -110,7 +113,9 @@ def ledger(claim: str, world: str) -> pd.Series:
         raise ValueError(f"no claim {claim!r} in {world!r}; it is told in {list(told.index)}")
     row = told.loc[world]
     again = dict(zip(AGAIN, map(float, re.findall(NUMBER, row["again"])), strict=False))
-    return pd.concat([row, pd.Series({"word": row["choice"] or "rates stated", **again})])
+    word = row["choice"] or "rates stated"
+    word = "uncorrected" if word == "robust" and not row["real"] else word
+    return pd.concat([row, pd.Series({"word": word, **again})])
 
 
 def difference(row: Mapping) -> str:

@@ -102,7 +102,7 @@ def there(load: Load, name: str) -> bool:
 
 
 def clip_where_nothing_is_rare(told: Told, name: str, arm: str, against: str) -> Iterator[Claim]:
-    for use, words in (("minibatches", "16 minibatches"), ("stale", "sampler 4 batches old")):
+    for use, words in (("minibatches", "16 minibatches"), ("stale", "sampler up to 3 batches old")):
         world = f"{SUMS}{OWN}, {words}"
         yield told(f"{name} where nothing is rare", world, f"regions_{use}", arm, against)
 
