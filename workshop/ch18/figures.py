@@ -153,11 +153,12 @@ def draw_processes(ax: Axes) -> None:
         centre, top = left + width / 2, bottom + height - 1.5
         ax.text(centre, top, title, ha="center", va="top", fontsize=9.5, **font)
         ax.text(centre, top - 4.8, text, ha="center", va="top", fontsize=8.5, color=MUTED)
-    for start, end, bend, colour, text, (x, y) in ARROWS:
+    for start, end, bend, colour, text, place in ARROWS:
         bent = f"arc3,rad={bend}"
         style = {"arrowstyle": "-|>", "mutation_scale": 11, "connectionstyle": bent}
         ax.add_patch(FancyArrowPatch(start, end, lw=1.4, color=colour, **style))
-        if text:
+        if place:
+            x, y = place
             ax.text(x, y, text, fontsize=8.5, color=colour, ha="center", va="center")
     ax.set(xlim=(0, 100), ylim=(0, 100))
     ax.axis("off")
