@@ -9,11 +9,11 @@ import signal
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from rlbook.verbs import file_and_settings, parser_of, run_verb
+from rlbook.verbs import EXPECTED, file_and_settings, parser_of, run_verb
 
 if TYPE_CHECKING:  # a verb imports what it needs: help is there before torch is
     from rlbook.training.config import RunConfig
@@ -44,6 +44,7 @@ def train(words: Sequence[str]) -> int:
     from rlbook.training import RunLog, Trainer
     from rlbook.training.checkpoint import LATEST, read_state
     from rlbook.training.config import dump_config
+    from rlbook.training.filter import NoUpdate
     from rlbook.training.sinks import Sinks
 
     set_threads()
@@ -73,22 +74,34 @@ def train(words: Sequence[str]) -> int:
     if reason := why_whole(trainer.model.base_model):
         print(f"Equal prefixes are computed once for each row that has them: {reason}.")
     what = f"{trainer.method.name} on {trainer.task.name}"
-    bar = tqdm(trainer, what, total=config.steps, initial=trainer.step)
-    with interrupts() as stopped:
-        for metrics in bar:
-            if writers is None:  # a run that cannot make its first step leaves nothing behind
-                writers = RunLog(out, metrics["step"] - 1), Sinks(config.sinks, out)
-                (out / "config.yaml").write_text(dump_config(config))
-            log, sinks = writers
-            log(metrics)
-            sinks("metrics", metrics)
-            bar.set_postfix(accuracy=f"{metrics['accuracy']:.2f}", refresh=False)
-            if stopped or trainer.step % asked.save_every == 0 or trainer.step == config.steps:
-                trainer.save(out)
-            if stopped:
-                break
-    for writer in writers or ():
-        writer.close()
+    bar, saved_at = tqdm(trainer, what, total=config.steps, initial=trainer.step), trainer.step
+    try:
+        with interrupts() as stopped:
+            for metrics in bar:
+                if writers is None:  # a run that cannot make its first step leaves nothing behind
+                    writers = RunLog(out, metrics["step"] - 1), Sinks(config.sinks, out)
+                    (out / "config.yaml").write_text(dump_config(config))
+                log, sinks = writers
+                log(metrics)
+                sinks("metrics", metrics)
+                bar.set_postfix(accuracy=f"{metrics['accuracy']:.2f}", refresh=False)
+                if stopped or trainer.step % asked.save_every == 0 or trainer.step == config.steps:
+                    trainer.save(out)
+                    saved_at = trainer.step
+                if stopped:
+                    break
+    except FloatingPointError as error:  # weights that have diverged are not worth keeping
+        raise ValueError(f"step {trainer.step + 1}: {error}") from error
+    except (*EXPECTED, NoUpdate) as error:
+        bar.close()
+        if trainer.step > saved_at:
+            print(f"saved {trainer.save(out)}", file=sys.stderr)
+        if isinstance(error, NoUpdate):
+            raise ValueError(str(error)) from error
+        raise
+    finally:
+        for writer in writers or ():
+            writer.close()
     done = f"{trainer.step} steps; log in {out / 'metrics.jsonl'}, checkpoints in {out}"
     print(f"stopped after {done}; go on with --resume --out {out}" if stopped else done)
     return 130 if stopped else 0
@@ -136,7 +149,7 @@ def evaluate(words: Sequence[str]) -> None:
     a run its own settings count where the words say nothing:
     `rlbook eval runs/train evaluation.prompts=200 data.levels=[4,5] --k 1 8`.
     """
-    from rlbook.training.config import RunConfig, settings_text, with_settings
+    from rlbook.training.config import RunConfig, settings_text
 
     parser = parser_of("rlbook eval", evaluate, settings_text(RunConfig))
     parser.add_argument("policy")
@@ -149,7 +162,7 @@ def evaluate(words: Sequence[str]) -> None:
     from rlbook.tasks import get_task
 
     set_threads()
-    run = with_settings(run_config(asked.policy), for_evaluation(asked.settings))
+    run = run_config(asked.policy, asked.settings)
     row = measure(
         load_policy(asked.policy, device=run.model.device),
         get_task(run.data.task),
@@ -172,7 +185,7 @@ def passrate(words: Sequence[str]) -> None:
     `evaluation.prompts` problems, `evaluation.samples` answers to each; `rollout.group_size` is
     the size of the groups whose share with right and wrong answers is wanted.
     """
-    from rlbook.training.config import RunConfig, settings_text, with_settings
+    from rlbook.training.config import RunConfig, settings_text
 
     parser = parser_of("rlbook passrate", passrate, settings_text(RunConfig))
     parser.add_argument("policy")
@@ -184,7 +197,7 @@ def passrate(words: Sequence[str]) -> None:
     from rlbook.tasks import get_task
 
     set_threads()
-    run = with_settings(run_config(asked.policy), for_evaluation(asked.settings))
+    run = run_config(asked.policy, asked.settings)
     task, measured = get_task(run.data.task), run.evaluation
     rows = difficulty_rows(
         load_policy(asked.policy, device=run.model.device),
@@ -209,21 +222,33 @@ def sampling(run: "RunConfig") -> dict[str, Any]:
     return {
         "chat": run.model.chat,
         "max_new_tokens": run.rollout.max_new_tokens,
+        "max_turns": run.rollout.max_turns,
+        "turn_tokens": run.rollout.turn_tokens,
         "temperature": run.rollout.temperature,
         "stop": run.rollout.stop,
     }
 
 
-def run_config(policy: str) -> "RunConfig":
-    """Settings of the run that wrote this folder, or the defaults, with `HELD_OUT` problems."""
-    from rlbook.training.checkpoint import read_state
-    from rlbook.training.config import RunConfig
+def run_config(policy: str, settings: Sequence[str]) -> "RunConfig":
+    """Settings of the run that wrote this folder, or the defaults, with these and `HELD_OUT`.
 
-    try:
-        run = RunConfig(**read_state(Path(policy))["config"])
-    except (FileNotFoundError, NotADirectoryError):
-        run = RunConfig()
-    return run.replace(evaluation=HELD_OUT)
+    Raises `ValueError` for a run whose task was an object, unless they name a task.
+    """
+    from rlbook.training.checkpoint import read_state
+    from rlbook.training.config import RunConfig, with_settings
+
+    state: dict[str, Any] = {"config": {}}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        state = read_state(Path(policy))
+    start = RunConfig(**state["config"]).replace(evaluation=HELD_OUT)
+    tasks = ("data.task=", "task=", "data.mixture=", "mixture=")
+    named = any(word.startswith(tasks) for word in settings)
+    if (given := state.get("given", {}).get("task")) and not named:
+        raise ValueError(
+            f"{policy} was trained on a task that was given as an object, {given}: name one, such "
+            f"as data.task={given}"
+        )
+    return with_settings(start, for_evaluation(settings))
 
 
 def methods(words: Sequence[str]) -> None:

@@ -66,6 +66,7 @@ def evaluate_run(trainer: Trainer, **changes: Unpack[Evaluation]) -> dict[str, A
         "turn_tokens": config.rollout.turn_tokens,
         "temperature": config.rollout.temperature,
         "stop": config.rollout.stop,
+        "chat": config.model.chat,
     }
     return evaluate((trainer.model, trainer.tokenizer), trainer.task, **(settings | changes))
 

@@ -20,6 +20,11 @@ def import_name(path: str) -> Any:
     module, both naming the path.
     """
     module, colon, attribute = path.partition(":")
+    if module == "__main__" and not hasattr(sys.modules[module], attribute.split(".")[0]):
+        raise ValueError(
+            f"cannot import {path!r}: it was defined in a notebook or script: move it into a "
+            "module, a file of its own, and import it there"
+        )
     if not (module and colon and attribute):
         raise ValueError(f"{path!r} is no import path: write package.module:name")
     if not {"", os.getcwd()} & set(sys.path):

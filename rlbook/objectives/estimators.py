@@ -5,6 +5,7 @@ batch declares that with `@remembers`. Nothing is read from names of parameters.
 """
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -167,9 +168,33 @@ def is_numbers(given: object) -> bool:
 
 
 def estimator_state(estimator: Estimator) -> dict[str, Any]:
-    """What an estimator remembers of earlier batches, JSON-safe; {} for one without a state."""
+    """What an estimator remembers of earlier batches, JSON-safe; {} for one without a state.
+
+    Of an object without `state_dict` these are its attributes. Raises `ValueError` naming one that
+    is not JSON-safe.
+    """
     owner = inspect.unwrap(estimator, stop=lambda f: hasattr(f, "state_dict"))
-    return owner.state_dict() if hasattr(owner, "state_dict") else {}
+    if hasattr(owner, "state_dict"):
+        return dict(owner.state_dict())
+    if not has_attributes(owner):
+        return {}
+    for name, value in vars(owner).items():
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise ValueError(
+                f"{describe(estimator)}.{name} is {value!r:.40}, which a checkpoint cannot hold: "
+                "give the class state_dict() and load_state_dict(state), or keep plain numbers"
+            ) from None
+    return dict(vars(owner))
+
+
+def has_attributes(owner: object) -> bool:
+    """Whether an estimator is an object that may remember: no function, nothing frozen."""
+    settings = getattr(type(owner), "__dataclass_params__", None)
+    fixed = isinstance(owner, partial | type) or inspect.isroutine(owner)
+    fixed = fixed or (settings is not None and settings.frozen)
+    return not fixed and bool(getattr(owner, "__dict__", None))
 
 
 def load_estimator_state(estimator: Estimator, state: Mapping[str, Any]) -> None:
@@ -180,6 +205,8 @@ def load_estimator_state(estimator: Estimator, state: Mapping[str, Any]) -> None
     owner = inspect.unwrap(estimator, stop=lambda f: hasattr(f, "load_state_dict"))
     if hasattr(owner, "load_state_dict"):
         owner.load_state_dict(state)
+    elif has_attributes(owner) and vars(owner).keys() <= state.keys():
+        vars(owner).update(state)
     elif state:
         raise ValueError(
             f"{describe(estimator)} remembers nothing, but the saved state holds {sorted(state)}: "

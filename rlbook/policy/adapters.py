@@ -42,7 +42,12 @@ def add_adapter(
     require("lora", "peft")
     from peft import LoraConfig, inject_adapter_in_model
 
-    linear = linear_names(model)
+    if not (linear := linear_names(model)):
+        raise ValueError(
+            f"model.lora: {type(model).__name__} has no nn.Linear below its head (GPT-2 has "
+            "Conv1D), and adapters stand beside those: train all weights, or the last "
+            "model.trainable_layers"
+        )
     wanted = set(linear if targets is None else targets)
     if strangers := sorted(wanted - linear):
         there = ", ".join(sorted(linear))
@@ -154,6 +159,11 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer._disable_adapters = False
+
+
+def name_base(model: PreTrainedModel, base: str) -> None:
+    """Say in the adapter's file, as it is written next, of which model it is."""
+    cast(Any, model).peft_config[NAME].base_model_name_or_path = base
 
 
 def save_adapter(model: PreTrainedModel, folder: Path, weights: dict[str, Tensor]) -> None:

@@ -90,6 +90,11 @@ class Sampler:
     eos_id: int | Sequence[int]
     texts: StopTexts | None = None
 
+    @property
+    def positions(self) -> int | None:
+        """How long a prompt and its completion may be together; None without such a limit."""
+        return getattr(self.model.config, "max_position_embeddings", None)
+
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -109,9 +114,15 @@ class Sampler:
         repeated = [prompt for prompt in prompts for _ in range(n)]
         own = [self.eos_id] if isinstance(self.eos_id, int) else self.eos_id
         ends = [*own, *stop]
-        return sample(
-            self.model, repeated, max_new_tokens, ends, temperature, seed, generator, self.texts
-        )
+        if learns := self.model.training:
+            self.model.eval()  # what samples is the policy, without dropout
+        try:
+            return sample(
+                self.model, repeated, max_new_tokens, ends, temperature, seed, generator, self.texts
+            )
+        finally:
+            if learns:
+                self.model.train()
 
 
 @torch.inference_mode()

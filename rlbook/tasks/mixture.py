@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from random import Random
 
-from rlbook.tasks.base import Labelled, Problem, Task, Verdict
+from rlbook.tasks.base import Labelled, Problem, Task, Verdict, stop_texts
 
 PREFIX = "mixture:"  # of its name, before the weights as JSON
 
@@ -28,6 +28,17 @@ class MixtureTask:
         held_out: Callable[[Task, int, Sequence[int] | None], list[Problem]],
     ):
         self.weights, self.tasks, self.held_out_of = dict(weights), dict(tasks), held_out
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """The texts with which completions of its tasks end; `ValueError` where they differ."""
+        of_tasks = {name: stop_texts(task) for name, task in self.tasks.items()}
+        if len(set(of_tasks.values())) > 1:
+            raise ValueError(
+                f"data.mixture: its tasks end completions with different texts, {of_tasks}: set "
+                "rollout.stop"
+            )
+        return next(iter(of_tasks.values()))
 
     @property
     def levels(self) -> tuple[int, ...]:

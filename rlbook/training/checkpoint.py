@@ -25,6 +25,7 @@ from rlbook.policy.adapters import (
     adapted,
     adapter_weights,
     load_adapter,
+    name_base,
     save_adapter,
 )
 
@@ -90,6 +91,40 @@ def save_policy(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedToken
     else:
         model.save_pretrained(folder, max_shard_size="1000GB")
         tokenizer.save_pretrained(folder)
+
+
+def save_base(root: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the model below an adapter to `base` in a run's folder, once, and name it there.
+
+    Raises `ValueError` if another model is there.
+    """
+    folder = root / "base"
+    weights = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in model.state_dict().items()
+        if ".lora_" not in name
+    }
+    if not folder.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+
+        def write(empty: Path) -> None:
+            save_file(_contiguous(weights), empty / MODEL, {"format": "pt"})
+            save_description(empty, model, tokenizer)
+
+        publish_folder(folder, write)
+    elif not same_tensors(load_file(folder / MODEL), weights):
+        raise ValueError(
+            f"the policy that is given is not the one below this run's adapter, {folder}: give "
+            f"that, load_policy({str(folder)!r})"
+        )
+    name_base(model, str(folder.resolve()))
+
+
+def same_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    """Whether both have the same names with the same values."""
+    if first.keys() != second.keys():
+        return False
+    return all(torch.equal(tensor, second[name].to("cpu")) for name, tensor in first.items())
 
 
 def load_checkpoint(
@@ -166,7 +201,8 @@ def export(
     if adapter:
         files = (*(folder / name for name in (CONFIG, WEIGHTS)), *folder.glob("*token*"))
         return publish_folder(target, lambda empty: [shutil.copy(f, empty) for f in files])
-    trained = getattr(torch, read_state(folder).get("dtype", "float32"))
+    state = read_state(folder)
+    trained = getattr(torch, state.get("dtype") or state["config"]["model"]["dtype"])
     policy = load_policy(str(folder), dtype or trained)
     return publish_folder(target, lambda empty: [part.save_pretrained(empty) for part in policy])
 

@@ -1,5 +1,6 @@
 """Everything that decides a run, as data: one `RunConfig` for notebook, shell and cluster."""
 
+import json
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -133,7 +134,13 @@ class DataConfig(Section):
         if strangers := self.rewards.keys() - (self.mixture or {}).keys():
             raise ValueError(f"rewards: {sorted(strangers)[0]!r} is not in data.mixture")
         if self.mixture:
-            object.__setattr__(self, "task", mixture_name(self.mixture))  # frozen
+            name = mixture_name(self.mixture)
+            if "task" in self.model_fields_set and self.task != name:
+                raise ValueError(
+                    f"task {self.task!r} and mixture both say what is asked: leave one out "
+                    "(data.mixture=null)"
+                )
+            object.__setattr__(self, "task", name)  # frozen
         return self
 
 
@@ -461,6 +468,8 @@ def explain(error: ValidationError) -> str:
 def fix_of(problem: Mapping[str, Any], field: str) -> str:
     """What was given instead, or what to write for it."""
     kind, given = problem["type"], problem["input"]
+    if kind == "tuple_type" and field == "rollout.stop":
+        return f": write {field}={json.dumps([str(given)], ensure_ascii=False)}"
     if kind == "tuple_type":
         items = ",".join(re.findall(r"[^\s,;()\[\]]+", str(given)))
         return f": write {field}=[{items}]"

@@ -12,7 +12,7 @@ Tokens are only ever appended: what was sampled is never encoded again, so it is
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from time import perf_counter
@@ -264,6 +264,7 @@ def in_batches(
 ) -> Callable[[list[Ask]], list[Completion]]:
     """`complete` for `written`: one call of the engine for all asks with the same stop tokens.
 
+    Asks that would not fit its `positions` together, the longest with the widest room, are parted.
     The first round is drawn with `seed`, as one completion would be; every later one has its own.
     """
     rounds = 0
@@ -273,8 +274,7 @@ def in_batches(
         noise = derive_seed(seed, "turn", rounds) if rounds else seed
         rounds += 1
         answers: dict[int, Completion] = {}
-        for stop in dict.fromkeys(ask.stop for ask in asks):
-            of_stop = [i for i, ask in enumerate(asks) if ask.stop == stop]
+        for stop, of_stop in parted(asks, getattr(engine, "positions", None)):
             room = max(asks[i].room for i in of_stop)
             drawn = engine.generate(
                 [asks[i].token_ids for i in of_stop],
@@ -289,6 +289,23 @@ def in_batches(
         return [answers[i] for i in range(len(asks))]
 
     return complete
+
+
+def parted(
+    asks: Sequence[Ask], positions: int | None
+) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Stop tokens, and the places of asks that one call with these may complete."""
+    for stop in dict.fromkeys(ask.stop for ask in asks):
+        left = [i for i, ask in enumerate(asks) if ask.stop == stop]
+        while left:
+            room = max(asks[i].room for i in left)
+            fit = [
+                i for i in left
+                if positions is None or len(asks[i].token_ids) + room <= positions
+            ]  # fmt: skip
+            fit = fit or [i for i in left if asks[i].room == room]
+            yield stop, fit
+            left = [i for i in left if i not in set(fit)]
 
 
 def cut(one: Completion, room: int) -> Completion:

@@ -11,7 +11,11 @@ from rlbook.objectives.estimators import describe
 from rlbook.training.batch import Rollout
 from rlbook.training.rewards import Reward, VerifierReward, reward_name, unboxed
 
-__all__ = ["select_groups"]
+__all__ = ["NoUpdate", "select_groups"]
+
+
+class NoUpdate(RuntimeError):
+    """A run has gone on for `patience` steps without an update."""
 
 
 def select_groups(rollouts: Sequence[Rollout], method: Method) -> list[Rollout]:
@@ -47,11 +51,11 @@ class Patience:
     silent: int = 0  # steps without an update, one after the other
 
     def note(self, rollouts: Sequence[Rollout], used: Sequence[Rollout]) -> None:
-        """A step's rollouts, and those it learned from; `RuntimeError` if it has been too long."""
+        """A step's rollouts, and those it learned from; `NoUpdate` if it has been too long."""
         self.silent = 0 if used else self.silent + 1
         if self.bears is not None and self.silent >= self.bears:
             why = why_silent(rollouts, self.method, self.reward)
-            raise RuntimeError(
+            raise NoUpdate(
                 f"no update in {self.silent} steps: {why}. Where silence is the result, as of a "
                 "null arm, set patience to null"
             )

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlbook.importing import errors_of
 from rlbook.policy import Completion, StopTexts, stopping
-from rlbook.tasks import AnyTask, Problem, Task, Verdict, stop_texts
+from rlbook.tasks import AnyTask, Environment, Problem, Task, Verdict, stop_texts
 from rlbook.tasks.base import listed, verdict_of
 from rlbook.training.batch import Rollout
 from rlbook.training.chat import text_of
@@ -30,6 +30,7 @@ def rollouts_of(
     first_group: int = 0,
     engine: str = "the engine",
     stop: StopTexts | None = None,
+    max_new_tokens: int | None = None,
 ) -> list[Rollout]:
     """Completions with text and provenance, before anybody has judged them.
 
@@ -39,7 +40,7 @@ def rollouts_of(
     Raises `ValueError` naming the `engine` for completions that do not fit what was asked.
     """
     asked = [(place, prompt) for place, prompt in enumerate(prompts) for _ in range(n)]
-    completions = checked_completions(completions, len(prompts), n, engine)
+    completions = checked_completions(completions, len(prompts), n, engine, max_new_tokens)
     completions = [stop.cut(one) for one in completions] if stop else completions
     return [
         Rollout(
@@ -92,8 +93,17 @@ def rollouts_of_turns(
 def stop_of(
     tokenizer: PreTrainedTokenizerBase, task: AnyTask, texts: Sequence[str] | None
 ) -> StopTexts | None:
-    """What ends completions besides EOS tokens: these texts, or if None those of the task."""
-    return stopping(tokenizer, stop_texts(task) if texts is None else listed("stop", texts))
+    """What ends completions besides EOS tokens: these texts, or if None those of the task.
+
+    Raises `ValueError` for an environment with such texts: its turns end with tokens.
+    """
+    texts = stop_texts(task) if texts is None else listed("stop", texts)
+    if texts and isinstance(task, Environment):
+        raise ValueError(
+            f"stop {list(texts)}: turns with {task.name} end with single tokens: name them in its "
+            "`ends`, and leave rollout.stop out"
+        )
+    return stopping(tokenizer, texts)
 
 
 def judged(

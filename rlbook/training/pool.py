@@ -145,4 +145,16 @@ def training_problems(task: AnyTask, config: RunConfig) -> list[Problem]:
     else:
         seeds = [derive_seed(config.seed, step, "prompts", 0) for step in range(config.steps)]
         problems = [p for seed in seeds for p in sampled(task, seed, prompts, data.levels)]
-    return list({p.id: p for p in problems}.values())
+    return list(by_id(task, problems).values())
+
+
+def by_id(task: AnyTask, problems: Sequence[Problem]) -> dict[str, Problem]:
+    """Problems by id; `ValueError` if two that ask different things have one."""
+    found: dict[str, Problem] = {}
+    for problem in problems:
+        if question(task, found.setdefault(problem.id, problem)) != question(task, problem):
+            raise ValueError(
+                f"task {task.name!r}: two different problems have the id {problem.id!r}: give each "
+                "its own, by which a pool remembers it"
+            )
+    return found

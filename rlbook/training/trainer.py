@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlbook.grouping import mean
 from rlbook.policy import load_policy
-from rlbook.policy.adapters import adapted, add_adapter, start_adapter
-from rlbook.policy.loading import base_name, cut_policy, policy_source
+from rlbook.policy.adapters import NAME, adapted, add_adapter, start_adapter
+from rlbook.policy.loading import base_name, cut_policy, freeze_below, policy_source
 from rlbook.tasks import AnyTask, Problem, get_task, held_out_problems
 from rlbook.tasks.registry import question
 from rlbook.training.batch import Rollout
-from rlbook.training.checkpoint import load_checkpoint, save_checkpoint
+from rlbook.training.checkpoint import load_checkpoint, resolve, save_base, save_checkpoint
 from rlbook.training.config import Kind, RunConfig
 from rlbook.training.engine import Engine
 from rlbook.training.filter import Patience, select_groups
@@ -35,17 +35,50 @@ Policy = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 def policy_of(config: RunConfig, given: Policy | None = None) -> Policy:
     """The policy that a run's settings name, or the one that is given, with the run's adapter."""
     settings = config.model
-    model, tokenizer = given or load_policy(
+    if given:
+        return with_settings_of(config, *given)
+    model, tokenizer = load_policy(
         settings.policy,
         getattr(torch, settings.dtype),
         settings.device,
         vocabulary=settings.vocabulary,
         trainable_layers=settings.trainable_layers,
     )
-    if settings.lora and not adapted(model):
+    if settings.lora:
         add_lora(model, config)
         start_adapter(model, config.seed, model.device)
     return model, tokenizer
+
+
+def with_settings_of(
+    config: RunConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Policy:
+    """A policy that is given, trained as `config.model` says, without dropout.
+
+    Raises `ValueError` for a setting that this policy cannot have any more.
+    """
+    settings, plain = config.model, type(config.model)()
+    own = str(model.dtype).removeprefix("torch.")
+    if settings.vocabulary is not None:
+        raise ValueError(
+            f"model.vocabulary {settings.vocabulary}: a policy that is given keeps its own: cut it "
+            "with load_policy(…, vocabulary=…)"
+        )
+    if settings.dtype not in (own, plain.dtype):
+        raise ValueError(f"model.dtype {settings.dtype}: the policy that is given is in {own}")
+    ranks = {len(cast(Tensor, one.lora_A[NAME].weight)) for one in adapted(model).values()}
+    if ranks and (settings.lora is None or ranks != {settings.lora.rank}):
+        wanted = settings.lora and f"model.lora.rank is {settings.lora.rank}"
+        raise ValueError(
+            f"the policy that is given has an adapter of rank {min(ranks)}, and "
+            f"{wanted or 'model.lora is not set'}: set it to that, or give a policy without one"
+        )
+    if settings.trainable_layers is not None:
+        freeze_below(model, settings.trainable_layers)
+    if settings.lora and not ranks:
+        add_lora(model, config)
+        start_adapter(model, config.seed, model.device)
+    return cast(PreTrainedModel, model.eval()), tokenizer
 
 
 def add_lora(model: PreTrainedModel, config: RunConfig) -> None:
@@ -205,6 +238,8 @@ class Trainer:
         """
         run = {"config": self.config.to_dict(), "given": described(self.seams)}
         policy, optimizers = (self.model, self.tokenizer), self.learner.optimizers
+        if self.seams["policy"] and adapted(self.model):
+            save_base(Path(folder), *policy)
         return save_checkpoint(Path(folder), policy, self.others(), optimizers, run | self.rest())
 
     def rest(self) -> dict[str, Any]:
@@ -255,6 +290,8 @@ class Trainer:
         config, state = saved_run(Path(folder), config, seams)
         trainer = cls(config, **given)
         models, optimizers = trainer.others(), trainer.learner.optimizers
+        if (base := resolve(Path(folder)).parent / "base").is_dir():
+            save_base(base.parent, trainer.model, trainer.tokenizer)
         load_checkpoint(Path(folder), trainer.model, models, optimizers)
         trainer.load_rest(state)
         return trainer

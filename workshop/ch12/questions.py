@@ -38,6 +38,7 @@ from workshop.shared.worlds import HABITS
 FACTORS = ("normalisation", "average", "clip", "overlong")
 ON_SUMS, TIGHT = "plain sums, own rates", "limit of 32 tokens, own rates"
 CROSSED = "all choices crossed, the base, lr 2e-4"
+GRID = "the base, all choices crossed, at 2e-4"
 ON_HABITS, DIALLED = "habits, lr 3e-4", "plain sums, lr 1e-4"
 ROOM = "a trained policy with more to learn, own rates"
 
@@ -170,7 +171,7 @@ QUESTIONS = Questions(
         claim="batch σ instead of none",
         row={
             "exact": "one factor for the batch; Adam undoes it",
-            "control": f"the base, all choices crossed, at 2e-4: {{σ of the batch against none | {CROSSED}}}",
+            "control": f"{GRID}: {{σ of the batch against none | {CROSSED}}}",
             "paper": "the best normalisation",
         },
         experiments={
@@ -199,7 +200,7 @@ QUESTIONS = Questions(
         row={
             "exact": "both ends of the solve rate gain",
             "pressing": f"habits {{σ of the group against none | {ON_HABITS}}}",
-            "control": f"the base, all choices crossed, at 2e-4: {{σ of the group against none | {CROSSED}}}",
+            "control": f"{GRID}: {{σ of the group against none | {CROSSED}}}",
             "paper": "hurts on easy data",
         },
         told=group_sigma,
@@ -209,8 +210,7 @@ QUESTIONS = Questions(
         row={
             "exact": "turns the push where lengths differ",
             "pressing": "lost answers shrink (chapter 07)",
-            "control": f"the base, all choices crossed, at 2e-4: {{a mean over tokens | {CROSSED}}}; a trained policy, "
-            f"the "
+            "control": f"{GRID}: {{a mean over tokens | {CROSSED}}}; a trained policy, the "
             f"mean per answer: {{mean per answer, for LitePPO | {ROOM}}}",
             "paper": "helps raw bases",
         },
@@ -237,7 +237,7 @@ QUESTIONS = Questions(
             "pressing": "half time of a rare opening {clip-higher frees a rare token | rare "
             "opening, "
             "lr 1e-4}",
-            "control": f"the base, all choices crossed, at 2e-4: {{clip-higher | {CROSSED}}}; a trained policy: "
+            "control": f"{GRID}: {{clip-higher | {CROSSED}}}; a trained policy: "
             f"{{clip-higher, for LitePPO | {ROOM}}}",
             "paper": "helps aligned models",
         },
@@ -248,7 +248,7 @@ QUESTIONS = Questions(
         row={
             "exact": "idle where nothing is cut off",
             "pressing": f"once the limit is lifted {{the filter keeps it | {TIGHT}}}",
-            "control": f"the base, all choices crossed, at 2e-4: {{the overlong filter, the limit lifted | {CROSSED}}}",
+            "control": f"{GRID}: {{the overlong filter, the limit lifted | {CROSSED}}}",
             "paper": "helps short answers",
         },
         told=overlong,

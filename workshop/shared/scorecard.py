@@ -24,8 +24,8 @@ COLUMNS = {
 NOTE = (
     "In brackets: the 95 % interval over seeds. **Bold**: *robust*, it stands after Holm's "
     "correction for the number of claims and, where learning rates were chosen, with them chosen "
-    "again. *Rate open*: with rates chosen again the sign may turn. *Falls*: with rates chosen again "
-    "the verdict is another. –: not asked."
+    "again. *Rate open*: with rates chosen again the sign may turn. *Falls*: with rates chosen "
+    "again the verdict is another. –: not asked."
 )
 NUMBER = r"[-+]?\d*\.?\d+(?:e[-+]\d+)?"
 AGAIN = ("again_mean", "again_low", "again_high")
