@@ -81,9 +81,13 @@ def adapter_folder(name: str) -> Path | None:
 
 
 def adapter_base(folder: Path) -> str:
-    """The policy that an adapter belongs to; `ValueError` if its file does not say."""
+    """The policy that an adapter belongs to; `ValueError` if its file does not say.
+
+    A base that a run has saved beside its steps is found where the run's folder is now.
+    """
     if base := json.loads((folder / ADAPTER).read_text()).get("base_model_name_or_path"):
-        return str(base)
+        beside, gone = folder.parent / "base", not Path(base).exists()
+        return str(beside if Path(base).name == "base" and gone and beside.is_dir() else base)
     raise ValueError(f"{folder / ADAPTER}: write the base into base_model_name_or_path")
 
 

@@ -498,3 +498,10 @@ def gain(evaluations: pd.DataFrame, arm: str, against: str, counted: str = "righ
     means = evaluations.groupby("arm").mean(numeric_only=True)
     right = means.filter(regex=rf"^{counted}_\d_") / 8
     return t_interval((right.loc[arm] - right.loc[against]).to_numpy())
+
+
+def seed_gap(evaluations: pd.DataFrame, arm: str, against: str) -> Interval:
+    """Right at one try, the mean of kinds: an arm minus another, over the seeds that both have."""
+    share = evaluations.filter(regex=r"^pass@1_\d$").mean(axis=1)
+    runs = share.groupby([evaluations.seed, evaluations.arm]).first().unstack()
+    return t_interval((runs[arm] - runs[against]).dropna().to_numpy())

@@ -4,6 +4,7 @@ import math
 import random
 import re
 
+import pandas as pd
 import pytest
 
 from rlbook.tasks import Environment
@@ -11,6 +12,7 @@ from rlbook.tasks.environment import Reply
 from rlbook.training import Rollout
 from workshop.ch13.real_model import (
     WithCalculator,
+    seed_gap,
     slips,
     sum_of,
     sums_in_steps,
@@ -104,3 +106,13 @@ def test_slips_are_computations_that_are_wrong():
     mixed = [saying(" 5 * 6 = 30. 30 - 4 = 25. 1 - 2 = -1. 2 + 2 = 5.")]
     assert slips(mixed, "*") == 0.0 and slips(mixed, "-") == 0.5 and slips(mixed, "+") == 1.0
     assert math.isnan(slips([saying("no sum")], "+"))
+
+
+def test_a_gap_over_seeds_pairs_those_that_both_arms_have():
+    rows = [
+        {"arm": arm, "seed": seed, "pass@1_1": share, "pass@1_2": share + 0.2}
+        for arm, shares in {"a": (0.4, 0.5, 0.9), "b": (0.3, 0.2)}.items()
+        for seed, share in enumerate(shares)
+    ]
+    gap = seed_gap(pd.DataFrame(rows), "a", "b")
+    assert gap.mean == pytest.approx(0.2) and gap.low < 0.1 < 0.3 < gap.high
