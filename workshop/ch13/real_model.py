@@ -500,8 +500,8 @@ def gain(evaluations: pd.DataFrame, arm: str, against: str, counted: str = "righ
     return t_interval((right.loc[arm] - right.loc[against]).to_numpy())
 
 
-def seed_gap(evaluations: pd.DataFrame, arm: str, against: str) -> Interval:
-    """Right at one try, the mean of kinds: an arm minus another, over the seeds that both have."""
-    share = evaluations.filter(regex=r"^pass@1_\d$").mean(axis=1)
+def seed_gap(evaluations: pd.DataFrame, arm: str, against: str, column: str = "pass@1") -> Interval:
+    """A column's mean over kinds of question: an arm minus another, over the seeds of both."""
+    share = evaluations.filter(regex=rf"^{column}_\d$").mean(axis=1)
     runs = share.groupby([evaluations.seed, evaluations.arm]).first().unstack()
     return t_interval((runs[arm] - runs[against]).dropna().to_numpy())
