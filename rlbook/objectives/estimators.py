@@ -176,7 +176,7 @@ def estimator_state(estimator: Estimator) -> dict[str, Any]:
     owner = inspect.unwrap(estimator, stop=lambda f: hasattr(f, "state_dict"))
     if hasattr(owner, "state_dict"):
         return dict(owner.state_dict())
-    if not has_attributes(owner):
+    if not may_remember(owner):
         return {}
     for name, value in vars(owner).items():
         try:
@@ -189,12 +189,12 @@ def estimator_state(estimator: Estimator) -> dict[str, Any]:
     return dict(vars(owner))
 
 
-def has_attributes(owner: object) -> bool:
-    """Whether an estimator is an object that may remember: no function, nothing frozen."""
+def may_remember(owner: object) -> bool:
+    """Whether an estimator is an object with attributes, and neither a function nor frozen."""
     settings = getattr(type(owner), "__dataclass_params__", None)
     fixed = isinstance(owner, partial | type) or inspect.isroutine(owner)
     fixed = fixed or (settings is not None and settings.frozen)
-    return not fixed and bool(getattr(owner, "__dict__", None))
+    return not fixed and hasattr(owner, "__dict__")
 
 
 def load_estimator_state(estimator: Estimator, state: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ def load_estimator_state(estimator: Estimator, state: Mapping[str, Any]) -> None
     owner = inspect.unwrap(estimator, stop=lambda f: hasattr(f, "load_state_dict"))
     if hasattr(owner, "load_state_dict"):
         owner.load_state_dict(state)
-    elif has_attributes(owner) and vars(owner).keys() <= state.keys():
+    elif state and may_remember(owner) and vars(owner).keys() <= state.keys():
         vars(owner).update(state)
     elif state:
         raise ValueError(

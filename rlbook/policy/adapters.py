@@ -161,6 +161,12 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
             layer._disable_adapters = False
 
 
+def base_named(model: PreTrainedModel) -> str | None:
+    """Of which model the adapter is, as its file will say."""
+    named: str | None = cast(Any, model).peft_config[NAME].base_model_name_or_path
+    return named
+
+
 def name_base(model: PreTrainedModel, base: str) -> None:
     """Say in the adapter's file, as it is written next, of which model it is."""
     cast(Any, model).peft_config[NAME].base_model_name_or_path = base

@@ -24,6 +24,7 @@ from rlbook.policy.adapters import (
     WEIGHTS,
     adapted,
     adapter_weights,
+    base_named,
     load_adapter,
     name_base,
     save_adapter,
@@ -99,6 +100,8 @@ def save_base(root: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
     Raises `ValueError` if another model is there.
     """
     folder = root / "base"
+    if base_named(model) == str(folder.resolve()):
+        return  # by this process: it is the one
     weights = {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in model.state_dict().items()

@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
@@ -270,7 +270,7 @@ class RunConfig(Section):
         for name, value in in_sections(type(self), changes).items():
             old = settings[name]
             merge = isinstance(old, Section) and isinstance(value, Mapping)
-            settings[name] = {**dict(old), **value} if merge else value
+            settings[name] = one_task({**dict(old), **value}, value) if merge else value
         return type(self)(**settings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -424,6 +424,13 @@ def dump_config(config: RunConfig) -> str:
     return str(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True))
 
 
+def one_task(section: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """A section without its task as it was, where a mixture is given in its place."""
+    if "mixture" in given and "task" not in given:
+        section.pop("task", None)
+    return section
+
+
 def changed(
     document: dict[str, Any], settings: Sequence[str], kind: type[BaseModel]
 ) -> dict[str, Any]:
@@ -452,6 +459,8 @@ def changed(
             inside[name] = {"type": inner} if isinstance(inner, str) else dict(inner or {})
             inside = inside[name]
         inside[field] = given[path]
+    if isinstance(document.get("data"), dict):
+        one_task(document["data"], {path.removeprefix("data.") for path in given})
     return document
 
 

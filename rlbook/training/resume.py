@@ -34,7 +34,8 @@ def saved_run(
 def from_the_step(saved: RunConfig, config: RunConfig) -> RunConfig:
     """The settings with the step that the saved run began with, where they name that step's run."""
     step, named = Path(saved.model.policy), Path(config.model.policy).expanduser()
-    return config.replace(model={"policy": str(step)}) if step.parent == named else config
+    same = step.name.startswith("step_") and step.parent == named
+    return config.replace(model={"policy": str(step)}) if same else config
 
 
 def check_same_run(

@@ -280,6 +280,19 @@ def test_a_task_beside_a_mixture_is_refused():
     assert RunConfig(**config.to_dict()) == config
     with pytest.raises(ValueError, match="task 'habits' and mixture both"):
         RunConfig(task="habits", mixture={"sums": 1.0})
+    with pytest.raises(ValueError, match="task 'habits' and mixture both"):
+        with_settings(config, ["data.task=habits"])
+
+
+def test_a_mixture_takes_the_place_of_the_task_that_was():
+    mixture, other = {"sums": 1.0}, {"sums": 1.0, "habits": 2.0}
+    word = "data.mixture={sums: 1.0, habits: 2.0}"
+    for start in (RunConfig(), RunConfig(task="habits"), RunConfig(mixture=mixture)):
+        assert start.replace(mixture=other).data == RunConfig(mixture=other).data
+        assert with_settings(start, [word]).data == RunConfig(mixture=other).data
+    assert with_settings(RunConfig(mixture=mixture), ["data.mixture=null"]) == RunConfig()
+    both = with_settings(RunConfig(mixture=mixture), ["data.mixture=null", "data.task=habits"])
+    assert both == RunConfig(task="habits")
 
 
 def test_the_mend_of_a_stop_text_is_that_text():
