@@ -135,7 +135,7 @@ QUESTIONS = Questions(
                 ids=("S17.3",),
                 claim="a mask holds old samples",
                 heading="7 · What does the age of samples cost, and what does a mask save?",
-                says="With old samples no clip is told apart from no region",
+                says="With old samples no rule can be told from no region",
                 runs={
                     "pipeline": ["DAPO's clip, k = 8", "PipelineRL-8", "cap 1.26, k = 8"],
                     "mask_old": ["clip at μ", "no region", "CISPO", "DPPO"],
