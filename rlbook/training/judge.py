@@ -30,7 +30,6 @@ def rollouts_of(
     first_group: int = 0,
     engine: str = "the engine",
     stop: StopTexts | None = None,
-    max_new_tokens: int | None = None,
 ) -> list[Rollout]:
     """Completions with text and provenance, before anybody has judged them.
 
@@ -40,7 +39,7 @@ def rollouts_of(
     Raises `ValueError` naming the `engine` for completions that do not fit what was asked.
     """
     asked = [(place, prompt) for place, prompt in enumerate(prompts) for _ in range(n)]
-    completions = checked_completions(completions, len(prompts), n, engine, max_new_tokens)
+    completions = checked_completions(completions, len(prompts), n, engine)
     completions = [stop.cut(one) for one in completions] if stop else completions
     return [
         Rollout(

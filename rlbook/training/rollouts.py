@@ -244,7 +244,6 @@ def collect_rollouts(
         first_group=first_group,
         engine=type(engine).__name__,
         stop=stop_of(tokenizer, task, stop),
-        max_new_tokens=max_new_tokens,
     )
     return judged(rollouts, task, rewards)
 

@@ -15,7 +15,7 @@ from rlbook.objectives.estimators import estimator_state, load_estimator_state
 from rlbook.policy import Completion, Sampler, load_policy
 from rlbook.policy.adapters import plain_weights
 from rlbook.tasks import Problem, Reply, Session, Verdict, get_task, stop_texts
-from rlbook.training import RunConfig, Trainer, collect_rollouts
+from rlbook.training import RunConfig, Trainer
 from rlbook.training.checkpoint import export
 from rlbook.training.config import with_settings
 from rlbook.training.episodes import Ask, in_batches
@@ -142,21 +142,6 @@ def test_a_run_with_such_an_estimator_resumes_as_it_was(little_policy, parity, l
     run.save(tmp_path)
     resumed = Trainer.resume(tmp_path, policy=little_policy(), task=parity)
     assert [row["loss"] for row in resumed] == whole[1:]
-
-
-class Talkative:
-    """An engine that writes more than it was asked for."""
-
-    def generate(self, prompts, *, n, max_new_tokens, temperature, seed):
-        ids = [5] * (max_new_tokens + 1)
-        return [Completion(ids, [-1.0] * len(ids), "length") for _ in range(n * len(prompts))]
-
-
-def test_an_engine_that_writes_too_much_is_named(little_policy, parity):
-    with pytest.raises(ValueError, match=r"Talkative, completion 0 of 2: 7 tokens, and max_new"):
-        collect_rollouts(
-            Talkative(), little_policy()[1], parity, parity.sample(0, 1), 2, max_new_tokens=6
-        )
 
 
 class SameIds:
