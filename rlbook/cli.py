@@ -160,6 +160,7 @@ def evaluate(words: Sequence[str]) -> None:
     from rlbook.evaluation import evaluate as measure
     from rlbook.policy import load_policy, set_threads
     from rlbook.tasks import get_task
+    from rlbook.training.rollouts import sampling_of
 
     set_threads()
     run = run_config(asked.policy, asked.settings)
@@ -170,7 +171,7 @@ def evaluate(words: Sequence[str]) -> None:
         run.evaluation.samples,
         asked.k,
         levels=run.data.levels,
-        **sampling(run),
+        **sampling_of(run),
     )
     for name, value in row.items():
         print(f"{name:<20} {value:.4g}" if isinstance(value, float) else f"{name:<20} {value}")
@@ -195,6 +196,7 @@ def passrate(words: Sequence[str]) -> None:
     from rlbook.evaluation import difficulty_rows, difficulty_table
     from rlbook.policy import load_policy, set_threads
     from rlbook.tasks import get_task
+    from rlbook.training.rollouts import sampling_of
 
     set_threads()
     run = run_config(asked.policy, asked.settings)
@@ -204,7 +206,7 @@ def passrate(words: Sequence[str]) -> None:
         task,
         task.sample(run.seed, measured.prompts, run.data.levels),
         measured.samples,
-        **sampling(run),
+        **sampling_of(run),
     )
     print(difficulty_table(rows, run.rollout.group_size))
     if asked.out is not None:
@@ -215,18 +217,6 @@ def passrate(words: Sequence[str]) -> None:
 def for_evaluation(settings: Sequence[str]) -> list[str]:
     """Settings of a measurement, where plain `prompts` are those of the evaluation."""
     return [f"evaluation.{word}" if word.startswith("prompts=") else word for word in settings]
-
-
-def sampling(run: "RunConfig") -> dict[str, Any]:
-    """How a run samples."""
-    return {
-        "chat": run.model.chat,
-        "max_new_tokens": run.rollout.max_new_tokens,
-        "max_turns": run.rollout.max_turns,
-        "turn_tokens": run.rollout.turn_tokens,
-        "temperature": run.rollout.temperature,
-        "stop": run.rollout.stop,
-    }
 
 
 def run_config(policy: str, settings: Sequence[str]) -> "RunConfig":
@@ -522,6 +512,7 @@ def cut(words: Sequence[str]) -> None:
     from rlbook.policy.vocabulary import cut_vocabulary, share_kept
     from rlbook.tasks import get_task
     from rlbook.training import collate
+    from rlbook.training.rollouts import sampling_of
 
     set_threads()
     if asked.folder.exists():
@@ -529,7 +520,7 @@ def cut(words: Sequence[str]) -> None:
     run = with_settings(RunConfig(), asked.settings)
     kept = cut_vocabulary(policy_folder(asked.policy), asked.tokens, asked.folder)
     whole, task = load_policy(asked.policy), get_task(run.data.task)
-    answers = collate(held_out_rollouts(whole, task, 16, 1, run.data.levels, **sampling(run)))
+    answers = collate(held_out_rollouts(whole, task, 16, 1, run.data.levels, **sampling_of(run)))
     share = share_kept(whole[0], answers.ids, torch.tensor(kept))[:, :-1][answers.mask[:, 1:]]
     print(f"wrote {asked.folder}, a policy of {len(kept)} tokens")
     print(

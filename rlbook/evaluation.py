@@ -20,7 +20,7 @@ from rlbook.tasks.registry import HELD_OUT_SEED, checked
 from rlbook.training.batch import Rollout
 from rlbook.training.engine import Engine
 from rlbook.training.judge import labeller, stop_of
-from rlbook.training.rollouts import Sampling, collect_rollouts
+from rlbook.training.rollouts import Sampling, collect_rollouts, sampling_of
 from rlbook.training.seams import check_asked
 from rlbook.training.trainer import Trainer
 
@@ -57,18 +57,13 @@ class Evaluation(Sampling, total=False):
 def evaluate_run(trainer: Trainer, **changes: Unpack[Evaluation]) -> dict[str, Any]:
     """`evaluate` of a trainer's policy as it is now, asked as its run asks but for `changes`."""
     config = trainer.config
-    settings: Evaluation = {
+    settings: dict[str, Any] = {
         "prompts": config.evaluation.prompts,
         "n": config.evaluation.samples,
         "levels": config.data.levels,
-        "max_new_tokens": config.rollout.max_new_tokens,
-        "max_turns": config.rollout.max_turns,
-        "turn_tokens": config.rollout.turn_tokens,
-        "temperature": config.rollout.temperature,
-        "stop": config.rollout.stop,
-        "chat": config.model.chat,
+        **sampling_of(config),
     }
-    return evaluate((trainer.model, trainer.tokenizer), trainer.task, **(settings | changes))
+    return evaluate((trainer.model, trainer.tokenizer), trainer.task, **{**settings, **changes})
 
 
 def held_out_rollouts(

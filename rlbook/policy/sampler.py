@@ -91,9 +91,9 @@ class Sampler:
     texts: StopTexts | None = None
 
     @property
-    def positions(self) -> int | None:
-        """How long a prompt and its completion may be together; None without such a limit."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+    def positions(self) -> float:
+        """How many tokens a prompt and its completion may have together."""
+        return positions_of(self.model)
 
     def generate(
         self,
@@ -227,6 +227,11 @@ def _completions(
     return completions
 
 
+def positions_of(model: PreTrainedModel) -> float:
+    """The longest sequence that a model has positions for; without such a limit infinite."""
+    return getattr(model.config, "max_position_embeddings", None) or float("inf")
+
+
 def check_request(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
@@ -238,7 +243,7 @@ def check_request(
         raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature must be 0 (greedy) or positive, got {temperature}")
-    context = getattr(model.config, "max_position_embeddings", None) or float("inf")
+    context = positions_of(model)
     # A Module in the library's words, but prompts of token ids need a table to look them up in.
     vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
     for i, prompt in enumerate(prompts):

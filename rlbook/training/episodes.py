@@ -14,7 +14,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from time import perf_counter
 from typing import Any, Literal
 
@@ -274,7 +274,7 @@ def in_batches(
         noise = derive_seed(seed, "turn", rounds) if rounds else seed
         rounds += 1
         answers: dict[int, Completion] = {}
-        for stop, of_stop in parted(asks, getattr(engine, "positions", None)):
+        for stop, of_stop in parted(asks, getattr(engine, "positions", inf)):
             room = max(asks[i].room for i in of_stop)
             drawn = engine.generate(
                 [asks[i].token_ids for i in of_stop],
@@ -291,21 +291,16 @@ def in_batches(
     return complete
 
 
-def parted(
-    asks: Sequence[Ask], positions: int | None
-) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+def parted(asks: Sequence[Ask], positions: float) -> Iterator[tuple[tuple[int, ...], list[int]]]:
     """Stop tokens, and the places of asks that one call with these may complete."""
     for stop in dict.fromkeys(ask.stop for ask in asks):
         left = [i for i, ask in enumerate(asks) if ask.stop == stop]
         while left:
             room = max(asks[i].room for i in left)
-            fit = [
-                i for i in left
-                if positions is None or len(asks[i].token_ids) + room <= positions
-            ]  # fmt: skip
-            fit = fit or [i for i in left if asks[i].room == room]
+            most = positions - room  # tokens before it
+            fit = [i for i in left if len(asks[i].token_ids) <= most or asks[i].room == room]
             yield stop, fit
-            left = [i for i in left if i not in set(fit)]
+            left = [i for i in left if i not in fit]
 
 
 def cut(one: Completion, room: int) -> Completion:

@@ -42,6 +42,19 @@ class Sampling(TypedDict, total=False):
     stop: Sequence[str] | None
 
 
+def sampling_of(config: RunConfig) -> Sampling:
+    """How a run asks its policy, in training and wherever it is measured."""
+    rollout = config.rollout
+    return {
+        "max_new_tokens": rollout.max_new_tokens,
+        "max_turns": rollout.max_turns,
+        "turn_tokens": rollout.turn_tokens,
+        "temperature": rollout.temperature,
+        "stop": rollout.stop,
+        "chat": config.model.chat,
+    }
+
+
 class RolloutSource:
     """Where the rollouts of a run come from: its problems, an engine, what an answer is worth.
 
@@ -124,18 +137,9 @@ class RolloutSource:
     ) -> list[Rollout]:
         """`n` rewarded completions of each problem from the engine, as the run asks for them but
         for these `changes`."""
-        rollout = self.config.rollout
-        own: Sampling = {
-            "max_new_tokens": rollout.max_new_tokens,
-            "max_turns": rollout.max_turns,
-            "turn_tokens": rollout.turn_tokens,
-            "temperature": rollout.temperature,
-            "version": self.version,
-            "rewards": self.rewards,
-            "chat": self.config.model.chat,
-            "stop": self.stop,
-        }
-        n = n or rollout.group_size
+        own = sampling_of(self.config)
+        own |= {"version": self.version, "rewards": self.rewards, "stop": self.stop}
+        n = n or self.config.rollout.group_size
         return collect_rollouts(
             self.engine, self.tokenizer, self.task, problems, n, **(own | changes)
         )

@@ -36,23 +36,22 @@ def policy_of(config: RunConfig, given: Policy | None = None) -> Policy:
     """The policy that a run's settings name, or the one that is given, with the run's adapter."""
     settings = config.model
     if given:
-        return with_settings_of(config, *given)
-    model, tokenizer = load_policy(
-        settings.policy,
-        getattr(torch, settings.dtype),
-        settings.device,
-        vocabulary=settings.vocabulary,
-        trainable_layers=settings.trainable_layers,
-    )
-    if settings.lora:
+        model, tokenizer = with_settings_of(config, given[0]), given[1]
+    else:
+        model, tokenizer = load_policy(
+            settings.policy,
+            getattr(torch, settings.dtype),
+            settings.device,
+            vocabulary=settings.vocabulary,
+            trainable_layers=settings.trainable_layers,
+        )
+    if settings.lora and not adapted(model):
         add_lora(model, config)
         start_adapter(model, config.seed, model.device)
     return model, tokenizer
 
 
-def with_settings_of(
-    config: RunConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> Policy:
+def with_settings_of(config: RunConfig, model: PreTrainedModel) -> PreTrainedModel:
     """A policy that is given, trained as `config.model` says, without dropout.
 
     Raises `ValueError` for a setting that this policy cannot have any more.
@@ -75,10 +74,7 @@ def with_settings_of(
         )
     if settings.trainable_layers is not None:
         freeze_below(model, settings.trainable_layers)
-    if settings.lora and not ranks:
-        add_lora(model, config)
-        start_adapter(model, config.seed, model.device)
-    return cast(PreTrainedModel, model.eval()), tokenizer
+    return cast(PreTrainedModel, model.eval())
 
 
 def add_lora(model: PreTrainedModel, config: RunConfig) -> None:

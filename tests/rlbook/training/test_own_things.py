@@ -215,7 +215,6 @@ def test_episodes_that_fit_one_by_one_are_asked_so_that_they_fit():
     answers = in_batches(engine, 1.0, 0)(asks)
     assert [len(one.token_ids) for one in answers] == [16, 5, 10]
     assert engine.calls == [(2, 16), (1, 5)]
-    engine.positions = None
     assert len(in_batches(Whatever(), 1.0, 0)(asks)) == 3
 
 
